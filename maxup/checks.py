@@ -1,0 +1,141 @@
+"""Bad input is refused here: one sentence that says what came, what was wanted and what to do."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from maxup.perturb.draws import Batch, is_batched
+
+
+def leaves(batch: Batch) -> list[Tensor]:
+    """The tensors of (x, y) that have a batch dimension."""
+    return [leaf for leaf in tree_leaves(batch) if is_batched(leaf)]
+
+
+def batch_size(batch: Batch) -> int:
+    """The number of examples."""
+    return len(leaves(batch)[0])
+
+
+def check_batch(batch: Batch) -> None:
+    """x and y hold the same number of examples, at least one."""
+    x = batch[0]
+    if not leaves((x, None)):
+        raise TypeError(f"x is a {type(x).__name__} without tensors; pass a tensor, or a tuple or dict of tensors")
+    sizes = [len(leaf) for leaf in leaves(batch)]
+    if len(set(sizes)) > 1:
+        raise ValueError(
+            f"x holds {batch_size((x, None))} examples but some tensor of x or y holds "
+            f"{next(s for s in sizes if s != sizes[0])}; the first dimension of all must be the batch"
+        )
+    if sizes[0] == 0:
+        raise ValueError("the batch is empty; pass at least one example")
+
+
+def check_values(x: Any) -> None:
+    """No NaN in x. It reads values, which makes a GPU wait: for CPU tensors, and a first batch."""
+    for leaf in leaves((x, None)):
+        # A sum is the cheapest thing that shows a NaN; only if it does, look at every value (inf - inf is NaN too).
+        if leaf.is_floating_point() and bool(leaf.sum().isnan()) and bool(leaf.isnan().any()):
+            raise ValueError(f"x holds NaN in a tensor of shape {tuple(leaf.shape)}; clean the data first")
+
+
+def check_copy(copy: Batch, wanted: int) -> None:
+    """A perturbed copy holds as many examples as it should."""
+    for leaf in leaves(copy):
+        if len(leaf) != wanted:
+            raise ValueError(
+                f"the perturbation turned {wanted} examples into {len(leaf)}; it must keep the first dimension"
+            )
+
+
+def check_classification(output: Any, target: Any, look_at_values: bool) -> None:
+    """What the default loss can take: outputs (B, C), and targets (B,) in 0 ... C - 1 or probabilities (B, C)."""
+    if not isinstance(output, Tensor):
+        raise TypeError(
+            f"the model returned a {type(output).__name__}, but the loss wants logits (B, C); "
+            "say how to call the model with forward=, or pass a loss="
+        )
+    if not isinstance(target, Tensor):
+        raise TypeError(f"y is a {type(target).__name__}, but the default loss wants a tensor; pass a loss=")
+    if output.ndim != 2 or len(output) != len(target):
+        raise ValueError(
+            f"the model returned shape {tuple(output.shape)} for {len(target)} examples, "
+            "but the default loss wants (B, C); pass a loss= for other shapes"
+        )
+    if target.is_floating_point():
+        if target.shape != output.shape:
+            raise ValueError(
+                f"targets of shape {tuple(target.shape)} are not probabilities for outputs {tuple(output.shape)}; "
+                "for other losses pass loss="
+            )
+    elif target.ndim != 1:
+        raise ValueError(f"targets have shape {tuple(target.shape)}; the default loss wants (B,) classes")
+    elif look_at_values and not 0 <= int(target.min()) <= int(target.max()) < output.shape[1]:
+        low, high = int(target.min()), int(target.max())
+        raise ValueError(
+            f"labels run from {low} to {high}, but the model has {output.shape[1]} outputs, 0 to {output.shape[1] - 1}"
+        )
+
+
+def check_losses(losses: Any, wanted: int) -> None:
+    """A loss is one number for every example."""
+    if not isinstance(losses, Tensor) or losses.shape != (wanted,):
+        what = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else f"a {type(losses).__name__}"
+        raise ValueError(
+            f"the loss returned {what} for {wanted} examples; it must return one number for each, shape ({wanted},): "
+            "use reduction='none' and average what is left over"
+        )
+
+
+def check_whole(name: str, value: Any) -> int:
+    """A whole number, 1 or more."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name}={value!r}: {name} must be a whole number, 1 or more")
+    return value
+
+
+def check_choice(name: str, value: str, *choices: str) -> str:
+    """One of the words a knob knows."""
+    if value not in choices:
+        raise ValueError(f"{name}={value!r} is unknown; choose {' or '.join(map(repr, choices))}")
+    return value
+
+
+def check_perturbation(perturbation: Any) -> Any:
+    """Something with `draw` and `apply`."""
+    if not (callable(getattr(perturbation, "draw", None)) and callable(getattr(perturbation, "apply", None))):
+        raise TypeError(
+            f"a {type(perturbation).__name__} is no perturbation: it needs the methods draw(batch, generator) and "
+            "apply(batch, draw); wrap an ordinary transform as Transform(...)"
+        )
+    return perturbation
+
+
+def is_capturing(device: torch.device) -> bool:
+    """Whether a CUDA graph is being captured."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def refuse_batch_norm(model: Any, what: str, instead: str) -> None:
+    """Several copies in one batch would be normalised with statistics of the mixture."""
+    for module in model.modules() if isinstance(model, nn.Module) else ():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and (module.training or module.running_mean is None):
+            raise ValueError(f"{what} would let BatchNorm see several copies as one batch; {instead}")
+
+
+def check_knobs(strategy: str, norm: str, chunk: int, dtype: Any, rank: str, *, custom_loss: bool) -> None:
+    """Combinations of MaxUp's knobs that make no sense."""
+    if dtype not in (None, torch.float32, torch.bfloat16, torch.float16):
+        raise ValueError(f"dtype={dtype}: scoring runs in torch.float32, torch.bfloat16 or torch.float16")
+    for name, value, default in (("norm", norm, "batch"), ("chunk", chunk, 1), ("dtype", dtype, None)):
+        if strategy == "retain" and value != default:
+            raise ValueError(
+                f"strategy='retain' trains on the pass that scores, so {name}={value!r} has no effect; drop it"
+            )
+    if rank == "kl" and custom_loss:
+        raise ValueError(
+            "rank='kl' subtracts label entropy from the cross-entropy; with a loss of your own use rank='loss'"
+        )

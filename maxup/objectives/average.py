@@ -1,0 +1,51 @@
+"""Standard augmentation with m copies: the average where MaxUp takes the maximum.
+
+min_theta  E_x [ 1/m sum_{i <= m} L(x'_i, theta) ],    x'_1 ... x'_m ~ P(.|x) i.i.d.    (eq. 5)
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Generator
+
+from maxup.checks import check_perturbation
+from maxup.objectives.base import Forward, Loss, Objective, Outcome, call, cross_entropy
+
+
+class Average(Objective):
+    """The average over m perturbed copies, back-propagated through all of them: m times the memory of a step.
+
+    The copies are one wide batch, so BatchNorm normalises them together and records once. The outcome's output, target
+    and losses are those of all m * B copies.
+
+    Args:
+        perturbation: P(.|x), an object with `draw(batch, generator)` and `apply(batch, draw)`.
+        m: Copies of every example, or a function of the step that says how many.
+        forward: How the model is called, `forward(model, x) -> output`.
+        loss: `loss(output, target) -> (B,)`.
+        generator: Source of the draws; default its own, which obeys `torch.manual_seed`.
+
+    Example:
+        >>> import torch
+        >>> from maxup import Gaussian
+        >>> model, x, y = torch.nn.Linear(5, 3), torch.rand(8, 5), torch.randint(3, (8,))
+        >>> Average(Gaussian(0.1), m=4)(model, x, y).backward()
+    """
+
+    def __init__(
+        self,
+        perturbation: Any,
+        m: int | Callable[[int], int] = 4,
+        *,
+        forward: Forward = call,
+        loss: Loss = cross_entropy,
+        generator: Generator | None = None,
+    ) -> None:
+        super().__init__(check_perturbation(perturbation), m, loss=loss, forward=forward, generator=generator)
+
+    def run(self, model: Any, x: Any, y: Any) -> Outcome:
+        """The loss of eq. 5."""
+        with self._step(x, y) as (batch, generator):
+            draws = [self.perturbation.draw(batch, generator) for _ in range(self._copies())]
+            output, target, losses = self._forward(model, batch, draws)  # (m * B, ...)
+            return Outcome(losses.mean(), losses, output, target)

@@ -1,0 +1,162 @@
+"""What every objective shares: `objective(model, x, y) -> loss`, its random stream, its outcome."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn import functional as F
+
+from maxup.checks import (
+    batch_size,
+    check_batch,
+    check_classification,
+    check_copy,
+    check_losses,
+    check_perturbation,
+    check_values,
+    check_whole,
+    is_capturing,
+    leaves,
+)
+from maxup.objectives.outcome import Outcome
+from maxup.perturb.attach import clear
+from maxup.perturb.draws import Batch, Draw, cat, tile
+from maxup.seeds import own_seed
+
+Loss = Callable[[Any, Any], Tensor]
+Forward = Callable[[Any, Any], Any]
+
+
+def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+    """Cross-entropy of every example: logits (B, C) and classes (B,) or probabilities (B, C) -> (B,).
+
+    Example:
+        >>> cross_entropy(torch.zeros(2, 4), torch.tensor([0, 3]))
+        tensor([1.3863, 1.3863])
+    """
+    if target.is_floating_point():
+        target = target.to(output.dtype)
+    return F.cross_entropy(output, target, reduction="none")
+
+
+def call(model: Any, x: Any) -> Any:
+    """The default `forward`: model(x)."""
+    return model(x)
+
+
+class Objective:
+    """Base of the objectives. Subclasses write `run(model, x, y) -> Outcome`; calling one gives the loss.
+
+    Args:
+        perturbation: P(.|x), for the objectives that draw copies.
+        m: Copies of every example, or a function of the step that says how many.
+        loss: `loss(output, target) -> (B,)`, one number for every example.
+        forward: How the model is called, `forward(model, x) -> output`.
+        generator: Where randomness comes from. None makes one on the batch's device at the first call, seeded by
+            `torch.manual_seed`, the process's rank and which of the living objectives this is; it takes nothing from
+            the global stream.
+    """
+
+    def __init__(
+        self,
+        perturbation: Any = None,
+        m: int | Callable[[int], int] = 1,
+        *,
+        loss: Loss = cross_entropy,
+        forward: Forward = call,
+        generator: Generator | None = None,
+    ) -> None:
+        self.perturbation: Any = None if perturbation is None else check_perturbation(perturbation)
+        self.m = m if callable(m) else check_whole("m", m)
+        self.loss, self.forward, self.generator = loss, forward, generator
+        self.step = 0
+        self._first, self._look = True, False
+
+    def run(self, model: Any, x: Any, y: Any) -> Outcome:
+        """The loss with everything known about it."""
+        raise NotImplementedError(f"{type(self).__name__} must define run(model, x, y)")
+
+    def __call__(self, model: Any, x: Any, y: Any) -> Tensor:
+        """The loss."""
+        return self.run(model, x, y).loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs: the step, and the generator's state if one exists already."""
+        generator = None if self.generator is None else self.generator.get_state()
+        device = None if self.generator is None else str(self.generator.device)
+        return {"step": self.step, "generator": generator, "device": device}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was taken, on the same kind of device."""
+        self.step = int(state["step"])
+        if state["generator"] is not None:
+            if self.generator is None or self.generator.device != torch.device(state["device"]):
+                self.generator = Generator(state["device"])
+            self.generator.set_state(state["generator"].cpu())
+
+    @contextmanager
+    def _step(self, x: Any, y: Any) -> Iterator[tuple[Batch, Generator]]:
+        """One step: a checked batch and the generator of its device; if something goes wrong, nothing has changed."""
+        x, y = (dict(part) if isinstance(part, Mapping) else part for part in (x, y))  # Hugging Face's BatchEncoding
+        batch = x, y
+        check_batch(batch)
+        device = leaves(batch)[0].device
+        capturing = is_capturing(device)
+        # Reading values makes a GPU wait: there, look at the first batch only.
+        self._look = device.type == "cpu" or (self._first and not capturing)
+        if self._look:
+            check_values(x)
+        generator = self._generator(device)
+        before = None if capturing else generator.get_state()
+        try:
+            yield batch, generator
+        except BaseException:
+            if before is not None:
+                generator.set_state(before)
+            raise
+        finally:
+            clear(self.perturbation)
+        self._first = False
+        self.step += 1
+
+    def _generator(self, device: torch.device) -> Generator:
+        if self.generator is None:
+            self.generator = Generator(device).manual_seed(own_seed(self))
+        if self.generator.device.type != device.type:
+            raise ValueError(
+                f"the generator is on {self.generator.device} but the batch on {device}; "
+                f"make it with torch.Generator({device.type!r}), or leave generator=None"
+            )
+        return self.generator
+
+    def _copies(self) -> int:
+        """m at this step."""
+        return check_whole("m", self.m(self.step)) if callable(self.m) else self.m
+
+    def _copy(self, batch: Batch, draw: Draw, copies: int = 1) -> Batch:
+        """x' and y', checked: (copies * B, ...) each."""
+        copy = self.perturbation.apply(tile(batch, copies), draw)
+        check_copy(copy, copies * batch_size(batch))
+        return copy
+
+    def _forward(self, model: Any, batch: Batch, draws: list[Draw]) -> tuple[Any, Any, Tensor]:
+        """L(x'_i, theta) of k copies in one pass: output, target and losses, each (k * B, ...)."""
+        x, target = self._copy(batch, cat(draws), len(draws))
+        output = self.forward(model, x)
+        return output, target, self._losses(output, target, len(draws) * batch_size(batch))
+
+    def _losses(self, output: Any, target: Any, wanted: int) -> Tensor:
+        """The loss of every example, checked: (B,)."""
+        if self.loss is cross_entropy:
+            check_classification(output, target, self._look)
+        losses = self.loss(output, target)
+        check_losses(losses, wanted)
+        self._look = False
+        return losses
+
+
+def bare(model: Any) -> Any:
+    """The model inside DistributedDataParallel, for passes that need no gradient and no other process."""
+    return model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model

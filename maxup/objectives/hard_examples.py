@@ -1,0 +1,37 @@
+"""Online hard example mining (Shrivastava et al., 2016): the maximum over different examples, not over copies of one.
+
+min_theta  E_M [ max_{x in M} L(x, theta) ]
+"""
+
+from typing import Any
+
+from maxup.objectives.base import Forward, Loss, Objective, Outcome, call, cross_entropy
+
+
+class HardExamples(Objective):
+    """The mean loss of the hardest examples of the batch; the others are forwarded but not learned from.
+
+    Args:
+        keep: Fraction of the batch to train on, in (0, 1]; at least one example is kept.
+        forward: How the model is called, `forward(model, x) -> output`.
+        loss: `loss(output, target) -> (B,)`.
+
+    Example:
+        >>> import torch
+        >>> model, x, y = torch.nn.Linear(5, 3), torch.rand(8, 5), torch.randint(3, (8,))
+        >>> HardExamples(keep=0.25)(model, x, y).backward()
+    """
+
+    def __init__(self, keep: float = 0.25, *, forward: Forward = call, loss: Loss = cross_entropy) -> None:
+        super().__init__(loss=loss, forward=forward)
+        if not 0 < keep <= 1:
+            raise ValueError(f"HardExamples(keep={keep!r}): keep is a fraction of the batch, above 0 and at most 1")
+        self.keep = keep
+
+    def run(self, model: Any, x: Any, y: Any) -> Outcome:
+        """The mean loss of the hardest examples; the outcome's losses and output are those of the whole batch."""
+        with self._step(x, y) as ((x, y), _):
+            output = self.forward(model, x)
+            losses = self._losses(output, y, len(y))
+            hardest = losses.topk(max(1, round(self.keep * len(losses)))).values
+            return Outcome(hardest.mean(), losses, output, y)

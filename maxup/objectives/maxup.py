@@ -1,0 +1,129 @@
+"""MaxUp (Gong, Ren, Ye and Liu, 2020): train on the worst of m perturbed copies of every example.
+
+    min_theta  E_x [ max_{i <= m} L(x'_i, theta) ],    x'_1 ... x'_m ~ P(.|x) i.i.d.        (eq. 2)
+
+    grad max_i L(x'_i, theta)  =  grad L(x'_i*, theta),    i* = argmax_i L(x'_i, theta)     (eq. 3)
+
+So: score m copies without a graph, keep the draw of the worst, and train on the copy rebuilt from that draw.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Generator
+from torch.utils._pytree import tree_map
+
+from maxup.checks import batch_size, check_choice, check_knobs, check_perturbation, check_whole, refuse_batch_norm
+from maxup.objectives.base import Forward, Loss, Objective, Outcome, bare, call, cross_entropy
+from maxup.objectives.worst import Worst
+from maxup.perturb.attach import attached
+from maxup.perturb.draws import Batch, is_batched
+from maxup.side_effects import autocast, untraced
+
+
+class MaxUp(Objective):
+    """The worst of m perturbed copies.
+
+    Args:
+        perturbation: P(.|x), an object with `draw(batch, generator)` and `apply(batch, draw)`.
+        m: Copies of every example, or a function of the step that says how many; 1 is standard augmentation.
+        norm: Train-mode BatchNorm scores a copy with the statistics of its own "batch", or with the "running" ones.
+        strategy: "recompute" forwards the winners again; "retain" keeps the graphs of all copies in one wide batch.
+        chunk: Copies scored in one forward pass.
+        dtype: Precision of scoring, by autocast; default the caller's.
+        rank: Compare copies by "loss", or by "kl", which subtracts the entropy of mixed labels.
+        forward: How the model is called, `forward(model, x) -> output`.
+        loss: `loss(output, target) -> (B,)`.
+        generator: Source of the draws; default its own, which obeys `torch.manual_seed`.
+
+    Example:
+        >>> from maxup import Gaussian
+        >>> model, x, y = torch.nn.Linear(5, 3), torch.rand(8, 5), torch.randint(3, (8,))
+        >>> maxup = MaxUp(Gaussian(0.1), m=4)
+        >>> x, y = maxup.select(model, x, y)
+        >>> torch.nn.functional.cross_entropy(model(x), y).backward()
+    """
+
+    def __init__(
+        self,
+        perturbation: Any,
+        m: int | Callable[[int], int] = 4,
+        *,
+        norm: str = "batch",
+        strategy: str = "recompute",
+        chunk: int = 1,
+        dtype: torch.dtype | None = None,
+        rank: str = "loss",
+        forward: Forward = call,
+        loss: Loss = cross_entropy,
+        generator: Generator | None = None,
+    ) -> None:
+        super().__init__(check_perturbation(perturbation), m, loss=loss, forward=forward, generator=generator)
+        self.norm = check_choice("norm", norm, "batch", "running")
+        self.strategy = check_choice("strategy", strategy, "recompute", "retain")
+        self.rank = check_choice("rank", rank, "loss", "kl")
+        self.chunk, self.dtype = check_whole("chunk", chunk), dtype
+        check_knobs(strategy, norm, chunk, dtype, rank, custom_loss=loss is not cross_entropy)
+
+    def select(self, model: Any, x: Any, y: Any) -> Batch:
+        """The worst of m copies of every example, for the training loop you already have."""
+        if attached(self.perturbation):
+            raise TypeError(
+                "this perturbation acts inside the model, where select cannot leave it; "
+                "use loss = maxup(model, x, y), or: with maxup.selected(model, x, y) as (x, y)"
+            )
+        with self.selected(model, x, y) as worst:
+            return worst
+
+    @contextmanager
+    def selected(self, model: Any, x: Any, y: Any) -> Iterator[Batch]:
+        """`select` as a context: inside it, perturbations attached to the model are at their winners too."""
+        if self.strategy == "retain":
+            raise ValueError("strategy='retain' is for the one call loss = maxup(model, x, y); select recomputes")
+        with self._step(x, y) as (batch, generator):
+            yield self._copy(batch, self._search(model, batch, generator).draw)
+
+    def run(self, model: Any, x: Any, y: Any) -> Outcome:
+        """The loss of eq. 2, the winners' output and draw, and a report for whoever asks."""
+        with self._step(x, y) as (batch, generator):
+            if self.strategy == "retain":
+                worst, trained = self._retain(model, batch, generator)
+            else:
+                worst = self._search(model, batch, generator)
+                trained = self._forward(model, batch, [worst.draw])
+            output, target, losses = trained
+            return Outcome(losses.mean(), losses, output, target, worst)
+
+    def _search(self, model: Any, batch: Batch, generator: Generator) -> Worst:
+        """i* of eq. 3 as a running maximum: only the worst draw so far is kept, so memory does not grow with m."""
+        m, worst = self._copies(), Worst(self.rank)
+        if m == 1:
+            worst.draw = self.perturbation.draw(batch, generator)
+            return worst
+        model = bare(model)
+        if self.chunk > 1 and self.norm == "batch":
+            refuse_batch_norm(model, f"chunk={self.chunk}", "use norm='running' or chunk=1")
+        with untraced(model, batch, norm=self.norm) as rewind, torch.no_grad(), autocast(batch, self.dtype):
+            for start in range(0, m, self.chunk):  # chunk is 1 unless asked otherwise
+                draws = [self.perturbation.draw(batch, generator) for _ in range(start, min(start + self.chunk, m))]
+                rewind()  # all copies, and the caller's own forward pass, see the same dropout masks
+                _, target, losses = self._forward(model, batch, draws)
+                worst.see(draws, losses, target)
+        return worst
+
+    def _retain(self, model: Any, batch: Batch, generator: Generator) -> tuple[Worst, Any]:
+        """The same maximum with all graphs kept: one wide batch, of which the winners' rows are trained on."""
+        m, worst, n = self._copies(), Worst(self.rank), batch_size(batch)
+        if m > 1:
+            refuse_batch_norm(model, "strategy='retain'", "use strategy='recompute'")
+        draws = [self.perturbation.draw(batch, generator) for _ in range(m)]
+        output, target, losses = self._forward(model, batch, draws)  # (m * B, ...)
+        worst.see(draws, losses, target)
+        assert worst.copy is not None
+        rows = worst.copy * n + torch.arange(n, device=losses.device)  # (B,)
+        trained = tree_map(
+            lambda leaf: leaf[rows] if is_batched(leaf) and len(leaf) == m * n else leaf, (output, target, losses)
+        )
+        return worst, trained

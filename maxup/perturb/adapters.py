@@ -1,0 +1,154 @@
+"""Other people's augmentations: any callable (torchvision v2 and kornia among them), and views made by CPU workers."""
+
+import random
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy
+import torch
+from torch import Generator, Tensor
+from torch.utils.data import Dataset
+
+from maxup.perturb.base import Perturbation, integers, pick, put
+from maxup.perturb.draws import Batch
+from maxup.side_effects import remember_random
+
+
+class Transform(Perturbation):
+    """A random transform written elsewhere, as a perturbation. The draw is its result.
+
+    The transform takes its randomness from the global streams (torch, Python, numpy); it runs on a fork of them, seeded
+    from the generator, so draws are repeatable and the caller's streams do not move.
+
+    Args:
+        transform: `x -> x'`, or `(x, y) -> (x', y')` with `labels=True`.
+        batched: False calls it once for every example, which is right for torchvision v2 (it draws once a call); True
+            calls it once for the batch, right for what draws for every example by itself, as kornia does.
+        labels: Whether the transform takes and returns the labels too.
+        key: Which entry of x to transform; default every floating leaf.
+
+    Example:
+        >>> def brighten(image):
+        ...     return image * torch.rand(())
+        >>> x, y = Transform(brighten)(torch.ones(4, 3, 8, 8), torch.zeros(4))
+        >>> len(x[:, 0, 0, 0].unique())
+        4
+    """
+
+    def __init__(
+        self,
+        transform: Callable[..., Any],
+        *,
+        batched: bool = False,
+        labels: bool = False,
+        key: Hashable | None = None,
+    ) -> None:
+        if not callable(transform):
+            raise TypeError(f"Transform wants a callable, but got a {type(transform).__name__}")
+        self.transform, self.batched, self.labels, self.key = transform, batched, labels, key
+
+    def draw(self, batch: Batch, generator: Generator | None) -> Batch:
+        x, y = batch
+        found = pick(x, self.key)
+        if len(found) != 1:
+            raise ValueError(f"Transform changes one tensor of x, but {len(found)} are floating; name one with key=")
+        seed = int(integers((), 2**62, found[0], generator))
+        with forked_random(seed, found[0].device):
+            new, y = self._transform(found[0], y)
+        if not isinstance(new, Tensor):
+            raise TypeError(f"the transform returned a {type(new).__name__}; it must return a tensor")
+        return new, (y if self.labels else None)
+
+    def apply(self, batch: Batch, draw: Batch) -> Batch:
+        x, y = batch
+        return put(x, [draw[0]], self.key), (draw[1] if self.labels else y)
+
+    def _transform(self, x: Tensor, y: Any) -> Batch:
+        call = self.transform if self.labels else lambda x, y: (self.transform(x), y)
+        if self.batched:
+            return call(x, y)
+        if not self.labels:
+            return torch.stack([self.transform(image) for image in x]), y
+        pairs = [call(image, label) for image, label in zip(x, y, strict=True)]
+        return torch.stack([image for image, _ in pairs]), torch.stack([torch.as_tensor(label) for _, label in pairs])
+
+
+class Views(Perturbation):
+    """The copies are already made: x is (B, V, ...), V views of every example, as `ViewsDataset` delivers them.
+
+    The draw is the number of a view, (B,): consecutive draws take the views in turn, so m = V draws see each once.
+
+    Example:
+        >>> from maxup import MaxUp
+        >>> maxup = MaxUp(Views(), m=4)
+        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3, 2))
+        >>> x, y = maxup.select(model, torch.rand(8, 4, 3), torch.tensor([0, 1] * 4))
+        >>> x.shape
+        torch.Size([8, 3])
+    """
+
+    def __init__(self, *, key: Hashable | None = None) -> None:
+        self.key, self.turn = key, 0
+
+    def draw(self, batch: Batch, generator: Generator | None) -> Tensor:
+        x = self._stacked(batch[0])[0]
+        self.turn = (self.turn + 1) % x.shape[1]
+        return torch.full((len(x),), self.turn, device=x.device)
+
+    def apply(self, batch: Batch, draw: Tensor) -> Batch:
+        x, y = batch
+        example = torch.arange(len(draw), device=draw.device)
+        return put(x, [leaf[example, draw] for leaf in self._stacked(x)], self.key), y
+
+    def _stacked(self, x: Any) -> list[Tensor]:
+        found = pick(x, self.key)
+        if any(leaf.ndim < 2 for leaf in found):
+            raise ValueError("Views wants x with the views second, (B, V, ...); wrap the data set in ViewsDataset")
+        return found
+
+
+class ViewsDataset(Dataset[tuple[Tensor, Any]]):
+    """A data set whose items are m random views of an example: augmentation stays in the DataLoader's CPU workers.
+
+    Pair it with `MaxUp(Views(), m=m)`: a batch then holds m views of every example, (B, m, ...).
+
+    Args:
+        dataset: Map-style data set of pairs (image, label).
+        transform: Random transform of one image, returning a tensor (PIL images are fine as input).
+        m: Views of every example.
+
+    Example:
+        >>> data = [(torch.rand(3, 8, 8), 0), (torch.rand(3, 8, 8), 1)]
+        >>> views = ViewsDataset(data, lambda image: image * torch.rand(()), m=4)
+        >>> x, y = next(iter(torch.utils.data.DataLoader(views, batch_size=2)))
+        >>> x.shape
+        torch.Size([2, 4, 3, 8, 8])
+    """
+
+    def __init__(self, dataset: Any, transform: Callable[[Any], Tensor], m: int) -> None:
+        if not isinstance(m, int) or m < 1:
+            raise ValueError(f"ViewsDataset(m={m!r}): m must be a whole number, 1 or more")
+        self.dataset, self.transform, self.m = dataset, transform, m
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Any]:
+        image, label = self.dataset[index]
+        return torch.stack([self.transform(image) for _ in range(self.m)]), label
+
+
+@contextmanager
+def forked_random(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed the global streams of torch, Python and numpy inside, and put them back afterwards."""
+    rewind = remember_random([device])
+    torch.default_generator.manual_seed(seed)
+    if device.type != "cpu":
+        torch.get_device_module(device).manual_seed_all(seed)
+    random.seed(seed)
+    numpy.random.seed(seed % 2**32)
+    try:
+        yield
+    finally:
+        rewind()

@@ -1,0 +1,62 @@
+"""Small rotations and translations."""
+
+from collections.abc import Hashable
+
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional as F
+
+from maxup.perturb.base import Perturbation, images, in_format_of, put, uniform
+from maxup.perturb.draws import Batch
+
+
+class Affine(Perturbation):
+    """Rotate every image about its centre, then shift it; bilinear, zeros outside.
+
+    The draw is `angle`, (B,) degrees counter-clockwise, and `shift`, (B, 2) pixels down and to the right.
+
+    Args:
+        degrees: Angles are uniform in [-degrees, degrees].
+        translate: Shifts are uniform up to this fraction of the height and of the width.
+        key: Which entry of x holds the images; default every floating leaf, all with one draw.
+
+    Example:
+        >>> x, y = Affine(degrees=10, translate=0.1)(torch.rand(8, 3, 32, 32), torch.zeros(8))
+        >>> x.shape
+        torch.Size([8, 3, 32, 32])
+    """
+
+    def __init__(self, degrees: float = 10.0, *, translate: float = 0.1, key: Hashable | None = None) -> None:
+        if not 0 <= degrees <= 180:
+            raise ValueError(f"Affine(degrees={degrees!r}): degrees must be between 0 and 180")
+        if not 0 <= translate <= 1:
+            raise ValueError(f"Affine(translate={translate!r}): translate is a fraction of the image, between 0 and 1")
+        self.degrees, self.translate, self.key = degrees, translate, key
+
+    def draw(self, batch: Batch, generator: Generator | None) -> dict[str, Tensor]:
+        leaf = images(batch[0], self.key, "Affine")[0]
+        n = len(leaf)
+        reach = [self.translate * size for size in leaf.shape[-2:]]
+        shift = torch.stack([uniform((n,), -limit, limit, leaf, generator) for limit in reach], dim=1)
+        return {"angle": uniform((n,), -self.degrees, self.degrees, leaf, generator), "shift": shift}
+
+    def apply(self, batch: Batch, draw: dict[str, Tensor]) -> Batch:
+        x, y = batch
+        leaves = images(x, self.key, "Affine")
+        if not all(leaf.is_floating_point() for leaf in leaves):
+            raise TypeError(f"Affine interpolates, so images must be floating, not {leaves[0].dtype}; use .float()")
+        return put(x, [_warp(leaf, draw["angle"], draw["shift"]) for leaf in leaves], self.key), y
+
+
+def _warp(leaf: Tensor, angle: Tensor, shift: Tensor) -> Tensor:
+    height, width = leaf.shape[-2:]
+    down, right = shift.unbind(1)
+    cos, sin = torch.cos(torch.deg2rad(angle)), torch.sin(torch.deg2rad(angle))
+    # Where an output pixel (u, v), in grid_sample's units of half widths and half heights, comes from:
+    # undo the shift, then rotate back. Rows of `inverse` are (B, 3) coefficients of u, v and 1.
+    u0, v0 = 2 * right / width, 2 * down / height
+    a, b = cos, -sin * height / width
+    c, d = sin * width / height, cos
+    inverse = torch.stack([a, b, -(a * u0 + b * v0), c, d, -(c * u0 + d * v0)], dim=1).view(-1, 2, 3)
+    grid = F.affine_grid(inverse, list(leaf.shape), align_corners=False).to(leaf.dtype)
+    return in_format_of(F.grid_sample(leaf, grid, align_corners=False), leaf)

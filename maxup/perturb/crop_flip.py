@@ -1,0 +1,57 @@
+"""Random crop and mirror, the standard augmentation of CIFAR, with draws of its own for every example."""
+
+from collections.abc import Hashable
+
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional as F
+
+from maxup.perturb.base import Perturbation, images, in_format_of, integers, put
+from maxup.perturb.draws import Batch
+
+
+class CropFlip(Perturbation):
+    """Pad every image, crop it back to its size at a random place, and mirror it half of the time.
+
+    The draw is `offset`, (B, 2) integers in 0 ... 2 * padding: row and column of the crop in the padded image, and
+    `flip`, (B,) booleans.
+
+    Args:
+        padding: Pixels added on each side.
+        flip: Whether to mirror left and right with probability 1/2.
+        fill: Value of the added pixels; 0 is the mean colour of normalised images.
+        key: Which entry of x holds the images; default every floating leaf, all with one draw.
+
+    Example:
+        >>> x, y = CropFlip(padding=4)(torch.rand(8, 3, 32, 32), torch.zeros(8))
+        >>> x.shape
+        torch.Size([8, 3, 32, 32])
+    """
+
+    def __init__(self, padding: int = 4, *, flip: bool = True, fill: float = 0.0, key: Hashable | None = None) -> None:
+        if not isinstance(padding, int) or padding < 0:
+            raise ValueError(f"CropFlip(padding={padding!r}): padding must be a whole number of pixels, 0 or more")
+        self.padding, self.flip, self.fill, self.key = padding, flip, fill, key
+
+    def draw(self, batch: Batch, generator: Generator | None) -> dict[str, Tensor]:
+        leaf = images(batch[0], self.key, "CropFlip")[0]
+        offset = integers((len(leaf), 2), 2 * self.padding + 1, leaf, generator)
+        flip = integers((len(leaf),), 2, leaf, generator) == 1
+        return {"offset": offset, "flip": flip & self.flip}
+
+    def apply(self, batch: Batch, draw: dict[str, Tensor]) -> Batch:
+        x, y = batch
+        leaves = images(x, self.key, "CropFlip")
+        height, width = leaves[0].shape[-2:]
+        device = draw["offset"].device
+        column = torch.arange(width, device=device)
+        column = torch.where(draw["flip"][:, None], column.flip(0), column)  # (B, W) in the crop
+        rows = draw["offset"][:, :1] + torch.arange(height, device=device)  # (B, H) in the padded image
+        columns = draw["offset"][:, 1:] + column  # (B, W)
+        return put(x, [self._gather(leaf, rows, columns) for leaf in leaves], self.key), y
+
+    def _gather(self, leaf: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        padded = F.pad(leaf, [self.padding] * 4, value=self.fill)
+        example = torch.arange(len(leaf), device=leaf.device)[:, None, None]
+        crops = padded.movedim(1, -1)[example, rows[:, :, None], columns[:, None, :]]  # (B, H, W, C)
+        return in_format_of(crops.movedim(-1, 1), leaf)

@@ -1,0 +1,56 @@
+"""CutMix (Yun et al., 2019): paste a box of another image, the perturbation of the paper's ImageNet experiments."""
+
+from collections.abc import Hashable
+
+import torch
+from torch import Generator, Tensor
+
+from maxup.perturb.base import Perturbation, images, integers, put
+from maxup.perturb.cutout import boxes
+from maxup.perturb.draws import Batch
+from maxup.perturb.mixup import beta, check_alpha, mix_labels, partners
+
+
+class CutMix(Perturbation):
+    """Replace a box of every image by its partner's, and mix the labels by the areas.
+
+    The draw is `partner`, (B,) indices, never the image itself, and `box`, (B, 4) integers: top, left, bottom, right
+    (the last two exclusive), already clipped at the border. A box of relative area 1 - w, w ~ Beta(alpha, alpha), is
+    placed with its centre uniform over the pixels; labels are weighted by the area that is left after clipping.
+
+    Args:
+        num_classes: Needed for targets by index; probability targets know it.
+        alpha: Parameter of the Beta distribution; the paper's 1 is uniform.
+        key: Which entry of x holds the images; default every floating leaf, all with one draw.
+
+    Example:
+        >>> x, y = CutMix(num_classes=10)(torch.rand(8, 3, 32, 32), torch.arange(8))
+        >>> x.shape, y.shape
+        (torch.Size([8, 3, 32, 32]), torch.Size([8, 10]))
+    """
+
+    def __init__(self, num_classes: int | None = None, *, alpha: float = 1.0, key: Hashable | None = None) -> None:
+        self.num_classes, self.alpha, self.key = num_classes, check_alpha("CutMix", alpha), key
+
+    def draw(self, batch: Batch, generator: Generator | None) -> dict[str, Tensor]:
+        leaf = images(batch[0], self.key, "CutMix")[0]
+        partner = partners(leaf, generator, "CutMix")
+        side = (1 - beta(self.alpha, leaf, generator)).sqrt()  # (B,) of the image's side
+        corners = []
+        for size in leaf.shape[-2:]:
+            half = (size * side).long() // 2
+            centre = integers((len(leaf),), size, leaf, generator)
+            corners.append(torch.stack([centre - half, centre + half]).clamp(0, size))  # (2, B)
+        return {"partner": partner, "box": torch.stack(corners, dim=1).flatten(0, 1).T}
+
+    def apply(self, batch: Batch, draw: dict[str, Tensor]) -> Batch:
+        x, y = batch
+        partner, box = draw["partner"], draw["box"]
+        leaves = images(x, self.key, "CutMix")
+        height, width = leaves[0].shape[-2:]
+        top, left, bottom, right = box.unbind(1)
+        dtype = torch.promote_types(leaves[0].dtype, torch.float32)
+        weight = 1 - ((bottom - top) * (right - left)).to(dtype) / (height * width)  # (B,) area of the image itself
+        y = mix_labels(y, partner, weight, self.num_classes, "CutMix")
+        inside = boxes(box, height, width)
+        return put(x, [torch.where(inside, leaf[partner], leaf) for leaf in leaves], self.key), y

@@ -1,0 +1,54 @@
+"""Cutout (DeVries and Taylor, 2017): blank one square, the perturbation of the paper's CIFAR experiments."""
+
+from collections.abc import Hashable
+
+import torch
+from torch import Generator, Tensor
+
+from maxup.perturb.base import Perturbation, images, integers, put
+from maxup.perturb.draws import Batch
+
+
+class Cutout(Perturbation):
+    """Fill one square of every image, its centre uniform over the pixels, clipped at the border.
+
+    The draw is `centre`, (B, 2) integers: row and column. As in the original, a square of side `length` starts
+    `length // 2` before its centre.
+
+    Args:
+        length: Side of the square in pixels; the paper uses 16 on CIFAR-10 and 8 on CIFAR-100.
+        fill: Value written; 0 is the mean colour of normalised images.
+        key: Which entry of x holds the images; default every floating leaf.
+
+    Example:
+        >>> x, y = Cutout(2)(torch.ones(1, 1, 4, 4), torch.zeros(1))
+        >>> int(x.sum()) in (12, 14, 15)  # a whole square, or one clipped at the border
+        True
+    """
+
+    def __init__(self, length: int, *, fill: float = 0.0, key: Hashable | None = None) -> None:
+        if not isinstance(length, int) or length < 1:
+            raise ValueError(f"Cutout(length={length!r}): length must be a whole number of pixels, 1 or more")
+        self.length, self.fill, self.key = length, fill, key
+
+    def draw(self, batch: Batch, generator: Generator | None) -> dict[str, Tensor]:
+        leaf = images(batch[0], self.key, "Cutout")[0]
+        rows, columns = (integers((len(leaf),), size, leaf, generator) for size in leaf.shape[-2:])
+        return {"centre": torch.stack([rows, columns], dim=1)}
+
+    def apply(self, batch: Batch, draw: dict[str, Tensor]) -> Batch:
+        x, y = batch
+        leaves = images(x, self.key, "Cutout")
+        start = draw["centre"] - self.length // 2
+        hole = boxes(torch.cat([start, start + self.length], dim=1), *leaves[0].shape[-2:])
+        return put(x, [leaf.masked_fill(hole, self.fill) for leaf in leaves], self.key), y
+
+
+def boxes(corners: Tensor, height: int, width: int) -> Tensor:
+    """Masks of boxes: (B, 4) top, left, bottom, right (the last two exclusive) -> (B, 1, H, W) booleans."""
+    top, left, bottom, right = (corner.view(-1, 1) for corner in corners.unbind(1))
+    rows = torch.arange(height, device=corners.device)
+    columns = torch.arange(width, device=corners.device)
+    inside_rows = (top <= rows) & (rows < bottom)  # (B, H)
+    inside_columns = (left <= columns) & (columns < right)  # (B, W)
+    return (inside_rows[:, :, None] & inside_columns[:, None, :])[:, None]

@@ -1,0 +1,71 @@
+"""Word-embedding dropout (Merity et al., 2017), the perturbation of the paper's language models."""
+
+import torch
+from torch import Generator, Tensor, nn
+
+from maxup.checks import batch_size
+from maxup.perturb.attach import Attached, attach_to, find_layer
+from maxup.perturb.base import uniform
+from maxup.perturb.draws import Batch, Shared
+
+
+class EmbeddingDropout(Attached):
+    """Drop whole words: every occurrence of a dropped word gets a zero embedding, the others are scaled by 1 / (1 - p).
+
+    The draw is a `Shared` mask over the vocabulary: a copy uses one mask for all its examples, and the winner of every
+    example takes its mask along. Tokens are (B, T), the batch first.
+
+    Args:
+        p: Probability of dropping a word.
+        layer: Name of the `nn.Embedding`, as in `model.named_modules()`; default the only one there is.
+
+    Example:
+        >>> model = nn.Sequential(nn.Embedding(100, 8), nn.Flatten(), nn.Linear(5 * 8, 2))
+        >>> words = EmbeddingDropout(0.1)
+        >>> model = words.attach(model)
+        >>> from maxup import MaxUp
+        >>> loss = MaxUp(words, m=2)(model, torch.randint(100, (4, 5)), torch.tensor([0, 1, 0, 1]))
+        >>> loss.backward()
+    """
+
+    def __init__(self, p: float = 0.1, *, layer: str | None = None) -> None:
+        if not 0 <= p < 1:
+            raise ValueError(f"EmbeddingDropout(p={p!r}): p must be at least 0 and below 1")
+        self.p, self.layer = p, layer
+        self.words: Tensor | None = None  # the embedding's weight, for the size of the vocabulary
+
+    def attach(self, model: nn.Module) -> nn.Module:
+        layer = self._embedding(model)
+        self.slot, self.words = attach_to(layer, scale_words), layer.weight
+        return model
+
+    def _embedding(self, model: nn.Module) -> nn.Embedding:
+        if self.layer is not None:
+            layer = find_layer(model, self.layer, "EmbeddingDropout")
+            if not isinstance(layer, nn.Embedding):
+                raise TypeError(f"EmbeddingDropout: {self.layer!r} is a {type(layer).__name__}, not an nn.Embedding")
+            return layer
+        found = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Embedding)}
+        if len(found) != 1:
+            raise ValueError(
+                f"EmbeddingDropout: the model has {len(found)} embeddings ({', '.join(found) or 'none'}); "
+                "name one with layer="
+            )
+        return next(iter(found.values()))
+
+    def draw(self, batch: Batch, generator: Generator | None) -> Shared:
+        self._attached()
+        assert self.words is not None
+        like = self.words.detach()
+        keep = uniform((1, len(like)), 0, 1, like, generator) >= self.p  # (1, V)
+        return Shared(keep / (1 - self.p), torch.zeros(batch_size(batch), dtype=torch.long, device=like.device))
+
+
+def scale_words(tokens: Tensor, embedded: Tensor, masks: Shared) -> Tensor:
+    """Multiply every word's embedding by its entry in the example's mask: tokens (B, T), embedded (B, T, D)."""
+    if len(tokens) != len(masks.index):
+        raise ValueError(
+            f"the embedding got {len(tokens)} rows but the draw is for {len(masks.index)}; put the batch first, (B, T)"
+        )
+    scale = masks.values[masks.index.view(-1, *[1] * (tokens.ndim - 1)), tokens]  # (B, T)
+    return embedded * scale[..., None].to(embedded.dtype)

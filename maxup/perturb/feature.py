@@ -1,0 +1,70 @@
+"""Feature space: Gaussian noise on a hidden layer (the paper's announced future work)."""
+
+from functools import partial
+
+import torch
+from torch import Generator, Tensor, nn
+
+from maxup.checks import batch_size, leaves
+from maxup.perturb.attach import Attached, attach_to, find_layer
+from maxup.perturb.draws import Batch
+from maxup.perturb.noise import nonnegative
+
+
+class FeatureNoise(Attached):
+    """h' = h + sigma * z with z ~ N(0, I), h the output of a hidden layer.
+
+    The shape of h is not known when copies are drawn, so the draw is a seed for every example, (B,), from which the
+    layer makes the noise by counting: element k of example i is a hash of (seed i, k). Noise is exactly repeatable,
+    works for any shape whose first dimension is the batch, and costs no memory to remember.
+
+    Args:
+        sigma: Standard deviation, in the units of h.
+        layer: Name of the layer, as in `model.named_modules()`.
+
+    Example:
+        >>> from maxup import MaxUp
+        >>> noise = FeatureNoise(0.1, layer="0")
+        >>> model = noise.attach(nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 2)))
+        >>> MaxUp(noise, m=4)(model, torch.rand(6, 5), torch.tensor([0, 1, 0, 1, 0, 1])).backward()
+    """
+
+    def __init__(self, sigma: float, *, layer: str) -> None:
+        self.sigma, self.layer = nonnegative("FeatureNoise", "sigma", sigma), layer
+
+    def attach(self, model: nn.Module) -> nn.Module:
+        self.slot = attach_to(find_layer(model, self.layer, "FeatureNoise"), partial(add_noise, sigma=self.sigma))
+        return model
+
+    def draw(self, batch: Batch, generator: Generator | None) -> Tensor:
+        self._attached()
+        device = leaves(batch)[0].device
+        return torch.randint(2**63 - 1, (batch_size(batch),), device=device, generator=generator)
+
+
+def add_noise(inputs: Tensor, hidden: Tensor, seeds: Tensor, sigma: float) -> Tensor:
+    """Add to every example the noise its seed stands for."""
+    if not isinstance(hidden, Tensor) or len(hidden) != len(seeds):
+        what = f"shape {tuple(hidden.shape)}" if isinstance(hidden, Tensor) else f"a {type(hidden).__name__}"
+        raise ValueError(
+            f"FeatureNoise wants a layer whose output is a tensor of {len(seeds)} examples, but got {what}"
+        )
+    uniform = hashed_uniform(seeds, hidden[0].numel())
+    noise = torch.special.ndtri(uniform).to(hidden.dtype)  # the normal distribution's quantiles
+    return hidden + sigma * noise.view_as(hidden)
+
+
+def hashed_uniform(seeds: Tensor, n: int) -> Tensor:
+    """n uniforms in (0, 1) for every seed: (B,) -> (B, n), by SplitMix64 (Steele, Lea and Flood, 2014)."""
+    h = seeds[:, None] + torch.arange(1, n + 1, device=seeds.device) * _GOLDEN  # int64 wraps around, as it should
+    h = (h ^ _shift(h, 30)) * _MIX1
+    h = (h ^ _shift(h, 27)) * _MIX2
+    h = h ^ _shift(h, 31)
+    return (_shift(h, 11).double() + 0.5) * 2.0**-53
+
+
+def _shift(h: Tensor, bits: int) -> Tensor:
+    return (h >> bits) & (2 ** (64 - bits) - 1)  # logical: int64's own shift copies the sign
+
+
+_GOLDEN, _MIX1, _MIX2 = (c - 2**64 for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))

@@ -1,0 +1,71 @@
+"""Label space: labels as probabilities, and noise on them (the paper's announced future work)."""
+
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional as F
+
+from maxup.perturb.base import Perturbation
+from maxup.perturb.draws import Batch
+
+
+class LabelNoise(Perturbation):
+    """y' = (1 - epsilon) * y + epsilon * q with q ~ Dirichlet(concentration, ..., concentration). The draw is q.
+
+    Args:
+        epsilon: Weight of the noise, between 0 and 1.
+        num_classes: Needed for targets by index; probability targets know it.
+        concentration: 1 is uniform over all label distributions; less puts the noise on fewer classes.
+
+    Example:
+        >>> x, y = LabelNoise(0.1, num_classes=3)(torch.zeros(2, 5), torch.tensor([0, 2]))
+        >>> y.shape, bool(y[0, 0] >= 0.9)
+        (torch.Size([2, 3]), True)
+    """
+
+    def __init__(self, epsilon: float, *, num_classes: int | None = None, concentration: float = 1.0) -> None:
+        if not 0 <= epsilon <= 1:
+            raise ValueError(f"LabelNoise(epsilon={epsilon!r}): epsilon must be between 0 and 1")
+        if not concentration > 0:
+            raise ValueError(f"LabelNoise(concentration={concentration!r}): concentration must be above 0")
+        self.epsilon, self.num_classes, self.concentration = epsilon, num_classes, concentration
+
+    def draw(self, batch: Batch, generator: Generator | None) -> Tensor:
+        y = probabilities(batch[1], self.num_classes, "LabelNoise")
+        weights = gamma(self.concentration, tuple(y.shape), y, generator)
+        return weights / weights.sum(dim=1, keepdim=True)
+
+    def apply(self, batch: Batch, draw: Tensor) -> Batch:
+        x, y = batch
+        return x, (1 - self.epsilon) * probabilities(y, self.num_classes, "LabelNoise") + self.epsilon * draw
+
+
+def probabilities(y: object, num_classes: int | None, who: str, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Targets as probabilities (B, C): one-hot for indices, unchanged if they are probabilities already."""
+    if not isinstance(y, Tensor):
+        raise TypeError(f"{who} changes labels, so y must be a tensor of classes or probabilities, not {_name(y)}")
+    if y.is_floating_point():
+        if y.ndim != 2:
+            raise ValueError(f"{who} wants probability targets (B, C), but y has shape {tuple(y.shape)}")
+        return y
+    if y.ndim != 1:
+        raise ValueError(f"{who} wants targets by index (B,), but y has shape {tuple(y.shape)}")
+    if num_classes is None:
+        raise ValueError(f"{who} needs the number of classes: pass num_classes=, or give targets as probabilities")
+    if y.device.type == "cpu" and y.numel() and not 0 <= int(y.min()) <= int(y.max()) < num_classes:
+        raise ValueError(f"{who}: labels run from {int(y.min())} to {int(y.max())}, but num_classes={num_classes}")
+    return F.one_hot(y.long(), num_classes).to(dtype)
+
+
+def entropy(y: Tensor) -> Tensor:
+    """Entropy of probability targets: (B, C) -> (B,), in nats."""
+    return torch.special.entr(y).sum(dim=1)
+
+
+def gamma(shape: float, size: tuple[int, ...], like: Tensor, generator: Generator | None) -> Tensor:
+    """Gamma variables: ratios of them are Beta and Dirichlet (torch.distributions takes no generator)."""
+    concentration = torch.full(size, shape, dtype=torch.promote_types(like.dtype, torch.float32), device=like.device)
+    return torch._standard_gamma(concentration, generator=generator)
+
+
+def _name(y: object) -> str:
+    return "None" if y is None else f"a {type(y).__name__}"

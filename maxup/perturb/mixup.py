@@ -1,0 +1,74 @@
+"""MixUp (Zhang et al., 2018): blend every example with a partner."""
+
+from collections.abc import Hashable
+
+import torch
+from torch import Generator, Tensor
+
+from maxup.perturb.base import Perturbation, integers, pick, put
+from maxup.perturb.draws import Batch
+from maxup.perturb.labels import gamma, probabilities
+
+
+class MixUp(Perturbation):
+    """x' = w * x + (1 - w) * x[partner], and the labels alike, with w ~ Beta(alpha, alpha).
+
+    The draw is `partner`, (B,) indices, never the example itself, and `weight`, (B,).
+
+    Args:
+        alpha: Parameter of the Beta distribution; 1 is uniform.
+        num_classes: Needed for targets by index; probability targets know it.
+        key: Which entry of x to mix; default every floating leaf, all with one draw.
+
+    Example:
+        >>> x, y = MixUp(num_classes=3)(torch.rand(4, 5), torch.tensor([0, 1, 2, 0]))
+        >>> y.shape
+        torch.Size([4, 3])
+    """
+
+    def __init__(self, alpha: float = 1.0, *, num_classes: int | None = None, key: Hashable | None = None) -> None:
+        self.alpha, self.num_classes, self.key = check_alpha("MixUp", alpha), num_classes, key
+
+    def draw(self, batch: Batch, generator: Generator | None) -> dict[str, Tensor]:
+        leaf = pick(batch[0], self.key)[0]
+        return {"partner": partners(leaf, generator, "MixUp"), "weight": beta(self.alpha, leaf, generator)}
+
+    def apply(self, batch: Batch, draw: dict[str, Tensor]) -> Batch:
+        x, y = batch
+        partner, weight = draw["partner"], draw["weight"]
+        leaves = pick(x, self.key)
+        y = mix_labels(y, partner, weight, self.num_classes, "MixUp")
+        return put(x, [_blend(leaf, leaf[partner], weight) for leaf in leaves], self.key), y
+
+
+def partners(like: Tensor, generator: Generator | None, who: str) -> Tensor:
+    """A partner for every example, uniform over the others: (B,) indices."""
+    n = len(like)
+    if n < 2:
+        raise ValueError(f"{who} mixes pairs of examples, but the batch holds {n}; use at least 2")
+    return (torch.arange(n, device=like.device) + 1 + integers((n,), n - 1, like, generator)) % n
+
+
+def beta(alpha: float, like: Tensor, generator: Generator | None) -> Tensor:
+    """A Beta(alpha, alpha) variable for every example: (B,)."""
+    a, b = gamma(alpha, (2, len(like)), like, generator)
+    return a / (a + b)
+
+
+def mix_labels(y: object, partner: Tensor, weight: Tensor, num_classes: int | None, who: str) -> Tensor:
+    """weight * y + (1 - weight) * y[partner], as probabilities (B, C)."""
+    dtype = torch.float64 if weight.dtype == torch.float64 else torch.float32
+    soft = probabilities(y, num_classes, who, dtype)
+    return _blend(soft, soft[partner], weight)
+
+
+def check_alpha(who: str, alpha: float) -> float:
+    """A parameter the Beta distribution can have."""
+    if not alpha > 0:
+        raise ValueError(f"{who}(alpha={alpha!r}): alpha must be above 0")
+    return alpha
+
+
+def _blend(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
+    w = weight.to(a.dtype).view(-1, *[1] * (a.ndim - 1))
+    return w * a + (1 - w) * b

@@ -1,0 +1,28 @@
+"""Seeds: streams of draws that obey `torch.manual_seed` without taking anything from the global stream."""
+
+import hashlib
+import itertools
+import os
+import weakref
+
+import torch
+
+_owners: "weakref.WeakValueDictionary[int, object]" = weakref.WeakValueDictionary()
+
+
+def own_seed(owner: object) -> int:
+    """A seed that no other living owner and no other process has.
+
+    It is made of the global seed, the process's rank and the lowest number no living owner has. So two objectives that
+    live together draw differently, and a run repeated in one process after the same `torch.manual_seed` draws the same.
+    """
+    number = next(i for i in itertools.count() if i not in _owners)
+    _owners[number] = owner
+    text = f"maxup {torch.initial_seed()} {number} {_rank()}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
+
+
+def _rank() -> int:
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank()
+    return int(os.environ.get("RANK", 0))
