@@ -5,6 +5,7 @@ E[max_{i <= m} L(x + z_i)]  =  L(x) + c(m, sigma) * ||grad_x L(x)||_2 + O(sigma^
 c(m, sigma)  =  sigma * E[max of m standard normals]
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +29,7 @@ def expected_max(m: int) -> float:
     check_whole("m", m)
     # The maximum has density m phi(z) Phi(z)^(m-1), smooth and gone beyond 12: the trapezoid rule is exact there.
     z = torch.linspace(-12, 12, 4001, dtype=torch.float64)
-    log_density = -z.square() / 2 - torch.tensor(2 * torch.pi).log() / 2 + (m - 1) * torch.special.log_ndtr(z)
+    log_density = -z.square() / 2 - math.log(2 * math.pi) / 2 + (m - 1) * torch.special.log_ndtr(z)
     return float(torch.trapezoid(z * m * log_density.exp(), z))
 
 

@@ -104,11 +104,11 @@ class Objective:
         check_batch(batch)
         device = leaves(batch)[0].device
         capturing = is_capturing(device)
+        generator = self._generator(device)
         # Reading values makes a GPU wait: there, look at the first batch only.
         self._look = device.type == "cpu" or (self._first and not capturing)
         if self._look:
             check_values(x)
-        generator = self._generator(device)
         before = None if capturing else generator.get_state()
         try:
             yield batch, generator

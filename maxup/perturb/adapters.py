@@ -1,8 +1,10 @@
 """Other people's augmentations: any callable (torchvision v2 and kornia among them), and views made by CPU workers."""
 
 import random
+import weakref
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy
@@ -48,7 +50,7 @@ class Transform(Perturbation):
             raise TypeError(f"Transform wants a callable, but got a {type(transform).__name__}")
         self.transform, self.batched, self.labels, self.key = transform, batched, labels, key
 
-    def draw(self, batch: Batch, generator: Generator | None) -> Batch:
+    def draw(self, batch: Batch, generator: Generator | None) -> list[Any]:
         x, y = batch
         found = pick(x, self.key)
         if len(found) != 1:
@@ -58,11 +60,11 @@ class Transform(Perturbation):
             new, y = self._transform(found[0], y)
         if not isinstance(new, Tensor):
             raise TypeError(f"the transform returned a {type(new).__name__}; it must return a tensor")
-        return new, (y if self.labels else None)
+        return [new, y] if self.labels else [new]
 
-    def apply(self, batch: Batch, draw: Batch) -> Batch:
+    def apply(self, batch: Batch, draw: list[Any]) -> Batch:
         x, y = batch
-        return put(x, [draw[0]], self.key), (draw[1] if self.labels else y)
+        return put(x, draw[:1], self.key), (draw[1] if self.labels else y)
 
     def _transform(self, x: Tensor, y: Any) -> Batch:
         call = self.transform if self.labels else lambda x, y: (self.transform(x), y)
@@ -77,7 +79,8 @@ class Transform(Perturbation):
 class Views(Perturbation):
     """The copies are already made: x is (B, V, ...), V views of every example, as `ViewsDataset` delivers them.
 
-    The draw is the number of a view, (B,): consecutive draws take the views in turn, so m = V draws see each once.
+    The draw is the number of a view, (B,): consecutive draws for a batch take its views in turn, so m = V draws see each
+    once, and m = 1 sees the first.
 
     Example:
         >>> from maxup import MaxUp
@@ -89,17 +92,23 @@ class Views(Perturbation):
     """
 
     def __init__(self, *, key: Hashable | None = None) -> None:
-        self.key, self.turn = key, 0
+        self.key = key
+        self.turn = 0
+        self.batch: Callable[[], Tensor | None] = lambda: None
 
     def draw(self, batch: Batch, generator: Generator | None) -> Tensor:
         x = self._stacked(batch[0])[0]
-        self.turn = (self.turn + 1) % x.shape[1]
+        self.turn = (self.turn + 1) % x.shape[1] if self.batch() is x else 0
+        self.batch = weakref.ref(x)
         return torch.full((len(x),), self.turn, device=x.device)
 
     def apply(self, batch: Batch, draw: Tensor) -> Batch:
         x, y = batch
         example = torch.arange(len(draw), device=draw.device)
         return put(x, [leaf[example, draw] for leaf in self._stacked(x)], self.key), y
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(Views, key=self.key), ()  # copies and pickles start anew
 
     def _stacked(self, x: Any) -> list[Tensor]:
         found = pick(x, self.key)

@@ -1,13 +1,21 @@
 """Several perturbations, one after the other."""
 
-from torch import Generator
+from typing import Any
 
+from torch import Generator
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from maxup.checks import check_perturbation
+from maxup.perturb.attach import Attached
 from maxup.perturb.base import Perturbation
-from maxup.perturb.draws import Batch, Draw
+from maxup.perturb.draws import Batch, Draw, is_batched
 
 
 class Compose(Perturbation):
-    """Apply perturbations in order. The draw is the list of their draws.
+    """Apply perturbations in order.
+
+    The draw is the result, and the draws of the parts attached to the model. It cannot be the list of all the parts'
+    draws: CutMix after a crop pastes a partner as *this copy* cropped it, which the partner's own winner need not be.
 
     Args:
         perturbations: Any number of them, objects with `draw` and `apply`.
@@ -20,19 +28,26 @@ class Compose(Perturbation):
         torch.Size([4, 3, 32, 32])
     """
 
-    def __init__(self, *perturbations: Perturbation) -> None:
+    def __init__(self, *perturbations: Any) -> None:
         if not perturbations:
             raise ValueError("Compose() got nothing to compose; pass at least one perturbation")
-        self.perturbations = perturbations
+        nested = [part.perturbations if isinstance(part, Compose) else [part] for part in perturbations]
+        self.perturbations = [check_perturbation(part) for parts in nested for part in parts]
+        self.inside = [part for part in self.perturbations if isinstance(part, Attached)]
 
-    def draw(self, batch: Batch, generator: Generator | None) -> list[Draw]:
-        draws = []
-        for perturbation in self.perturbations:  # each draws for the batch as the ones before leave it
-            draws.append(perturbation.draw(batch, generator))
-            batch = perturbation.apply(batch, draws[-1])
-        return draws
+    def draw(self, batch: Batch, generator: Generator | None) -> dict[str, list[Draw]]:
+        inside = []
+        for part in self.perturbations:
+            draw = part.draw(batch, generator)
+            if part in self.inside:
+                inside.append(draw)
+            else:
+                batch = part.apply(batch, draw)
+        return {"result": [leaf for leaf in tree_flatten(batch)[0] if is_batched(leaf)], "inside": inside}
 
-    def apply(self, batch: Batch, draw: list[Draw]) -> Batch:
-        for perturbation, part in zip(self.perturbations, draw, strict=True):
-            batch = perturbation.apply(batch, part)
-        return batch
+    def apply(self, batch: Batch, draw: dict[str, list[Draw]]) -> Batch:
+        for part, inner in zip(self.inside, draw["inside"], strict=True):
+            part.apply(batch, inner)
+        leaves, spec = tree_flatten(batch)
+        result = iter(draw["result"])
+        return tree_unflatten([next(result) if is_batched(leaf) else leaf for leaf in leaves], spec)

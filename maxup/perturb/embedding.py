@@ -57,8 +57,8 @@ class EmbeddingDropout(Attached):
         self._attached()
         assert self.words is not None
         like = self.words.detach()
-        keep = uniform((1, len(like)), 0, 1, like, generator) >= self.p  # (1, V)
-        return Shared(keep / (1 - self.p), torch.zeros(batch_size(batch), dtype=torch.long, device=like.device))
+        u = uniform((1, len(like)), 0, 1, like, generator)  # (1, V)
+        return Shared((u >= self.p).to(u.dtype) / (1 - self.p), torch.zeros(batch_size(batch), dtype=torch.long, device=like.device))
 
 
 def scale_words(tokens: Tensor, embedded: Tensor, masks: Shared) -> Tensor:

@@ -37,6 +37,8 @@ class MixUp(Perturbation):
         x, y = batch
         partner, weight = draw["partner"], draw["weight"]
         leaves = pick(x, self.key)
+        if not all(leaf.is_floating_point() for leaf in leaves):
+            raise TypeError(f"MixUp blends floating tensors, but x holds {leaves[0].dtype}; convert it with .float()")
         y = mix_labels(y, partner, weight, self.num_classes, "MixUp")
         return put(x, [_blend(leaf, leaf[partner], weight) for leaf in leaves], self.key), y
 

@@ -1,0 +1,18 @@
+import pickle
+
+import pytest
+
+from maxup import warmup
+
+
+def test_one_copy_then_m():
+    m = pickle.loads(pickle.dumps(warmup(10, steps=3)))
+    assert [m(step) for step in range(5)] == [1, 1, 1, 10, 10]
+    assert warmup(4, steps=0)(0) == 4
+
+
+def test_nonsense_is_refused():
+    with pytest.raises(ValueError, match="steps=-1"):
+        warmup(4, steps=-1)
+    with pytest.raises(ValueError, match="m=0"):
+        warmup(0, steps=1)

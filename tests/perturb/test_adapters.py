@@ -1,0 +1,95 @@
+import copy
+import random
+
+import kornia.augmentation as kornia
+import numpy
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import maxup as mu
+from tests.oracles import torchvision_v2
+from tests.tiny import CLASSES, batch, generator, net
+
+
+def test_torchvision_draws_for_every_example_and_repeats():
+    v2 = torchvision_v2()
+    x, y = torch.rand(8, 3, 16, 16), torch.arange(8)
+    x[1] = x[0]
+    transform = mu.Transform(v2.RandomCrop(16, padding=4))
+    first, _ = transform(x, y, generator=generator())
+    assert torch.equal(first, transform(x, y, generator=generator())[0])
+    assert not torch.equal(first[0], first[1])  # torchvision alone would crop the batch alike
+
+
+def test_kornia_draws_by_itself():
+    x = torch.rand(8, 3, 16, 16)
+    x[1] = x[0]
+    out, _ = mu.Transform(kornia.RandomRotation(30.0, p=1.0), batched=True)(x, generator=generator())
+    assert out.shape == x.shape
+    assert not torch.equal(out[0], out[1])
+
+
+def test_torchvision_cutmix_changes_labels_too():
+    v2 = torchvision_v2()
+    x, y = batch(dtype=torch.float32)
+    transform = mu.Transform(v2.CutMix(num_classes=CLASSES), batched=True, labels=True)
+    outcome = mu.MaxUp(transform, 3, generator=generator()).run(net(dtype=torch.float32), x, y)
+    assert outcome.target.shape == (len(y), CLASSES)
+    assert outcome.report.label_entropy > 0
+    assert outcome.report.replay_exact
+
+
+def test_labels_by_example():
+    swap = mu.Transform(lambda image, label: (-image, label + 1), labels=True)
+    x, y = swap(torch.ones(3, 2), torch.tensor([0, 1, 2]))
+    assert y.tolist() == [1, 2, 3]
+    assert x.unique().tolist() == [-1]
+
+
+def test_global_streams_do_not_move_but_drive_the_transform():
+    def transform(image):
+        return image + torch.rand(()) + random.random() + float(numpy.random.rand())
+
+    states = torch.get_rng_state(), random.getstate(), numpy.random.get_state()[1].copy()
+    x = torch.zeros(2, 1)
+    perturb = mu.Transform(transform)
+    a, b = (perturb(x, generator=generator(s))[0] for s in (0, 1))
+    assert torch.equal(a, perturb(x, generator=generator(0))[0])
+    assert not torch.equal(a, b)
+    assert torch.equal(states[0], torch.get_rng_state())
+    assert states[1] == random.getstate()
+    assert (states[2] == numpy.random.get_state()[1]).all()
+
+
+def test_transforms_that_do_not_fit_are_refused():
+    with pytest.raises(TypeError, match="wants a callable, but got a int"):
+        mu.Transform(3)
+    with pytest.raises(TypeError, match="returned a str"):
+        mu.Transform(lambda x: "no", batched=True)(torch.zeros(2, 2))
+    with pytest.raises(ValueError, match="2 are floating; name one with key="):
+        mu.Transform(lambda x: x)({"a": torch.zeros(2), "b": torch.zeros(2)})
+
+
+def test_views_come_from_workers_and_each_is_seen_once():
+    data = [(torch.full((3, 8, 8), float(i), dtype=torch.float64), i % CLASSES) for i in range(6)]
+    views = mu.ViewsDataset(data, lambda image: image + torch.randn(()), m=4)
+    x, y = next(iter(DataLoader(views, batch_size=6, num_workers=2)))
+    assert x.shape == (6, 4, 3, 8, 8)
+    assert len(x[:, :, 0, 0, 0].flatten().unique()) == 24
+    model = net()
+    outcome = mu.MaxUp(mu.Views(), m=4).run(model, x, y)
+    losses = torch.stack([mu.cross_entropy(model(x[:, v]), y) for v in range(4)])
+    torch.testing.assert_close(outcome.losses, losses.amax(0))
+    first, _ = mu.MaxUp(mu.Views(), m=1).select(model, x.clone(), y)
+    assert torch.equal(first, x[:, 0])
+
+
+def test_views_can_be_copied_and_say_what_they_want():
+    views = mu.Views()
+    views(torch.zeros(2, 4, 3))
+    copy.deepcopy(views)(torch.zeros(2, 4, 3))
+    with pytest.raises(ValueError, match=r"\(B, V, \.\.\.\)"):
+        views(torch.zeros(2))
+    with pytest.raises(ValueError, match="m=0"):
+        mu.ViewsDataset([], lambda x: x, 0)

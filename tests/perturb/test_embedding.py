@@ -1,0 +1,92 @@
+import pytest
+import torch
+from scipy import stats
+from torch import nn
+
+import maxup as mu
+from tests.tiny import B, VOCABULARY, generator, text_net, tokens
+
+
+def test_dropped_words_vanish_everywhere_and_the_rest_is_scaled():
+    drop, model = mu.EmbeddingDropout(0.4), text_net()
+    drop.attach(model)
+    ids, y = tokens()
+    draw = drop.draw((ids, y), generator())
+    mask = draw.values[0]
+    assert set(mask.tolist()) == {0.0, 1 / 0.6}
+    clean = nn.functional.embedding(ids, model[0].weight)
+    drop.apply((ids, y), draw)
+    torch.testing.assert_close(model[0](ids), clean * mask[ids][..., None])
+
+
+def test_each_winner_takes_its_own_mask():
+    drop, model = mu.EmbeddingDropout(0.5), text_net()
+    drop.attach(model)
+    ids, _ = tokens()
+    masks = torch.rand(3, VOCABULARY, dtype=torch.float64)
+    index = torch.tensor([0, 1, 2, 2, 1, 0])
+    drop.apply((ids, None), mu.Shared(masks, index))
+    expected = torch.stack([model[0].weight[ids[i]] * masks[index[i]][ids[i]][:, None] for i in range(B)])
+    torch.testing.assert_close(model[0](ids), expected)
+
+
+def test_words_drop_with_probability_p():
+    drop = mu.EmbeddingDropout(0.3)
+    drop.attach(nn.Embedding(4000, 2))
+    dropped = (drop.draw((torch.zeros(1, 1), None), generator()).values == 0).sum()
+    assert stats.binomtest(int(dropped), 4000, 0.3).pvalue > 0.01
+
+
+def test_off_in_evaluation_and_when_the_slot_is_empty():
+    drop, model = mu.EmbeddingDropout(0.9), text_net()
+    keys = list(model.state_dict())
+    drop.attach(model)
+    ids, y = tokens()
+    clean = model(ids)
+    assert list(model.state_dict()) == keys
+    drop(ids, y)  # alone, as an ordinary augmentation: on until the next call
+    assert not torch.equal(model(ids), clean)
+    model.eval()
+    assert torch.equal(model(ids), clean)
+    with pytest.raises(RuntimeError, match=r"evaluation mode; call model\.train\(\)"):
+        drop(ids, y)
+    model.train()
+    mu.MaxUp(drop, m=3)(model, ids, y)
+    assert torch.equal(model(ids), clean)  # cleared behind itself
+
+
+def test_a_deep_copy_has_a_slot_of_its_own():
+    import copy
+
+    drop, model = mu.EmbeddingDropout(0.9), text_net()
+    drop.attach(model)
+    ids, y = tokens()
+    twin = copy.deepcopy(model)
+    drop(ids, y)
+    assert not torch.equal(twin(ids), model(ids))
+
+
+def test_which_embedding_must_be_clear():
+    two = nn.ModuleDict({"words": nn.Embedding(5, 2), "places": nn.Embedding(7, 2)})
+    with pytest.raises(ValueError, match=r"2 embeddings \(words, places\); name one with layer="):
+        mu.EmbeddingDropout().attach(two)
+    mu.EmbeddingDropout(layer="words").attach(two)
+    with pytest.raises(RuntimeError, match="already has a perturbation"):
+        mu.EmbeddingDropout(layer="words").attach(two)
+    with pytest.raises(ValueError, match="no layer 'word'; it has words"):
+        mu.EmbeddingDropout(layer="word").attach(two)
+    with pytest.raises(TypeError, match="is a Linear"):
+        mu.EmbeddingDropout(layer="0").attach(nn.Sequential(nn.Linear(2, 2)))
+    with pytest.raises(RuntimeError, match=r"call \.attach\(model\) first"):
+        mu.EmbeddingDropout()(*tokens())
+    with pytest.raises(ValueError, match="below 1"):
+        mu.EmbeddingDropout(1.0)
+
+
+def test_time_first_tokens_are_refused():
+    drop, model = mu.EmbeddingDropout(0.4), text_net()
+    drop.attach(model)
+    ids, y = tokens()
+    drop.apply((ids, y), drop.draw((ids, y), generator()))
+    with pytest.raises(ValueError, match=r"put the batch first, \(B, T\)"):
+        model[0](ids.T)

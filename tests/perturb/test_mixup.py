@@ -1,0 +1,40 @@
+import pytest
+import torch
+from scipy import stats
+
+from maxup import MixUp
+from tests.oracles import torchvision_v2
+from tests.tiny import generator
+
+
+def test_agrees_with_torchvision_on_hand_written_draws():
+    theirs = torchvision_v2().MixUp(num_classes=4)
+    x, y = torch.rand(4, 3, 6, 6), torch.arange(4)
+    for weight in (0.0, 0.3, 1.0):
+        draw = {"partner": torch.arange(4).roll(1), "weight": torch.full((4,), weight)}
+        ours_x, ours_y = MixUp(num_classes=4).apply((x, y), draw)
+        torch.testing.assert_close(ours_x, theirs.transform(x, {"lam": weight, "labels": y, "batch_size": 4}))
+        torch.testing.assert_close(ours_y, theirs._mixup_label(y, lam=weight))
+
+
+@pytest.mark.parametrize("alpha", [0.2, 1.0, 4.0])
+def test_weights_are_beta(alpha):
+    draw = MixUp(alpha, num_classes=2).draw((torch.zeros(5000, 1), None), generator())
+    assert stats.kstest(draw["weight"].numpy(), stats.beta(alpha, alpha).cdf).pvalue > 0.01
+    assert (draw["partner"] != torch.arange(5000)).all()
+
+
+def test_every_floating_leaf_mixes_with_the_same_partner():
+    x = {"a": torch.arange(4.0)[:, None], "b": torch.arange(4.0)[:, None, None], "n": torch.arange(4)}
+    mixed, _ = MixUp(num_classes=2)(x, torch.tensor([0, 1, 0, 1]), generator=generator())
+    assert torch.equal(mixed["a"].flatten(), mixed["b"].flatten())
+    assert torch.equal(mixed["n"], x["n"])
+
+
+def test_bad_input_is_refused():
+    with pytest.raises(ValueError, match="alpha must be above 0"):
+        MixUp(0)
+    with pytest.raises(ValueError, match="use at least 2"):
+        MixUp(num_classes=2)(torch.rand(1, 3), torch.zeros(1, dtype=torch.long))
+    with pytest.raises(TypeError, match="blends floating tensors"):
+        MixUp(num_classes=2)(torch.zeros(4, 3, dtype=torch.uint8), torch.tensor([0, 1, 0, 1]))

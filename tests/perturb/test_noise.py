@@ -1,0 +1,58 @@
+import math
+
+import pytest
+import torch
+from scipy import stats
+
+from maxup import Gaussian, UniformBall
+from tests.tiny import generator
+
+
+def test_gaussian_noise_is_normal_with_the_given_deviation():
+    x = torch.zeros(20, 500)
+    (noise,) = Gaussian(0.25).draw((x, None), generator())
+    assert stats.kstest(noise.flatten().numpy(), "norm", args=(0, 0.25)).pvalue > 0.01
+
+
+def test_gaussian_adds_its_draw():
+    x, noise = torch.rand(2, 3), torch.rand(2, 3)
+    assert torch.equal(Gaussian(0.1).apply((x, "y"), [noise])[0], x + noise)
+
+
+@pytest.mark.parametrize("d", [1, 2, 50])
+def test_euclidean_ball_is_uniform(d):
+    """Radius and direction: (r / R)^d is uniform, and so is the direction's cosine with an axis in its own law."""
+    u, _ = UniformBall(2.0, p=2)(torch.zeros(5000, d), generator=generator())
+    radii = u.norm(dim=1)
+    assert radii.max() <= 2.0 * (1 + 1e-6)
+    assert stats.kstest(((radii / 2) ** d).numpy(), "uniform").pvalue > 0.01
+    if d > 1:
+        cosine = u[:, 0] / radii
+        beta = stats.beta((d - 1) / 2, (d - 1) / 2, loc=-1, scale=2)  # law of a coordinate on the sphere
+        assert stats.kstest(cosine.numpy(), beta.cdf).pvalue > 0.01
+
+
+def test_cube_is_uniform():
+    u, _ = UniformBall(0.5, p=math.inf)(torch.zeros(100, 50), generator=generator())
+    assert stats.kstest(u.flatten().numpy(), stats.uniform(-0.5, 1).cdf).pvalue > 0.01
+
+
+@pytest.mark.parametrize("bad", [-0.1, math.nan, math.inf, "1"])
+def test_bad_sizes_are_refused(bad):
+    with pytest.raises(ValueError, match="0 or more"):
+        Gaussian(bad)
+    with pytest.raises(ValueError, match="0 or more"):
+        UniformBall(bad)
+    with pytest.raises(ValueError, match=r"p=2 or p=math\.inf"):
+        UniformBall(1.0, p=1)
+
+
+def test_integers_cannot_be_noisy():
+    with pytest.raises(TypeError, match=r"torch\.uint8"):
+        Gaussian(0.1)(torch.zeros(2, 3, dtype=torch.uint8))
+
+
+def test_channels_last_stays():
+    x = torch.rand(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    for perturbation in (Gaussian(0.1), UniformBall(1.0), UniformBall(1.0, p=math.inf)):
+        assert perturbation(x)[0].is_contiguous(memory_format=torch.channels_last)

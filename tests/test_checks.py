@@ -1,0 +1,141 @@
+"""Bad input: one sentence each, and nothing changed."""
+
+import pytest
+import torch
+from torch import nn
+
+import maxup as mu
+from tests.tiny import B, CLASSES, batch, batch_norm_net, generator, net, soft
+
+
+class Doubling:
+    def draw(self, batch, generator):
+        return torch.zeros(len(batch[0]))
+
+    def apply(self, batch, draw):
+        return batch[0].repeat(2, 1, 1, 1), batch[1].repeat(2)
+
+
+def nan_inside(x):
+    x = x.clone()
+    x[2, 0, 3, 3] = float("nan")
+    return x
+
+
+X, Y = batch()
+BAD_BATCHES = {
+    "empty batch": (X[:0], Y[:0], "the batch is empty"),
+    "different lengths": (X, Y[:4], "x holds 6 examples but some tensor of x or y holds 4"),
+    "labels too high": (X, Y + 3, "labels run from . to ., but the model has 4 outputs, 0 to 3"),
+    "labels too low": (X, Y - 1, "labels run from -1"),
+    "NaN in x": (nan_inside(X), Y, r"x holds NaN in a tensor of shape \(6, 3, 8, 8\)"),
+    "no tensors": ("text", Y, "x is a str without tensors"),
+    "x None": (None, Y, "x is a NoneType without tensors"),
+    "y a list": (X, [0] * B, "y is a list, but the default loss wants a tensor"),
+    "y two-dimensional": (X, Y[:, None], r"targets have shape \(\d+, 1\)"),
+    "probabilities of other classes": (X, soft(Y)[:, :3], r"targets of shape \(\d+, 3\) are not probabilities"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_BATCHES)
+@pytest.mark.parametrize("call", ["select", "one call", "retain"])
+def test_bad_batches(name, call):
+    x, y, sentence = BAD_BATCHES[name]
+    maxup = mu.MaxUp(mu.Gaussian(0.1), m=3, strategy="retain" if call == "retain" else "recompute", generator=generator())
+    model, before = net(), maxup.generator.get_state()
+    with pytest.raises((ValueError, TypeError), match=sentence) as error:
+        maxup.select(model, x, y) if call == "select" else maxup(model, x, y)
+    assert "\n" not in str(error.value)
+    assert torch.equal(before, maxup.generator.get_state())
+    assert maxup.step == 0
+    assert all(p.grad is None for p in model.parameters())
+
+
+BAD_PARTS = {
+    "scalar loss": ({"loss": lambda o, t: nn.functional.cross_entropy(o, t)}, r"the loss returned shape \(\) for 6"),
+    "loss by class": ({"loss": lambda o, t: o}, r"the loss returned shape \(6, 4\) for 6 examples"),
+    "loss a number": ({"loss": lambda o, t: 1.0}, "the loss returned a float"),
+    "output not a tensor": ({"forward": lambda model, x: {"logits": model(x)}}, "the model returned a dict"),
+    "output of three dimensions": ({"forward": lambda model, x: model(x)[..., None]}, r"returned shape \(6, 4, 1\)"),
+    "output of half the batch": ({"forward": lambda model, x: model(x)[:3]}, r"returned shape \(3, 4\) for 6 examples"),
+    "perturbation changes the batch size": ({"perturbation": Doubling()}, "turned 6 examples into 12"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_PARTS)
+def test_bad_losses_outputs_and_perturbations(name):
+    knobs, sentence = BAD_PARTS[name]
+    maxup = mu.MaxUp(**{"perturbation": mu.Gaussian(0.1), "m": 3, "generator": generator(), **knobs})
+    before = maxup.generator.get_state()
+    with pytest.raises((ValueError, TypeError), match=sentence):
+        maxup.select(net(), X, Y)
+    assert torch.equal(before, maxup.generator.get_state())
+    assert maxup.step == 0
+
+
+@pytest.mark.parametrize("m", [0, -1, 2.5, "4", True, None])
+def test_bad_m(m):
+    with pytest.raises(ValueError, match="m must be a whole number, 1 or more"):
+        mu.MaxUp(mu.Gaussian(0.1), m=m)
+    with pytest.raises(ValueError, match="m must be a whole number, 1 or more"):
+        mu.MaxUp(mu.Gaussian(0.1), m=lambda step: m).select(net(), X, Y)
+
+
+BAD_KNOBS = {
+    "unknown norm": ({"norm": "layer"}, "norm='layer' is unknown; choose 'batch' or 'running'"),
+    "unknown strategy": ({"strategy": "both"}, "strategy='both' is unknown"),
+    "unknown rank": ({"rank": "top"}, "rank='top' is unknown"),
+    "chunk zero": ({"chunk": 0}, "chunk=0"),
+    "double precision": ({"dtype": torch.float64}, r"scoring runs in torch\.float32"),
+    "retain with chunk": ({"strategy": "retain", "chunk": 2}, "chunk=2 has no effect"),
+    "retain with norm": ({"strategy": "retain", "norm": "running"}, "norm='running' has no effect"),
+    "retain with dtype": ({"strategy": "retain", "dtype": torch.bfloat16}, r"dtype=torch\.bfloat16 has no effect"),
+    "kl with a loss": ({"rank": "kl", "loss": lambda o, t: o[:, 0]}, "with a loss of your own use rank='loss'"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_KNOBS)
+def test_knobs_that_make_no_sense(name):
+    knobs, sentence = BAD_KNOBS[name]
+    with pytest.raises(ValueError, match=sentence):
+        mu.MaxUp(mu.Gaussian(0.1), **knobs)
+
+
+def test_knobs_that_do_not_fit_the_model_or_the_call():
+    with pytest.raises(ValueError, match="strategy='retain' would let BatchNorm see several copies"):
+        mu.MaxUp(mu.Gaussian(0.1), strategy="retain")(batch_norm_net(), X, Y)
+    with pytest.raises(ValueError, match="chunk=2 would let BatchNorm see several copies"):
+        mu.MaxUp(mu.Gaussian(0.1), chunk=2).select(batch_norm_net(), X, Y)
+    mu.MaxUp(mu.Gaussian(0.1), chunk=2, norm="running").select(batch_norm_net(), X, Y)
+    mu.MaxUp(mu.Gaussian(0.1), strategy="retain")(batch_norm_net().eval(), X, Y)
+    with pytest.raises(ValueError, match="select recomputes"):
+        mu.MaxUp(mu.Gaussian(0.1), strategy="retain").select(net(), X, Y)
+
+
+def test_no_perturbation():
+    with pytest.raises(TypeError, match=r"a function is no perturbation: .* wrap an ordinary transform as Transform"):
+        mu.MaxUp(lambda x: x)
+
+
+def test_cutmix_of_one_and_without_classes():
+    with pytest.raises(ValueError, match="the batch holds 1"):
+        mu.MaxUp(mu.CutMix(CLASSES)).select(net(), X[:1], Y[:1])
+    with pytest.raises(ValueError, match="needs the number of classes"):
+        mu.MaxUp(mu.CutMix()).select(net(), X, Y)
+
+
+def test_infinities_are_not_nan():
+    """Attention masks hold minus infinity; both signs at once sum to NaN."""
+    x = X.clone()
+    x[0, 0, 0, 0], x[0, 0, 0, 1] = float("inf"), -float("inf")
+    with pytest.raises(ValueError, match="holds NaN"):
+        mu.MaxUp(mu.Gaussian(0.1), m=2).select(net(), nan_inside(x), Y)
+    mu.MaxUp(mu.Gaussian(0.1), m=2).select(net(), x, Y)
+
+
+def test_a_generator_elsewhere():
+    maxup = mu.MaxUp(mu.Gaussian(0.1))
+    model = nn.Linear(3, 2, device="meta")
+    maxup.generator = generator()
+    with pytest.raises(ValueError, match="the generator is on cpu but the batch on meta"):
+        maxup(model, torch.zeros(2, 3, device="meta"), torch.zeros(2, dtype=torch.long, device="meta"))

@@ -1,0 +1,114 @@
+"""One tiny setting that all generic tests share: small images, tokens, nets, and every perturbation on them."""
+
+import math
+
+import torch
+from torch import nn
+
+import maxup as mu
+
+B, C, SIZE, CLASSES, VOCABULARY, LENGTH = 6, 3, 8, 4, 11, 5
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def batch(seed=0, dtype=torch.float64, b=B):
+    g = generator(seed)
+    return torch.rand(b, C, SIZE, SIZE, generator=g, dtype=dtype), torch.randint(CLASSES, (b,), generator=g)
+
+
+def soft(y, dtype=torch.float64):
+    """Probability targets that are not one-hot."""
+    return 0.8 * nn.functional.one_hot(y, CLASSES).to(dtype) + 0.2 / CLASSES
+
+
+def tokens(seed=0):
+    g = generator(seed)
+    return torch.randint(VOCABULARY, (B, LENGTH), generator=g), torch.randint(CLASSES, (B,), generator=g)
+
+
+def net(seed=0, dtype=torch.float64):
+    """A smooth conv net without BatchNorm and dropout."""
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Conv2d(C, 5, 3), nn.Tanh(), nn.Flatten(), nn.Linear(5 * (SIZE - 2) ** 2, CLASSES)
+    ).to(dtype)
+
+
+def batch_norm_net(seed=0, dtype=torch.float64, dropout=0.0):
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Conv2d(C, 5, 3), nn.BatchNorm2d(5), nn.ReLU(), nn.Dropout(dropout), nn.Flatten(),
+        nn.Linear(5 * (SIZE - 2) ** 2, CLASSES),
+    ).to(dtype)  # fmt: skip
+
+
+def dropout_net(seed=0, dtype=torch.float64):
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(C * SIZE**2, 32), nn.ReLU(), nn.Dropout(0.5), nn.Linear(32, CLASSES)
+    ).to(dtype)
+
+
+def text_net(seed=0, dtype=torch.float64):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Embedding(VOCABULARY, 7), nn.Flatten(), nn.Tanh(), nn.Linear(7 * LENGTH, CLASSES)).to(dtype)
+
+
+class Scale:
+    """A perturbation by hand: the two methods and nothing else."""
+
+    def draw(self, batch, generator):
+        x, _ = batch
+        return torch.rand(len(x), 1, 1, 1, generator=generator, dtype=x.dtype)
+
+    def apply(self, batch, draw):
+        x, y = batch
+        return x * (0.5 + draw), y
+
+
+IMAGE_PERTURBATIONS = {
+    "gaussian": lambda: mu.Gaussian(0.3),
+    "ball-l2": lambda: mu.UniformBall(1.0, p=2),
+    "ball-linf": lambda: mu.UniformBall(0.2, p=math.inf),
+    "cutout": lambda: mu.Cutout(3),
+    "cutmix": lambda: mu.CutMix(CLASSES),
+    "mixup": lambda: mu.MixUp(num_classes=CLASSES),
+    "crop-flip": lambda: mu.CropFlip(2),
+    "affine": lambda: mu.Affine(20, translate=0.2),
+    "label-noise": lambda: mu.LabelNoise(0.3, num_classes=CLASSES),
+    "compose": lambda: mu.Compose(mu.CropFlip(1), mu.CutMix(CLASSES), mu.Gaussian(0.1)),
+    "transform": lambda: mu.Transform(lambda image: image * torch.rand(())),
+    "transform-batched": lambda: mu.Transform(lambda x: x + torch.randn_like(x), batched=True),
+    "by-hand": Scale,
+}
+
+
+def case(name):
+    """(perturbation, model, x, y) for every perturbation there is, by name."""
+    if name in IMAGE_PERTURBATIONS:
+        return IMAGE_PERTURBATIONS[name](), net(), *batch()
+    if name == "embedding-dropout":
+        perturbation, model = mu.EmbeddingDropout(0.4), text_net()
+        return perturbation, perturbation.attach(model), *tokens()
+    if name == "feature-noise":
+        perturbation, model = mu.FeatureNoise(0.5, layer="1"), net()
+        return perturbation, perturbation.attach(model), *batch()
+    if name == "compose-in-model":
+        inner, model = mu.FeatureNoise(0.5, layer="1"), net()
+        return mu.Compose(mu.Cutout(3), inner), inner.attach(model), *batch()
+    if name == "views":
+        x, y = batch()
+        x = torch.stack([x + 0.3 * torch.randn(x.shape, generator=generator(v), dtype=x.dtype) for v in range(5)], 1)
+        return mu.Views(), net(), x, y
+    raise KeyError(name)
+
+
+ALL_CASES = [*IMAGE_PERTURBATIONS, "embedding-dropout", "feature-noise", "compose-in-model", "views"]
+IN_MODEL = {"embedding-dropout", "feature-noise", "compose-in-model"}
+
+
+def gradients(model):
+    return [p.grad.clone() for p in model.parameters()]
