@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import maxup as mu
-from tests.tiny import B, CLASSES, batch, batch_norm_net, generator, net, soft
+from tests.tiny import CLASSES, B, batch, batch_norm_net, generator, net, soft
 
 
 class Doubling:
@@ -41,7 +41,9 @@ BAD_BATCHES = {
 @pytest.mark.parametrize("call", ["select", "one call", "retain"])
 def test_bad_batches(name, call):
     x, y, sentence = BAD_BATCHES[name]
-    maxup = mu.MaxUp(mu.Gaussian(0.1), m=3, strategy="retain" if call == "retain" else "recompute", generator=generator())
+    maxup = mu.MaxUp(
+        mu.Gaussian(0.1), m=3, strategy="retain" if call == "retain" else "recompute", generator=generator()
+    )
     model, before = net(), maxup.generator.get_state()
     with pytest.raises((ValueError, TypeError), match=sentence) as error:
         maxup.select(model, x, y) if call == "select" else maxup(model, x, y)

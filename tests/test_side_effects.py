@@ -10,12 +10,12 @@ from torch import nn
 
 import maxup as mu
 from maxup.side_effects import untraced
-from tests.tiny import B, C, CLASSES, SIZE, batch, batch_norm_net, generator, net
+from tests.tiny import CLASSES, SIZE, B, C, batch, batch_norm_net, generator, net
 
 
 class Awkward(nn.Module):
-    """Everything that can leave a trace: BatchNorm, InstanceNorm with statistics, spectral norm, a counter, a reassigned
-    buffer, dropout, Python's and numpy's randomness, a flag flipped in forward."""
+    """Everything that can leave a trace: BatchNorm, InstanceNorm with statistics, spectral norm, a counter, a buffer
+    replaced by another, dropout, Python's and numpy's randomness, a flag flipped in forward."""
 
     def __init__(self):
         super().__init__()
@@ -148,7 +148,10 @@ def test_frozen_batch_norm_stays_frozen_whatever_norm_says():
     model, (x, y) = batch_norm_net(), batch()
     model(10 * x)
     model[1].eval()
-    losses = [mu.MaxUp(mu.Gaussian(0.3), m=3, norm=n, generator=generator()).run(model, x, y).losses for n in ("batch", "running")]
+    losses = [
+        mu.MaxUp(mu.Gaussian(0.3), m=3, norm=n, generator=generator()).run(model, x, y).losses
+        for n in ("batch", "running")
+    ]
     assert torch.equal(*losses)
 
 
@@ -168,7 +171,10 @@ def test_sync_batch_norm_scores_with_its_own_batch():
     for model in (plain, sync):
         seen = []
         mu.MaxUp(
-            mu.Gaussian(0.3), m=3, generator=generator(), loss=lambda o, t, s=seen: s.append(mu.cross_entropy(o, t)) or s[-1]
+            mu.Gaussian(0.3),
+            m=3,
+            generator=generator(),
+            loss=lambda o, t, s=seen: s.append(mu.cross_entropy(o, t)) or s[-1],
         ).select(model, x, y)
         scores.append(torch.stack(seen))
     torch.testing.assert_close(*scores)

@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import pytest
@@ -52,11 +53,13 @@ def test_remainder_falls_as_sigma_squared():
         mean, error = theory.remainder(model, x, y, m=4, sigma=sigma, samples=2000, generator=generator())
         sizes.append(mean.norm().item())
         assert error.norm() < 0.1 * sizes[-1]
-    slopes = [math.log2(a / b) for a, b in zip(sizes, sizes[1:], strict=False)]
+    slopes = [math.log2(a / b) for a, b in itertools.pairwise(sizes)]
     assert all(1.8 < slope < 2.2 for slope in slopes), slopes
 
 
-@pytest.mark.parametrize("perturbation", [mu.Gaussian(0.05), mu.UniformBall(0.05 * 14, p=2), mu.UniformBall(0.08, p=math.inf)])
+@pytest.mark.parametrize(
+    "perturbation", [mu.Gaussian(0.05), mu.UniformBall(0.05 * 14, p=2), mu.UniformBall(0.08, p=math.inf)]
+)
 def test_the_average_has_no_first_order_term_and_maxup_has(perturbation):
     """In units of the standard deviation of <gradient, z>, MaxUp's excess is about E max; the average's is about 0."""
     model, (x, y) = net(), batch()

@@ -32,9 +32,7 @@ def tokens(seed=0):
 def net(seed=0, dtype=torch.float64):
     """A smooth conv net without BatchNorm and dropout."""
     torch.manual_seed(seed)
-    return nn.Sequential(
-        nn.Conv2d(C, 5, 3), nn.Tanh(), nn.Flatten(), nn.Linear(5 * (SIZE - 2) ** 2, CLASSES)
-    ).to(dtype)
+    return nn.Sequential(nn.Conv2d(C, 5, 3), nn.Tanh(), nn.Flatten(), nn.Linear(5 * (SIZE - 2) ** 2, CLASSES)).to(dtype)
 
 
 def batch_norm_net(seed=0, dtype=torch.float64, dropout=0.0):

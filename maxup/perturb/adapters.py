@@ -79,8 +79,8 @@ class Transform(Perturbation):
 class Views(Perturbation):
     """The copies are already made: x is (B, V, ...), V views of every example, as `ViewsDataset` delivers them.
 
-    The draw is the number of a view, (B,): consecutive draws for a batch take its views in turn, so m = V draws see each
-    once, and m = 1 sees the first.
+    The draw is the number of a view, (B,): consecutive draws for a batch take its views in turn, so m = V draws see
+    each once, and m = 1 sees the first.
 
     Example:
         >>> from maxup import MaxUp

@@ -32,7 +32,7 @@ class Compose(Perturbation):
         if not perturbations:
             raise ValueError("Compose() got nothing to compose; pass at least one perturbation")
         nested = [part.perturbations if isinstance(part, Compose) else [part] for part in perturbations]
-        self.perturbations = [check_perturbation(part) for parts in nested for part in parts]
+        self.perturbations: list[Any] = [check_perturbation(part) for parts in nested for part in parts]
         self.inside = [part for part in self.perturbations if isinstance(part, Attached)]
 
     def draw(self, batch: Batch, generator: Generator | None) -> dict[str, list[Draw]]:

@@ -58,7 +58,10 @@ class EmbeddingDropout(Attached):
         assert self.words is not None
         like = self.words.detach()
         u = uniform((1, len(like)), 0, 1, like, generator)  # (1, V)
-        return Shared((u >= self.p).to(u.dtype) / (1 - self.p), torch.zeros(batch_size(batch), dtype=torch.long, device=like.device))
+        return Shared(
+            (u >= self.p).to(u.dtype) / (1 - self.p),
+            torch.zeros(batch_size(batch), dtype=torch.long, device=like.device),
+        )
 
 
 def scale_words(tokens: Tensor, embedded: Tensor, masks: Shared) -> Tensor:

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 import maxup as mu
 from maxup import CutMix, Gaussian, MaxUp
-from tests.tiny import B, CLASSES, batch, batch_norm_net, dropout_net, generator, gradients, net, soft, text_net, tokens
+from tests.tiny import CLASSES, B, batch, batch_norm_net, dropout_net, generator, gradients, net, soft, text_net, tokens
 
 
 class Probe(nn.Module):
@@ -124,7 +124,9 @@ def test_strategy_retain_makes_one_wide_pass():
 
 def test_retain_returns_the_winners_rows_of_everything():
     model, (x, y) = net(), batch()
-    ways = [MaxUp(CutMix(CLASSES), m=4, strategy=s, generator=generator()).run(model, x, y) for s in ("recompute", "retain")]
+    ways = [
+        MaxUp(CutMix(CLASSES), m=4, strategy=s, generator=generator()).run(model, x, y) for s in ("recompute", "retain")
+    ]
     for field in ("loss", "losses", "output", "target"):
         torch.testing.assert_close(getattr(ways[0], field), getattr(ways[1], field))
     assert torch.equal(ways[0].draw["box"], ways[1].draw["box"])
@@ -196,7 +198,9 @@ def test_forward_says_how_the_model_is_called():
 
 def test_loss_decides_who_is_worst():
     model, (x, y) = net(), batch()
-    best = MaxUp(Gaussian(0.3), m=6, loss=lambda o, t: -mu.cross_entropy(o, t), generator=generator()).select(model, x, y)
+    best = MaxUp(Gaussian(0.3), m=6, loss=lambda o, t: -mu.cross_entropy(o, t), generator=generator()).select(
+        model, x, y
+    )
     worst = MaxUp(Gaussian(0.3), m=6, generator=generator()).select(model, x, y)
     losses = [mu.cross_entropy(model(copy_x), y) for copy_x, _ in (best, worst)]
     assert (losses[0] < losses[1]).all()

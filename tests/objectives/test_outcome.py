@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import maxup as mu
-from tests.tiny import B, CLASSES, batch, batch_norm_net, generator, net, soft
+from tests.tiny import CLASSES, B, batch, batch_norm_net, generator, net, soft
 
 
 def test_report_against_scores_by_hand():

@@ -27,7 +27,9 @@ def test_two_examples_get_different_draws(name):
     x = x[:1].repeat(64, 1, 1, 1) * (torch.arange(64.0).view(-1, 1, 1, 1) + 1 if "mix" in name else 1)
     y = torch.arange(64) % 4
     new_x, new_y = perturbation.apply((x, y), perturbation.draw((x, y), generator()))
-    results = {(a.sum().item(), b.sum().item() if b.ndim == 0 else b[0].item()) for a, b in zip(new_x, new_y, strict=True)}
+    results = {
+        (a.sum().item(), b.sum().item() if b.ndim == 0 else b[0].item()) for a, b in zip(new_x, new_y, strict=True)
+    }
     assert len(results) > 8
 
 

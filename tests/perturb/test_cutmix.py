@@ -53,7 +53,9 @@ def test_draws_follow_their_distributions():
     counts = torch.bincount((draw["partner"] - torch.arange(4000)) % 4000, minlength=4000)
     assert stats.chisquare(counts[1:].view(31, 129).sum(1).numpy()).pvalue > 0.01  # 3999 = 31 * 129 distances
     top, left, bottom, right = draw["box"].unbind(1)
-    free = (top > 0) & (bottom < 64) & (left > 0) & (right < 64)  # not clipped: the side is even, 2 * (64 sqrt(1-w) // 2)
+    free = (
+        (top > 0) & (bottom < 64) & (left > 0) & (right < 64)
+    )  # not clipped: the side is even, 2 * (64 sqrt(1-w) // 2)
     assert ((bottom - top) == (right - left))[free].all()
     # Independent of the code under test: simulate the published procedure with numpy.
     import numpy as np

@@ -15,8 +15,9 @@ def test_agrees_with_torchvision_erase(length):
     cut, _ = Cutout(length, fill=0.5).apply((x, None), {"centre": centre})
     for image, ours, (row, column) in zip(x, cut, centre.tolist(), strict=True):
         top, left = row - length // 2, column - length // 2
-        t, l, b, r = max(top, 0), max(left, 0), min(top + length, 8), min(left + length, 10)
-        assert torch.equal(ours, erase(image, t, l, b - t, r - l, v=torch.tensor(0.5)))
+        box = max(top, 0), max(left, 0), min(top + length, 8), min(left + length, 10)
+        erased = erase(image, *box[:2], box[2] - box[0], box[3] - box[1], v=torch.tensor(0.5))
+        assert torch.equal(ours, erased)
 
 
 def test_centres_are_uniform_over_pixels():

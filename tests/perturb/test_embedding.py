@@ -4,7 +4,7 @@ from scipy import stats
 from torch import nn
 
 import maxup as mu
-from tests.tiny import B, VOCABULARY, generator, text_net, tokens
+from tests.tiny import VOCABULARY, B, generator, text_net, tokens
 
 
 def test_dropped_words_vanish_everywhere_and_the_rest_is_scaled():

@@ -1,0 +1,91 @@
+"""Peak memory of a MaxUp step against m: flat, where keeping all graphs grows with m.
+
+    python -m benchmarks.memory              # CPU, or the GPU where there is one
+    python -m benchmarks.memory --out results
+
+Bytes are counted, not sampled: every allocation and release of the framework's allocator during one step.
+"""
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks.nets import resnet20
+from maxup import Average, Cutout, MaxUp
+from maxup.engine.environment import environment
+
+
+def peak_bytes(step: Callable[[], object], device: str) -> int:
+    """The most bytes allocated at once during step(), beyond what was allocated before."""
+    if device == "cuda":
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        step()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as record:
+        step()
+    assert record.profiler is not None
+    assert record.profiler.kineto_results is not None
+    events = [e for e in record.profiler.kineto_results.events() if e.name() == "[memory]"]
+    now = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        now += event.nbytes()
+        peak = max(peak, now)
+    return peak
+
+
+def measure(batch: int, copies: list[int], device: str) -> dict[str, dict[int, int]]:
+    """Peak bytes of a training step of MaxUp, and of the average over m copies, which keeps m graphs."""
+    torch.manual_seed(0)
+    model = resnet20().to(device)
+    x, y = torch.rand(batch, 3, 32, 32, device=device), torch.randint(10, (batch,), device=device)
+
+    def step(objective: MaxUp | Average) -> Callable[[], None]:
+        def run() -> None:
+            objective(model, x, y).backward()
+            model.zero_grad()
+
+        return run
+
+    ways: dict[str, dict[int, MaxUp | Average]] = {
+        "maxup": {m: MaxUp(Cutout(16), m=m) for m in copies},
+        "average": {m: Average(Cutout(16), m=m) for m in copies if m <= 4},
+    }
+    step(MaxUp(Cutout(16), m=2))()  # the first step allocates what stays
+    return {name: {m: peak_bytes(step(o), device) for m, o in sized.items()} for name, sized in ways.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--out", type=Path, help="folder to write memory-<device>.json into")
+    args = parser.parse_args()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    found = measure(args.batch, [1, 2, 4, 16, 64], device)
+    base = found["maxup"][1]
+    print(f"peak memory of a training step, ResNet-20, batch {args.batch}, {device}")
+    for name, sized in found.items():
+        for m, size in sized.items():
+            print(f"  {name:<8} m = {m:<3} {size / 2**20:8.1f} MiB   {size / base:5.2f} x m = 1")
+    ratio = found["maxup"][64] / found["maxup"][2]
+    print(f"m = 64 over m = 2: {ratio:.3f}")
+    if args.out:
+        args.out.mkdir(parents=True, exist_ok=True)
+        result = {
+            "benchmark": "memory",
+            "batch": args.batch,
+            "device": device,
+            "peak_bytes": found,
+            "ratio_64_2": ratio,
+        }
+        path = args.out / f"memory-{device}.json"
+        path.write_text(json.dumps(result | {"environment": environment()}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Where a number was measured: commit, versions and hardware, written beside every result."""
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import maxup
+
+
+def environment() -> dict[str, Any]:
+    """Commit, versions and hardware of this run.
+
+    Example:
+        >>> environment()["threads"] >= 1
+        True
+    """
+    return {
+        "commit": _commit(),
+        "versions": {"python": platform.python_version(), "maxup": maxup.__version__, "torch": torch.__version__}
+        | {name: v for name in ("numpy", "scikit-learn", "scipy") if (v := _version(name))},
+        "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else _cpu(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _commit() -> str | None:
+    """The commit of the source tree, with "+" where files differ from it.
+
+    Outside a checkout (in a container, say) it is what MAXUP_COMMIT says, or None.
+    """
+
+    def git(*args: str) -> str:
+        here = Path(__file__).parent
+        return subprocess.run(["git", *args], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return os.environ.get("MAXUP_COMMIT")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())

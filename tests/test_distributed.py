@@ -1,0 +1,95 @@
+"""Two processes on the CPU: DistributedDataParallel, SyncBatchNorm, and different draws on each."""
+
+import os
+import socket
+
+import pytest
+import torch
+from torch import distributed, multiprocessing, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import maxup as mu
+from tests.tiny import batch, batch_norm_net, net
+
+
+class FromBatch:
+    """A perturbation whose draws are read from the batch, so that split and joined batches draw alike."""
+
+    def __init__(self):
+        self.count = -1
+
+    def draw(self, batch, generator):
+        self.count = (self.count + 1) % 3
+        return batch[0]["noise"][:, self.count]
+
+    def apply(self, batch, draw):
+        x, y = batch
+        return {**x, "pixels": x["pixels"] + draw}, y
+
+
+def pixels(model, x):
+    return model(x["pixels"])
+
+
+def data():
+    x, y = batch(b=8)
+    noise = 0.3 * torch.randn(8, 3, *x.shape[1:], generator=torch.Generator().manual_seed(1), dtype=x.dtype)
+    return {"pixels": x, "noise": noise}, y
+
+
+def train(model, x, y, steps=3):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    maxup = mu.MaxUp(FromBatch(), m=3, forward=pixels)
+    for _ in range(steps):
+        maxup(model, x, y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def worker(rank, port, out):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE="2")
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo")
+    x, y = data()
+    half = slice(4 * rank, 4 * rank + 4)
+    x, y = {k: v[half] for k, v in x.items()}, y[half]
+    found = {"parameters": train(DistributedDataParallel(net()), x, y)}
+
+    # BatchNorm: two processes, several forwards, one backward, no in-place error, buffers moved by training only.
+    wrapped = DistributedDataParallel(batch_norm_net())
+    train(wrapped, x, y)
+    found["tracked"] = int(wrapped.module[1].num_batches_tracked)
+
+    # SyncBatchNorm cannot run on the CPU in several processes: that select works shows it waits for nobody.
+    sync = nn.SyncBatchNorm.convert_sync_batchnorm(batch_norm_net())
+    torch.manual_seed(3)
+    maxup = mu.MaxUp(mu.Gaussian(0.3), m=3)
+    found["draws"] = maxup.select(sync, x["pixels"], y)[0] - x["pixels"]
+    torch.save(found, f"{out}/{rank}.pt")
+    distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    out = tmp_path_factory.mktemp("ranks")
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    multiprocessing.spawn(worker, (port, str(out)), nprocs=2)
+    return [torch.load(out / f"{rank}.pt") for rank in range(2)]
+
+
+def test_parameters_are_identical_and_equal_one_process_on_the_joined_batch(ranks):
+    alone = train(net(), *data())
+    for a, b, expected in zip(ranks[0]["parameters"], ranks[1]["parameters"], alone, strict=True):
+        assert torch.equal(a, b)
+        torch.testing.assert_close(a, expected, atol=1e-9, rtol=0)
+
+
+def test_training_moves_the_statistics_once_a_step(ranks):
+    assert [r["tracked"] for r in ranks] == [3, 3]
+
+
+def test_ranks_draw_differently_under_one_seed(ranks):
+    assert not torch.equal(ranks[0]["draws"], ranks[1]["draws"])
