@@ -9,7 +9,13 @@ from torch import nn
 import maxup as mu
 from tests.tiny import ALL_CASES, CLASSES, case
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning"),
+    pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:TensorFloat32:UserWarning"),
+    pytest.mark.filterwarnings("ignore:The CUDA Graph is empty:UserWarning"),
+]
 
 BATCH = 256
 
@@ -71,7 +77,8 @@ def test_dropout_is_replayed_and_the_stream_left_alone(mode):
         before = torch.cuda.get_rng_state()
         maxup.select(model, x, y)
         assert torch.equal(before, torch.cuda.get_rng_state())
-        assert maxup.run(model, x, y).report.replay_error < (1e-5 if mode == "compile" else 1e-12)
+        # Compiled, the graphs with and without gradients round differently; other masks would show as far more.
+        assert maxup.run(model, x, y).report.replay_error <= (1e-3 if mode == "compile" else 0)
         assert not torch.equal(model(x), model(x))
 
 

@@ -21,6 +21,7 @@ def test_outside_a_checkout_the_commit_can_be_told(monkeypatch):
         raise OSError
 
     monkeypatch.setattr(subprocess, "run", no_git)
+    monkeypatch.delenv("MAXUP_COMMIT", raising=False)
     assert environment()["commit"] is None
     monkeypatch.setenv("MAXUP_COMMIT", "abc")
     assert environment()["commit"] == "abc"

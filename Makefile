@@ -1,0 +1,34 @@
+# Each target sets up .venv by itself: a bare clone needs Python 3.11 or newer, and make.
+PYTHON ?= python3
+PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test lint bench clean
+
+demo: .venv/demo.ok  ## m = 1, 4, 20 on digits: a table and out/digits.png, in two minutes
+	.venv/bin/python examples/digits.py
+
+test: .venv/dev.ok  ## everything but the tests marked slow
+	.venv/bin/python -m pytest -q -n 2
+
+lint: .venv/dev.ok  ## ruff and mypy
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+
+bench: .venv/demo.ok  ## memory and overhead against m
+	.venv/bin/python -m benchmarks.memory
+	.venv/bin/python -m benchmarks.overhead
+
+clean:
+	rm -rf .venv out
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/demo.ok: .venv/bin/python pyproject.toml constraints.txt
+	$(PIP) -e ".[demo]"
+	touch $@
+
+.venv/dev.ok: .venv/bin/python pyproject.toml constraints.txt
+	$(PIP) -e ".[dev]"
+	touch $@ .venv/demo.ok

@@ -1,0 +1,90 @@
+"""Fill the tables of README.md and docs/ from results/: numbers are computed, never typed.
+
+    python -m benchmarks.tables          # rewrites what stands between <!-- NAME --> and <!-- end -->
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "docs" / "method.md"]
+
+
+def result(name: str) -> Any:
+    return json.loads((ROOT / "results" / f"{name}.json").read_text())
+
+
+def digits() -> str:
+    """One row an m: mean ± std, and the paired difference to m = 1 with its interval."""
+    table = result("digits")["summary"]
+    lines = [
+        "| m | accuracy, clean [%] | accuracy under noise 0.3 [%] | input-gradient norm | seconds |",
+        "|---|---|---|---|---|",
+    ]
+    for m in table["clean"]:
+        cells = []
+        for metric, decimals in (("clean", 2), ("noisy", 2), ("gradient", 3), ("seconds", 1)):
+            row = table[metric][m]
+            cell = f"{row['mean']:.{decimals}f} ± {row['std']:.{decimals}f}"
+            if "difference" in row and metric != "seconds":
+                cell += f" [{row['low']:+.{decimals}f}, {row['high']:+.{decimals}f}]"
+            cells.append(cell)
+        lines.append(f"| {m} | {' | '.join(cells)} |")
+    where = result("digits")["environment"]
+    return "\n".join(lines) + f"\n\n{origin(where)}"
+
+
+def cost() -> str:
+    """One row an m: time and memory of a step in steps with m = 1, on the CPU and on a GPU."""
+    lines = ["| step | time, CPU | time, GPU | memory, CPU | memory, GPU |", "|---|---|---|---|---|"]
+    times = [result(f"overhead-{device}") for device in ("cpu", "cuda")]
+    memory = [result(f"memory-{device}")["peak_bytes"] for device in ("cpu", "cuda")]
+    for name, objective, m in (
+        ("m = 1", "maxup", "1"),
+        ("m = 2", "maxup", "2"),
+        ("m = 4", "maxup", "4"),
+        ("average of 4", "average", "4"),
+    ):
+        cells = [f"{t['step_ratio'][f'step, {name}']:.2f}" for t in times]
+        cells += [f"{peak[objective][m] / peak['maxup']['1']:.2f}" for peak in memory]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    cells = [f"{t['step_ratio']['step, m = 10']:.2f}" for t in times]
+    lines.append(f"| m = 10 | {' | '.join(cells)} | | |")
+    cells = [f"{peak['maxup']['64'] / peak['maxup']['1']:.2f}" for peak in memory]
+    lines.append(f"| m = 64 | | | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n\n" + " ".join(origin(t["environment"]) for t in times)
+
+
+def origin(where: dict[str, Any]) -> str:
+    device = f"{where['hardware']}, {where['threads']} threads" if "NVIDIA" not in where["hardware"] else where["hardware"]
+    return f"({device}; torch {where['versions']['torch']}; commit {where['commit'][:7]}.)"
+
+
+def percent(device: str) -> str:
+    return f"{100 * result(f'overhead-{device}')['select_overhead_of_one_forward']:.0f} %"
+
+
+FILLERS = {
+    "digits": lambda: f"\n{digits()}\n",
+    "cost": lambda: f"\n{cost()}\n",
+    "overhead-cpu": lambda: percent("cpu"),
+    "overhead-cuda": lambda: percent("cuda"),
+}
+
+
+def fill(text: str) -> str:
+    """The text with everything between <!-- NAME --> and <!-- end --> made anew."""
+    names = "|".join(FILLERS)
+    pattern = re.compile(rf"<!-- ({names}) -->.*?<!-- end -->", re.DOTALL)
+    return pattern.sub(lambda match: f"<!-- {match[1]} -->{FILLERS[match[1]]()}<!-- end -->", text)
+
+
+def main() -> None:
+    for page in PAGES:
+        page.write_text(fill(page.read_text()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""What the README and the docs show works, and their numbers are those of results/."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+
+import maxup
+from benchmarks.tables import PAGES, ROOT, fill
+from tests.oracles import torchvision_v2
+
+BLOCKS = [
+    pytest.param(code, id=f"{page.name}-{number}")
+    for page in [*PAGES, ROOT / "docs" / "perturbations.md"]
+    for number, code in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
+]
+
+
+class Keywords(nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, *, pixel_values):
+        return {"logits": self.net(pixel_values)}
+
+
+@pytest.mark.parametrize("code", BLOCKS)
+def test_code_runs(code):
+    """Every block, with the names a reader would have: a model, a loader, an optimizer."""
+    torchvision_v2()
+    import kornia.augmentation
+
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 10))
+    data = [(torch.rand(3, 16, 16), i % 10) for i in range(8)]
+    names = {name: getattr(maxup, name) for name in maxup.__all__}
+    names |= {"torch": torch, "F": F, "DataLoader": lambda d, **k: DataLoader(d, **{**k, "num_workers": 0})}
+    names |= {"model": model, "keyword_model": Keywords(model), "loader": DataLoader(data, batch_size=4)}
+    names |= {"optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "dataset": data}
+    names |= {"x": torch.rand(4, 3, 16, 16), "y": torch.randint(10, (4,)), "transform": lambda i: i * torch.rand(())}
+    names |= {"text_model": nn.Sequential(nn.Embedding(50, 4), nn.Flatten(), nn.Linear(20, 2))}
+    names |= {"tokens": torch.randint(50, (4, 5)), "labels": torch.randint(2, (4,))}
+    names |= {"kornia_augmentation": kornia.augmentation.RandomHorizontalFlip()}
+    exec(code, names)
+
+
+def test_there_is_code_to_run():
+    assert len(BLOCKS) > 6
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_numbers_are_those_of_the_results(page):
+    assert fill(page.read_text()) == page.read_text(), "run: python -m benchmarks.tables"
+
+
+@pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")], ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+def run(*command, cwd):
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, *map(str, command)], cwd=cwd, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_demo(tmp_path):
+    printed = run(ROOT / "examples" / "digits.py", "--seeds", 2, "--epochs", 2, "--m", 1, 3, cwd=tmp_path)
+    assert "m = 3" in printed
+    assert "95 % interval" in printed
+    assert (tmp_path / "out" / "digits.json").exists()
+    assert (tmp_path / "out" / "digits.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_demo_refuses_nonsense_in_a_sentence(tmp_path):
+    command = [sys.executable, ROOT / "examples" / "digits.py", "--seeds", "1"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "at least 2 seeds" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_plain_loop(tmp_path):
+    printed = run(ROOT / "examples" / "plain_loop.py", "--epochs", 3, cwd=tmp_path)
+    assert float(re.findall(r"accuracy ([\d.]+)", printed)[-1]) > 70
+
+
+def test_benchmarks_run_and_write(tmp_path):
+    run("-m", "benchmarks.overhead", "--batch", 4, "--rounds", 1, "--out", tmp_path, cwd=ROOT)
+    run("-m", "benchmarks.memory", "--batch", 2, "--out", tmp_path, cwd=ROOT)
+    assert {p.name.split("-")[0] for p in Path(tmp_path).iterdir()} == {"overhead", "memory"}
