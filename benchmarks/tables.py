@@ -1,6 +1,6 @@
 """Fill the tables of README.md and docs/ from results/: numbers are computed, never typed.
 
-    python -m benchmarks.tables          # rewrites what stands between <!-- NAME --> and <!-- end -->
+python -m benchmarks.tables          # rewrites what stands between <!-- NAME --> and <!-- end -->
 """
 
 import json
@@ -58,8 +58,10 @@ def cost() -> str:
 
 
 def origin(where: dict[str, Any]) -> str:
-    device = f"{where['hardware']}, {where['threads']} threads" if "NVIDIA" not in where["hardware"] else where["hardware"]
-    return f"({device}; torch {where['versions']['torch']}; commit {where['commit'][:7]}.)"
+    device = (
+        f"{where['hardware']}, {where['threads']} threads" if "NVIDIA" not in where["hardware"] else where["hardware"]
+    )
+    return f"({device}; torch {where['versions']['torch']}; commit {where['commit'][:7]}{where['commit'][40:]}.)"
 
 
 def percent(device: str) -> str:

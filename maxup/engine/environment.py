@@ -30,7 +30,7 @@ def environment() -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """The commit of the source tree, with "+" where files differ from it.
+    """The commit of the source tree, with "+" where files other than results differ from it.
 
     Outside a checkout (in a container, say) it is what MAXUP_COMMIT says, or None.
     """
@@ -40,7 +40,7 @@ def _commit() -> str | None:
         return subprocess.run(["git", *args], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain") else "")
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--", ":/", ":!/results") else "")
     except (OSError, subprocess.CalledProcessError):
         return os.environ.get("MAXUP_COMMIT")
 
