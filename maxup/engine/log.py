@@ -1,0 +1,103 @@
+"""What a run tells: metrics.jsonl always, trackers through Accelerate, and progress for whoever watches."""
+
+import json
+import math
+import os
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO
+
+
+class Metrics:
+    """metrics.jsonl: one line a record, in the order of steps, cut back to a checkpoint when a run goes on.
+
+    Args:
+        path: The file.
+        size: Its length in bytes at the checkpoint the run continues from; what is behind it is cut off.
+    """
+
+    def __init__(self, path: Path, size: int = 0) -> None:
+        path.touch()
+        os.truncate(path, min(size, path.stat().st_size))
+        self.file: TextIO = path.open("a")
+
+    def write(self, **record: Any) -> None:
+        """Append a record."""
+        self.file.write(json.dumps({k: _plain(v) for k, v in record.items()}) + "\n")
+
+    def flush(self) -> int:
+        """Put everything on disk and return the file's length, for the checkpoint to remember."""
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        return os.fstat(self.file.fileno()).st_size
+
+
+class Progress:
+    """A bar with loss, speed and time left on a terminal; a plain line now and then elsewhere.
+
+    Args:
+        total: Steps of the whole run.
+        done: Steps that an earlier part of the run did.
+        quiet: Show nothing, as the processes after the first.
+        every: Seconds between plain lines.
+    """
+
+    def __init__(self, total: int, done: int = 0, *, quiet: bool = False, every: float = 10.0) -> None:
+        self.total, self.done, self.quiet, self.every = total, done, quiet, every
+        self.start, self.begun, self.last = time.monotonic(), done, 0.0
+        self.bar: Any = None
+        if not quiet and sys.stdout.isatty():
+            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeRemainingColumn())
+            self.bar = Progress(*columns)
+            self.task = self.bar.add_task("training", total=total, completed=done)
+
+    def __enter__(self) -> "Progress":
+        if self.bar:
+            self.bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.bar:
+            self.bar.stop()
+
+    def due(self) -> bool:
+        """Whether it is time to show something: reading a loss makes a GPU wait, so ask before."""
+        now = time.monotonic()
+        return not self.quiet and now - self.last >= (0.2 if self.bar else self.every)
+
+    def show(self, done: int, text: str, examples: int) -> None:
+        """Show where the run is; `examples` is how many a step has."""
+        now = time.monotonic()
+        self.last, self.done = now, done
+        speed = (done - self.begun) * examples / max(now - self.start, 1e-9)
+        left = (self.total - done) * (now - self.start) / max(done - self.begun, 1)
+        line = f"{text}  {speed:,.0f} examples/s"
+        if self.bar:
+            self.bar.update(self.task, completed=done, description=line)
+        else:
+            self.say(f"{line}  {100 * done / self.total:.0f} %  {_clock(left)} left")
+
+    def say(self, line: str) -> None:
+        """A line of its own, above the bar."""
+        if self.quiet:
+            return
+        if self.bar:
+            self.bar.console.print(line, highlight=False, markup=False)
+        else:
+            print(line, flush=True)
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}" if minutes >= 60 else f"{minutes}:{seconds:02}"
+
+
+def _plain(value: Any) -> Any:
+    """JSON knows no NaN and no infinity: write them as words."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

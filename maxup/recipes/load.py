@@ -1,0 +1,145 @@
+"""Recipes: YAML files with a base, named by their path, overridden on the command line."""
+
+import dataclasses
+import re
+from argparse import ArgumentError
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jsonargparse import ArgumentParser
+
+from maxup.recipes.schema import Recipe
+from maxup.registry import nearest
+
+FOLDER = Path(__file__).parent
+
+
+class RecipeError(ValueError):
+    """A recipe that cannot be used, in one sentence."""
+
+
+def list_recipes() -> list[str]:
+    """The names of the recipes that come with the package."""
+    return sorted(str(p.relative_to(FOLDER).with_suffix("")) for p in FOLDER.rglob("*.yaml"))
+
+
+def find_recipe(name: str) -> Path:
+    """The file of a recipe: a path to a YAML file, or the name of one that comes with the package."""
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml"):
+        if not path.is_file():
+            raise RecipeError(f"there is no file {name}")
+        return path
+    if name not in list_recipes():
+        raise RecipeError(nearest(name, list_recipes(), "recipe") + " (`maxup ls` lists them)")
+    return FOLDER / f"{name}.yaml"
+
+
+def read_recipe(name: str) -> dict[str, Any]:
+    """What a recipe says, its bases included, as plain data whose keys are checked."""
+    return _read(find_recipe(name), above=())
+
+
+def parse_recipe(name: str, overrides: list[str]) -> Recipe:
+    """A recipe with overrides such as ["--maxup.m", "8", "--seed", "1"], checked.
+
+    Example:
+        >>> parse_recipe("digits/mlp-gaussian-maxup", ["--maxup.m", "8"]).maxup.m
+        8
+    """
+    said = read_recipe(name)
+    parser = recipe_parser()
+    try:
+        parser.set_defaults(_flat(said))
+        return _instantiate(parser, parser.parse_args(overrides))
+    except (ArgumentError, TypeError, ValueError, KeyError) as error:
+        raise RecipeError(_sentence(error, overrides)) from None
+
+
+def recipe_from(said: Mapping[str, Any]) -> Recipe:
+    """A recipe from plain data, such as a run's own record of it."""
+    check_keys(said, Recipe, "the recipe")
+    parser = recipe_parser()
+    try:
+        return _instantiate(parser, parser.parse_object(dict(said)))
+    except (ArgumentError, TypeError, ValueError, KeyError) as error:
+        raise RecipeError(_sentence(error, [])) from None
+
+
+def recipe_parser() -> ArgumentParser:
+    """A parser with an option for every field of a recipe."""
+    parser = ArgumentParser(exit_on_error=False, add_help=False, allow_abbrev=False)
+    parser.add_class_arguments(Recipe)
+    return parser
+
+
+def check_keys(said: Any, schema: type, where: str) -> None:
+    """Refuse keys the schema does not have, naming the nearest one it has."""
+    if not isinstance(said, Mapping):
+        raise RecipeError(f"{where} must be a mapping of keys to values, but is a {type(said).__name__}")
+    fields = {f.name: f for f in dataclasses.fields(schema)}
+    for key, value in said.items():
+        if key not in fields:
+            raise RecipeError(f"{where}: " + nearest(str(key), list(fields), "key"))
+        inner = fields[key].default_factory
+        if dataclasses.is_dataclass(inner) and isinstance(inner, type):
+            check_keys(value, inner, f"{where}, {key}")
+
+
+def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
+    if path.resolve() in above:
+        raise RecipeError(f"{path.name} is its own base, by way of {len(above)} files; give it another base")
+    try:
+        said = yaml.safe_load(path.read_text()) or {}
+    except (yaml.YAMLError, UnicodeDecodeError, OSError, ValueError, RecursionError) as error:
+        raise RecipeError(f"{path} cannot be read as YAML: {' '.join(str(error).split())[:200]}") from None
+    if not isinstance(said, dict):
+        raise RecipeError(f"{path} must hold keys and values, but holds a {type(said).__name__}")
+    base = said.pop("base", None)
+    check_keys(said, Recipe, str(path))
+    if base is None:
+        return said
+    if not isinstance(base, str):
+        raise RecipeError(f"{path}: base must be the name of a recipe, but is {base!r}")
+    beside = path.parent / f"{base}.yaml"
+    inherited = _read(beside if beside.is_file() else find_recipe(base), (*above, path.resolve()))
+    return _merge(inherited, said)
+
+
+def _merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Values of `new` over those of `old`, section by section; lists and arguments are replaced whole."""
+    sections = {f.name for f in dataclasses.fields(Recipe) if dataclasses.is_dataclass(f.default_factory)}
+    return old | {k: {**old.get(k, {}), **v} if k in sections else v for k, v in new.items()}
+
+
+def _flat(said: Mapping[str, Any]) -> dict[str, Any]:
+    sections = {f.name for f in dataclasses.fields(Recipe) if dataclasses.is_dataclass(f.default_factory)}
+    flat: dict[str, Any] = {}
+    for key, value in said.items():
+        flat |= {f"{key}.{k}": v for k, v in value.items()} if key in sections else {key: value}
+    return flat
+
+
+def _instantiate(parser: ArgumentParser, found: Any) -> Recipe:
+    recipe = Recipe(**vars(parser.instantiate(found)))
+    for name, value, low, high in (
+        ("epochs", recipe.epochs, 1, 10**6), ("batch_size", recipe.batch_size, 1, 10**6),
+        ("maxup.m", recipe.maxup.m, 1, 10**4), ("optim.accumulate", recipe.optim.accumulate, 1, 10**6),
+        ("optim.lr", recipe.optim.lr, 0, 1e9), ("data.validation", recipe.data.validation, 0, 0.9),
+        ("maxup.warmup", recipe.maxup.warmup, 0, 1), ("optim.warmup", recipe.optim.warmup, 0, 1),
+        ("seed", recipe.seed, 0, 2**62),
+    ):  # fmt: skip
+        if not low <= value <= high:
+            raise RecipeError(f"{name}={value!r} is out of range; it must be between {low} and {high:g}")
+    return recipe
+
+
+def _sentence(error: Exception, overrides: list[str]) -> str:
+    text = " ".join(str(error).split())
+    unknown = re.match(r"unrecognized arguments: (?:--)?([\w.+-]+)", text)
+    if unknown:
+        options = [*_flat(dataclasses.asdict(Recipe()))]
+        return nearest(unknown[1], options, "option") + " (--print_config shows all)"
+    return text.replace('Parser key "', '"').replace("<class '", "").replace("'>", "")

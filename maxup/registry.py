@@ -1,0 +1,55 @@
+"""Names that recipes may use, and what they stand for. A recipe from a stranger is data: only these names are built."""
+
+import difflib
+import inspect
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+PERTURBATIONS = {
+    "gaussian": "maxup.perturb.noise:Gaussian",
+    "uniform_ball": "maxup.perturb.noise:UniformBall",
+    "cutout": "maxup.perturb.cutout:Cutout",
+    "cutmix": "maxup.perturb.cutmix:CutMix",
+    "mixup": "maxup.perturb.mixup:MixUp",
+    "crop_flip": "maxup.perturb.crop_flip:CropFlip",
+    "affine": "maxup.perturb.affine:Affine",
+    "label_noise": "maxup.perturb.labels:LabelNoise",
+    "feature_noise": "maxup.perturb.feature:FeatureNoise",
+}
+MODELS = {
+    "mlp": "maxup.models.mlp:mlp",
+    "conv": "maxup.models.conv:conv",
+}
+
+
+class UnknownNameError(ValueError):
+    """A name no registry has."""
+
+
+def nearest(name: str, known: Mapping[str, Any] | list[str], what: str) -> str:
+    """One sentence about an unknown name: the nearest known one, or all there are."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known))}"
+    return f"{what} {name!r} is unknown; {hint}"
+
+
+def build(registry: Mapping[str, str], what: str, name: str, **arguments: Any) -> Any:
+    """Call what a name stands for, after checking that it takes these arguments.
+
+    Example:
+        >>> build(PERTURBATIONS, "perturbation", "cutout", length=4).length
+        4
+    """
+    if name not in registry:
+        raise UnknownNameError(nearest(str(name), registry, what))
+    module, _, attribute = registry[name].partition(":")
+    make = getattr(import_module(module), attribute)
+    known = inspect.signature(make).parameters
+    for argument in arguments:
+        if argument not in known:
+            raise UnknownNameError(nearest(argument, list(known), f"argument of {what} {name!r}"))
+    missing = [p for p, d in known.items() if d.default is inspect.Parameter.empty and p not in arguments]
+    if missing:
+        raise UnknownNameError(f"{what} {name!r} needs {' and '.join(missing)}")
+    return make(**arguments)

@@ -1,0 +1,130 @@
+"""Image classification: what a recipe builds, what a step does, what is measured."""
+
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+
+from maxup.data import load_data
+from maxup.data.images import Images, split
+from maxup.data.loader import DeviceLoader
+from maxup.models import create_model
+from maxup.objectives.adversarial import Adversarial
+from maxup.objectives.average import Average
+from maxup.objectives.base import Objective
+from maxup.objectives.hard_examples import HardExamples
+from maxup.objectives.maxup import MaxUp
+from maxup.objectives.outcome import Outcome
+from maxup.objectives.warmup import warmup
+from maxup.perturb.attach import attached
+from maxup.perturb.base import Perturbation
+from maxup.perturb.compose import Compose
+from maxup.recipes.schema import Recipe, Spec
+from maxup.registry import PERTURBATIONS, build
+
+
+class Vision:
+    """The data, the network and the objective of one recipe, on one device.
+
+    Args:
+        recipe: What to build.
+        device: Where.
+        rank: Number of this process.
+        world_size: How many processes share a batch.
+    """
+
+    def __init__(self, recipe: Recipe, device: torch.device, *, rank: int = 0, world_size: int = 1) -> None:
+        self.recipe = recipe
+        self.train, self.validation, self.test = load_splits(recipe)
+        if recipe.batch_size % world_size:
+            raise ValueError(f"batch_size={recipe.batch_size} cannot be shared evenly by {world_size} processes")
+        share = {"device": device, "rank": rank, "world_size": world_size}
+        size = recipe.batch_size // world_size
+        self.loader = DeviceLoader(self.train, size, shuffle=True, seed=recipe.seed, drop_last=_drops(recipe, self.train), **share)
+        self.evaluation = {
+            name: DeviceLoader(images, 4 * size, shuffle=False, seed=0, pad=False, **share)
+            for name, images in (("validation", self.validation), ("test", self.test))
+            if images is not None
+        }
+        classes = len(self.train.classes)
+        torch.manual_seed(recipe.seed)
+        self.model: nn.Module = create_model(
+            recipe.model.name, shape=tuple(self.train.x.shape[1:]), classes=classes, **recipe.model.args
+        ).to(device)
+        self.augment = perturbation(recipe.augment, classes) if recipe.augment else None
+        self.objective = objective(recipe, classes, len(self.loader))
+        for inside in attached(self.objective.perturbation):
+            inside.attach(self.model)
+        self.generator = Generator(device).manual_seed(recipe.seed * 1_000_003 + rank)
+
+    def step(self, model: Any, batch: tuple[Tensor, Tensor, Tensor]) -> Outcome:
+        """One batch's loss: normalise the bytes, augment, and ask the objective."""
+        _, x, y = batch
+        x = self.train.normalise(x)
+        if self.augment is not None:
+            x, y = self.augment(x, y, generator=self.generator)
+        return self.objective.run(model, x, y)
+
+    @torch.no_grad()
+    def evaluate(self, model: Any, name: str) -> tuple[Tensor, Tensor, int]:
+        """Sum of losses, number of right answers, number of examples: of this process's share of a split."""
+        model.eval()
+        loss, right, count = torch.zeros((), device=self.generator.device), torch.zeros((), device=self.generator.device), 0
+        for _, x, y in self.evaluation[name]:
+            output = model(self.train.normalise(x))
+            loss += nn.functional.cross_entropy(output, y, reduction="sum")
+            right += (output.argmax(1) == y).sum()
+            count += len(y)
+        model.train()
+        return loss, right, count
+
+
+def load_splits(recipe: Recipe) -> tuple[Images, Images | None, Images | None]:
+    """Training, validation (None unless asked for) and test images; the seed decides who goes where."""
+    train, test = load_data(recipe.data.name, recipe.data.root)
+    if recipe.data.train_size is not None:
+        train, rest = split(train, recipe.data.train_size, recipe.seed)
+        test = rest if test is None else test
+    elif test is None:
+        raise ValueError(f"{recipe.data.name} has no test split of its own; set data.train_size, the rest is the test")
+    validation = None
+    if recipe.data.validation:
+        train, validation = split(train, round((1 - recipe.data.validation) * len(train)), recipe.seed)
+    return train, validation, test
+
+
+def perturbation(specs: list[Spec], classes: int) -> Perturbation:
+    """A perturbation from a recipe's list, composed where there are several; mixing ones learn the classes."""
+    parts = []
+    for spec in specs:
+        if not isinstance(spec, dict) or "name" not in spec:
+            raise ValueError(f"a perturbation is {{name: ..., arguments}}, but the recipe says {spec!r}")
+        arguments = {k: v for k, v in spec.items() if k != "name"}
+        if spec["name"] in ("cutmix", "mixup", "label_noise"):
+            arguments.setdefault("num_classes", classes)
+        parts.append(build(PERTURBATIONS, "perturbation", spec["name"], **arguments))
+    return parts[0] if len(parts) == 1 else Compose(*parts)
+
+
+def objective(recipe: Recipe, classes: int, steps_per_epoch: int) -> Objective:
+    """The recipe's objective."""
+    knobs = recipe.maxup
+    if recipe.objective == "hard_examples":
+        return HardExamples(recipe.hard_fraction)
+    if recipe.objective == "adversarial":
+        return Adversarial(recipe.adversarial.radius, p=recipe.adversarial.p, steps=recipe.adversarial.steps)
+    if not recipe.perturb:
+        raise ValueError(f"objective {recipe.objective!r} draws copies, but the recipe's perturb is empty")
+    drawn = perturbation(recipe.perturb, classes)
+    if recipe.objective == "standard":
+        return MaxUp(drawn, m=1)
+    epochs = max(1, round(knobs.warmup * recipe.epochs)) if knobs.warmup else 0
+    m = warmup(knobs.m, steps=epochs * steps_per_epoch)
+    if recipe.objective == "average":
+        return Average(drawn, m=m)
+    return MaxUp(drawn, m=m, norm=knobs.norm, strategy=knobs.strategy, chunk=knobs.chunk, rank=knobs.rank)
+
+
+def _drops(recipe: Recipe, train: Images) -> bool:
+    """Whether an incomplete last batch is dropped: only where it could hold a single example, which mixing refuses."""
+    return len(train) > recipe.batch_size
