@@ -17,21 +17,21 @@ def result(name: str) -> Any:
 
 
 def digits() -> str:
-    """One row an m: mean ± std, and the paired difference to m = 1 with its interval."""
+    """One row a setting: mean ± std, and the paired difference to m = 1 with its interval."""
     table = result("digits")["summary"]
     lines = [
-        "| m | accuracy, clean [%] | accuracy under noise 0.3 [%] | input-gradient norm | seconds |",
+        "| | accuracy, clean [%] | accuracy under noise 0.3 [%] | input-gradient norm | seconds |",
         "|---|---|---|---|---|",
     ]
-    for m in table["clean"]:
+    for name in table["clean"]:
         cells = []
         for metric, decimals in (("clean", 2), ("noisy", 2), ("gradient", 3), ("seconds", 1)):
-            row = table[metric][m]
+            row = table[metric][name]
             cell = f"{row['mean']:.{decimals}f} ± {row['std']:.{decimals}f}"
             if "difference" in row and metric != "seconds":
                 cell += f" [{row['low']:+.{decimals}f}, {row['high']:+.{decimals}f}]"
             cells.append(cell)
-        lines.append(f"| {m} | {' | '.join(cells)} |")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     where = result("digits")["environment"]
     return "\n".join(lines) + f"\n\n{origin(where)}"
 

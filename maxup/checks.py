@@ -1,5 +1,6 @@
 """Bad input is refused here: one sentence that says what came, what was wanted and what to do."""
 
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -17,6 +18,15 @@ def leaves(batch: Batch) -> list[Tensor]:
 def batch_size(batch: Batch) -> int:
     """The number of examples."""
     return len(leaves(batch)[0])
+
+
+def check_model(model: Any) -> None:
+    """A module, whose state can be protected while copies are scored."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"the model is a {type(model).__name__}, not an nn.Module, so scoring could leave traces in it; pass the "
+            "module itself (several as an nn.ModuleList) and say how it is called with forward="
+        )
 
 
 def check_batch(batch: Batch) -> None:
@@ -43,7 +53,9 @@ def check_values(x: Any) -> None:
 
 
 def check_copy(copy: Batch, wanted: int) -> None:
-    """A perturbed copy holds as many examples as it should."""
+    """A perturbed copy is a pair (x, y) and holds as many examples as it should."""
+    if not isinstance(copy, tuple) or len(copy) != 2:
+        raise TypeError(f"the perturbation's apply returned a {type(copy).__name__}; it must return the pair (x, y)")
     for leaf in leaves(copy):
         if len(leaf) != wanted:
             raise ValueError(
@@ -60,23 +72,32 @@ def check_classification(output: Any, target: Any, look_at_values: bool) -> None
         )
     if not isinstance(target, Tensor):
         raise TypeError(f"y is a {type(target).__name__}, but the default loss wants a tensor; pass a loss=")
-    if output.ndim != 2 or len(output) != len(target):
+    if target.ndim == 0 or output.ndim != 2 or len(output) != len(target) or output.shape[1] < 2:
         raise ValueError(
-            f"the model returned shape {tuple(output.shape)} for {len(target)} examples, "
-            "but the default loss wants (B, C); pass a loss= for other shapes"
+            f"the model returned shape {tuple(output.shape)} for targets of shape {tuple(target.shape)}, "
+            "but the default loss wants (B, C) with at least 2 classes; pass the loss= of your own loop"
         )
     if target.is_floating_point():
         if target.shape != output.shape:
             raise ValueError(
                 f"targets of shape {tuple(target.shape)} are not probabilities for outputs {tuple(output.shape)}; "
-                "for other losses pass loss="
+                "pass the loss= of your own loop"
+            )
+        if look_at_values and not are_probabilities(target):
+            raise ValueError(
+                "floating targets must be probabilities, rows of numbers from 0 to 1 that sum to 1, for the default "
+                "loss, the cross-entropy; pass the loss= of your own loop"
             )
     elif target.ndim != 1:
-        raise ValueError(f"targets have shape {tuple(target.shape)}; the default loss wants (B,) classes")
-    elif look_at_values and not 0 <= int(target.min()) <= int(target.max()) < output.shape[1]:
-        low, high = int(target.min()), int(target.max())
         raise ValueError(
-            f"labels run from {low} to {high}, but the model has {output.shape[1]} outputs, 0 to {output.shape[1] - 1}"
+            f"targets have shape {tuple(target.shape)}; the default loss wants (B,) classes, or (B, C) probabilities "
+            "as floats"
+        )
+    elif look_at_values and not 0 <= int(target.min()) <= int(target.max()) < output.shape[1]:
+        low, high, last = int(target.min()), int(target.max()), output.shape[1] - 1
+        raise ValueError(
+            f"labels run from {low} to {high}, but the model has {last + 1} outputs, 0 to {last}; "
+            "mend the labels or the model's last layer"
         )
 
 
@@ -86,15 +107,15 @@ def check_losses(losses: Any, wanted: int) -> None:
         what = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else f"a {type(losses).__name__}"
         raise ValueError(
             f"the loss returned {what} for {wanted} examples; it must return one number for each, shape ({wanted},): "
-            "use reduction='none' and average what is left over"
+            "use reduction='none', and average further dimensions as in losses.flatten(1).mean(1)"
         )
 
 
 def check_whole(name: str, value: Any) -> int:
     """A whole number, 1 or more."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{name}={value!r}: {name} must be a whole number, 1 or more")
-    return value
+    return int(value)
 
 
 def check_choice(name: str, value: str, *choices: str) -> str:
@@ -106,12 +127,19 @@ def check_choice(name: str, value: str, *choices: str) -> str:
 
 def check_perturbation(perturbation: Any) -> Any:
     """Something with `draw` and `apply`."""
+    if isinstance(perturbation, type):
+        raise TypeError(f"{perturbation.__name__} is a class; pass an object, {perturbation.__name__}(...)")
     if not (callable(getattr(perturbation, "draw", None)) and callable(getattr(perturbation, "apply", None))):
         raise TypeError(
             f"a {type(perturbation).__name__} is no perturbation: it needs the methods draw(batch, generator) and "
             "apply(batch, draw); wrap an ordinary transform as Transform(...)"
         )
     return perturbation
+
+
+def are_probabilities(target: Tensor) -> bool:
+    """Whether rows are numbers from 0 to 1 that sum to 1, to rounding. Reads values."""
+    return target.ndim == 2 and bool((target >= 0).all()) and bool(((target.sum(1) - 1).abs() < 0.01).all())
 
 
 def is_capturing(device: torch.device) -> bool:
@@ -121,7 +149,7 @@ def is_capturing(device: torch.device) -> bool:
 
 def refuse_batch_norm(model: Any, what: str, instead: str) -> None:
     """Several copies in one batch would be normalised with statistics of the mixture."""
-    for module in model.modules() if isinstance(model, nn.Module) else ():
+    for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and (module.training or module.running_mean is None):
             raise ValueError(f"{what} would let BatchNorm see several copies as one batch; {instead}")
 

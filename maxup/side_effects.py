@@ -15,7 +15,7 @@ from maxup.perturb.draws import Batch
 
 
 @contextmanager
-def untraced(model: Any, batch: Batch, *, norm: str = "batch") -> Iterator[Callable[[], None]]:
+def untraced(model: nn.Module, batch: Batch, *, norm: str = "batch") -> Iterator[Callable[[], None]]:
     """Run forward passes that leave no trace, whether they end well or raise.
 
     Kept: BatchNorm's statistics, every other buffer, training flags, and the random streams of torch (on the CPU and on
@@ -23,7 +23,7 @@ def untraced(model: Any, batch: Batch, *, norm: str = "batch") -> Iterator[Calla
     be used again with one, and lose gradients. Gradients are the caller's matter (`torch.no_grad`).
 
     Args:
-        model: The model about to be called; not a module means nothing to protect but the streams.
+        model: The model about to be called.
         batch: What it is called with, for the device.
         norm: "batch" makes train-mode BatchNorm use the statistics of the batch it sees, "running" the running ones.
 
@@ -31,7 +31,7 @@ def untraced(model: Any, batch: Batch, *, norm: str = "batch") -> Iterator[Calla
         A function that rewinds the streams, so that the next forward pass sees the same dropout masks as the last.
     """
     device = leaves(batch)[0].device
-    modules = list(model.modules()) if isinstance(model, nn.Module) else []
+    modules = list(model.modules())
     flags = [(module, module.training) for module in modules]
     norms = [m for m in modules if isinstance(m, _BatchNorm) and m.training and m.track_running_stats]
     buffers = [
@@ -70,6 +70,28 @@ def autocast(batch: Batch, dtype: torch.dtype | None) -> AbstractContextManager[
     if dtype is None:
         return nullcontext()
     return torch.autocast(leaves(batch)[0].device.type, dtype, enabled=dtype != torch.float32)
+
+
+@contextmanager
+def untouched(batch: Batch, who: str) -> Iterator[None]:
+    """Refuse what draws from the global streams (which are rewound for every copy) or changes the batch in place."""
+    before, versions = _streams(), [leaf._version for leaf in leaves(batch)]
+    rewind = remember_random([])
+    yield
+    if before != _streams():
+        rewind()
+        raise ValueError(
+            f"{who} drew from a global random stream, which is rewound for every copy, so that all copies would be the "
+            "same; draw from the generator that draw(batch, generator) gets, or wrap a transform as Transform(...)"
+        )
+    if versions != [leaf._version for leaf in leaves(batch)]:
+        raise ValueError(f"{who} changed the batch in place; return new tensors instead")
+
+
+def _streams() -> tuple[Any, ...]:
+    numpy = sys.modules.get("numpy")
+    legacy = numpy.random.get_state()[1].tobytes() if numpy else b""
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), legacy
 
 
 def remember_random(devices: Iterable[torch.device]) -> Callable[[], None]:

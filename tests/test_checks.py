@@ -1,5 +1,9 @@
 """Bad input: one sentence each, and nothing changed."""
 
+import copy
+import random
+
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -59,7 +63,10 @@ BAD_PARTS = {
     "loss a number": ({"loss": lambda o, t: 1.0}, "the loss returned a float"),
     "output not a tensor": ({"forward": lambda model, x: {"logits": model(x)}}, "the model returned a dict"),
     "output of three dimensions": ({"forward": lambda model, x: model(x)[..., None]}, r"returned shape \(6, 4, 1\)"),
-    "output of half the batch": ({"forward": lambda model, x: model(x)[:3]}, r"returned shape \(3, 4\) for 6 examples"),
+    "output of half the batch": (
+        {"forward": lambda model, x: model(x)[:3]},
+        r"returned shape \(3, 4\) for targets of shape \(6,\)",
+    ),
     "perturbation changes the batch size": ({"perturbation": Doubling()}, "turned 6 examples into 12"),
 }
 
@@ -112,6 +119,89 @@ def test_knobs_that_do_not_fit_the_model_or_the_call():
     mu.MaxUp(mu.Gaussian(0.1), strategy="retain")(batch_norm_net().eval(), X, Y)
     with pytest.raises(ValueError, match="select recomputes"):
         mu.MaxUp(mu.Gaussian(0.1), strategy="retain").select(net(), X, Y)
+
+
+def test_a_perturbation_that_ignores_the_generator():
+    """Its copies would all be the same, because the global stream is rewound before each."""
+
+    class Careless:
+        def __init__(self, stream, where):
+            self.stream, self.where = stream, where
+
+        def draw(self, batch, generator):
+            return torch.full((len(batch[0]), 1, 1, 1), self.stream() if self.where == "draw" else 1.0)
+
+        def apply(self, batch, draw):
+            return batch[0] * draw * (self.stream() if self.where == "apply" else 1.0), batch[1]
+
+    for stream in (lambda: float(torch.rand(())), random.random, lambda: float(numpy.random.rand())):
+        for where in ("draw", "apply"):
+            model, before = net(), torch.get_rng_state()
+            with pytest.raises(ValueError, match=rf"Careless\.{where} drew from a global random stream"):
+                mu.MaxUp(Careless(stream, where), m=3).select(model, X, Y)
+            assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_perturbation_that_writes_into_the_batch():
+    class InPlace(mu.Gaussian):
+        def apply(self, batch, draw):
+            return batch[0].add_(draw[0]), batch[1]
+
+    with pytest.raises(ValueError, match=r"InPlace\.apply changed the batch in place"):
+        mu.MaxUp(InPlace(0.1), m=2).select(net(), X.clone(), Y)
+
+
+def test_a_perturbation_attached_to_another_model():
+    noise, model = mu.FeatureNoise(0.1, layer="1"), net()
+    noise.attach(model)
+    for strategy in ("recompute", "retain"):
+        with pytest.raises(ValueError, match="attached to another model"):
+            mu.MaxUp(noise, m=2, strategy=strategy)(copy.deepcopy(model), X, Y)
+
+
+@pytest.mark.parametrize("model", [None, lambda x: x, (nn.Identity(), nn.Identity())])
+def test_a_model_that_is_no_module_could_keep_traces(model):
+    with pytest.raises(TypeError, match=r"not an nn\.Module"):
+        mu.MaxUp(mu.Gaussian(0.1), m=2).select(model, X, Y)
+    with pytest.raises(TypeError, match=r"not an nn\.Module"):
+        mu.theory.penalty(model, X, Y, m=2, sigma=0.1)
+
+
+@pytest.mark.parametrize("y", [torch.rand(B, CLASSES), torch.eye(B, CLASSES) * 2, -soft(Y)])
+def test_targets_of_another_loss_are_not_taken_for_probabilities(y):
+    with pytest.raises(ValueError, match="pass the loss= of your own loop"):
+        mu.MaxUp(mu.Gaussian(0.1), m=2).select(net(), X, y.double())
+
+
+def test_regression_without_a_loss():
+    with pytest.raises(ValueError, match="at least 2 classes; pass the loss= of your own loop"):
+        mu.MaxUp(mu.Gaussian(0.1), m=2).select(nn.Linear(3, 1), torch.rand(6, 3), torch.rand(6, 1))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8, torch.bool])
+def test_labels_of_any_whole_type(dtype):
+    y = torch.tensor([0, 1, 0, 1, 1, 0])
+    expected = mu.MaxUp(mu.Gaussian(0.1), m=2, generator=generator())(net(), X, y)
+    assert torch.equal(mu.MaxUp(mu.Gaussian(0.1), m=2, generator=generator())(net(), X, y.to(dtype)), expected)
+
+
+def test_small_mistakes_get_a_sentence():
+    with pytest.raises(TypeError, match=r"Gaussian is a class; pass an object, Gaussian\(\.\.\.\)"):
+        mu.MaxUp(mu.Gaussian)
+    with pytest.raises(TypeError, match=r"generator=3: pass a torch\.Generator"):
+        mu.MaxUp(mu.Gaussian(0.1), generator=3)
+    with pytest.raises(ValueError, match="no state of an objective"):
+        mu.MaxUp(mu.Gaussian(0.1)).load_state_dict({})
+    with pytest.raises(ValueError, match=r"for targets of shape \(\)"):
+        mu.MaxUp(mu.Gaussian(0.1), m=2).select(net(), X, torch.tensor(1))
+    assert mu.MaxUp(mu.Gaussian(0.1), m=numpy.int64(3)).m == 3
+
+    class OnlyX(mu.Gaussian):
+        def apply(self, batch, draw):
+            return super().apply(batch, draw)[0]
+
+    with pytest.raises(TypeError, match=r"must return the pair \(x, y\)"):
+        mu.MaxUp(OnlyX(0.1), m=2).select(net(), X, Y)
 
 
 def test_no_perturbation():

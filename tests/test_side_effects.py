@@ -155,13 +155,6 @@ def test_frozen_batch_norm_stays_frozen_whatever_norm_says():
     assert torch.equal(*losses)
 
 
-def test_a_function_instead_of_a_module_is_fine():
-    x, y = batch()
-    weight = torch.rand(C * SIZE * SIZE, CLASSES, dtype=torch.float64)
-    maxup = mu.MaxUp(mu.Gaussian(0.3), m=3)
-    assert maxup.select(lambda x: x.flatten(1) @ weight, x, y)[0].shape == x.shape
-
-
 def test_sync_batch_norm_scores_with_its_own_batch():
     plain, (x, y) = batch_norm_net(), batch()
     sync = nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(plain))

@@ -14,7 +14,7 @@ from maxup.checks import check_choice, check_whole
 from maxup.objectives.base import Forward, Loss, Objective, Outcome, bare, call, cross_entropy
 from maxup.perturb.base import pick
 from maxup.perturb.draws import Batch
-from maxup.perturb.noise import UniformBall, add, norms
+from maxup.perturb.noise import UniformBall, add, nonnegative, norms
 from maxup.side_effects import untraced
 
 
@@ -55,6 +55,9 @@ class Adversarial(Objective):
         loss: Loss = cross_entropy,
         generator: Generator | None = None,
     ) -> None:
+        nonnegative("Adversarial", "radius", radius)
+        if clip is not None and not clip[0] < clip[1]:
+            raise ValueError(f"Adversarial(clip={clip!r}): clip is (lowest, highest)")
         super().__init__(UniformBall(radius, p=p, key=key), loss=loss, forward=forward, generator=generator)
         self.radius, self.p, self.key, self.clip = radius, p, key, clip
         self.steps = check_whole("steps", steps)

@@ -1,7 +1,7 @@
 """What every objective shares: `objective(model, x, y) -> loss`, its random stream, its outcome."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from maxup.checks import (
     check_classification,
     check_copy,
     check_losses,
+    check_model,
     check_perturbation,
     check_values,
     check_whole,
@@ -24,6 +25,7 @@ from maxup.objectives.outcome import Outcome
 from maxup.perturb.attach import clear
 from maxup.perturb.draws import Batch, Draw, cat, tile
 from maxup.seeds import own_seed
+from maxup.side_effects import untouched
 
 Loss = Callable[[Any, Any], Tensor]
 Forward = Callable[[Any, Any], Any]
@@ -36,8 +38,7 @@ def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
         >>> cross_entropy(torch.zeros(2, 4), torch.tensor([0, 3]))
         tensor([1.3863, 1.3863])
     """
-    if target.is_floating_point():
-        target = target.to(output.dtype)
+    target = target.to(output.dtype) if target.is_floating_point() else target.long()
     return F.cross_entropy(output, target, reduction="none")
 
 
@@ -70,6 +71,8 @@ class Objective:
     ) -> None:
         self.perturbation: Any = None if perturbation is None else check_perturbation(perturbation)
         self.m = m if callable(m) else check_whole("m", m)
+        if not isinstance(generator, Generator | None):
+            raise TypeError(f"generator={generator!r}: pass a torch.Generator, or None")
         self.loss, self.forward, self.generator = loss, forward, generator
         self.step = 0
         self._first, self._look = True, False
@@ -90,8 +93,12 @@ class Objective:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state_dict` was taken, on the same kind of device."""
+        if not {"step", "generator", "device"} <= set(state):
+            raise ValueError(f"this is no state of an objective: it has the keys {sorted(state)}")
         self.step = int(state["step"])
-        if state["generator"] is not None:
+        if state["generator"] is None:
+            self.generator = None
+        else:
             if self.generator is None or self.generator.device != torch.device(state["device"]):
                 self.generator = Generator(state["device"])
             self.generator.set_state(state["generator"].cpu())
@@ -135,11 +142,22 @@ class Objective:
         """m at this step."""
         return check_whole("m", self.m(self.step)) if callable(self.m) else self.m
 
+    def _draws(self, batch: Batch, generator: Generator, copies: int) -> list[Draw]:
+        """x'_i ~ P(.|x) of every example, `copies` times."""
+        with self._watched(batch, "draw"):
+            return [self.perturbation.draw(batch, generator) for _ in range(copies)]
+
     def _copy(self, batch: Batch, draw: Draw, copies: int = 1) -> Batch:
         """x' and y', checked: (copies * B, ...) each."""
-        copy = self.perturbation.apply(tile(batch, copies), draw)
+        tiled = tile(batch, copies)
+        with self._watched(tiled, "apply"):
+            copy = self.perturbation.apply(tiled, draw)
         check_copy(copy, copies * batch_size(batch))
         return copy
+
+    def _watched(self, batch: Batch, method: str) -> AbstractContextManager[None]:
+        """On the first batch, watch that a perturbation leaves the global streams and the batch alone."""
+        return untouched(batch, f"{type(self.perturbation).__name__}.{method}") if self._first else nullcontext()
 
     def _forward(self, model: Any, batch: Batch, draws: list[Draw]) -> tuple[Any, Any, Tensor]:
         """L(x'_i, theta) of k copies in one pass: output, target and losses, each (k * B, ...)."""
@@ -159,4 +177,5 @@ class Objective:
 
 def bare(model: Any) -> Any:
     """The model inside DistributedDataParallel, for passes that need no gradient and no other process."""
+    check_model(model)
     return model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model

@@ -29,9 +29,9 @@ class HardExamples(Objective):
         self.keep = keep
 
     def run(self, model: Any, x: Any, y: Any) -> Outcome:
-        """The mean loss of the hardest examples; the outcome's losses and output are those of the whole batch."""
+        """The mean loss of the hardest examples; the outcome's output and target are those of the whole batch."""
         with self._step(x, y) as ((x, y), _):
             output = self.forward(model, x)
             losses = self._losses(output, y, len(y))
             hardest = losses.topk(max(1, round(self.keep * len(losses)))).values
-            return Outcome(hardest.mean(), losses, output, y)
+            return Outcome(hardest.mean(), hardest, output, y)

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map
 from maxup.checks import batch_size, check_choice, check_knobs, check_perturbation, check_whole, refuse_batch_norm
 from maxup.objectives.base import Forward, Loss, Objective, Outcome, bare, call, cross_entropy
 from maxup.objectives.worst import Worst
-from maxup.perturb.attach import attached
+from maxup.perturb.attach import attached, check_attached
 from maxup.perturb.draws import Batch, is_batched
 from maxup.side_effects import autocast, untraced
 
@@ -100,14 +100,15 @@ class MaxUp(Objective):
         """i* of eq. 3 as a running maximum: only the worst draw so far is kept, so memory does not grow with m."""
         m, worst = self._copies(), Worst(self.rank)
         if m == 1:
-            worst.draw = self.perturbation.draw(batch, generator)
+            (worst.draw,) = self._draws(batch, generator, 1)
             return worst
         model = bare(model)
+        check_attached(self.perturbation, model)
         if self.chunk > 1 and self.norm == "batch":
             refuse_batch_norm(model, f"chunk={self.chunk}", "use norm='running' or chunk=1")
         with untraced(model, batch, norm=self.norm) as rewind, torch.no_grad(), autocast(batch, self.dtype):
             for start in range(0, m, self.chunk):  # chunk is 1 unless asked otherwise
-                draws = [self.perturbation.draw(batch, generator) for _ in range(start, min(start + self.chunk, m))]
+                draws = self._draws(batch, generator, min(self.chunk, m - start))  # x'_i ~ P(.|x)
                 rewind()  # all copies, and the caller's own forward pass, see the same dropout masks
                 _, target, losses = self._forward(model, batch, draws)
                 worst.see(draws, losses, target)
@@ -116,9 +117,10 @@ class MaxUp(Objective):
     def _retain(self, model: Any, batch: Batch, generator: Generator) -> tuple[Worst, Any]:
         """The same maximum with all graphs kept: one wide batch, of which the winners' rows are trained on."""
         m, worst, n = self._copies(), Worst(self.rank), batch_size(batch)
+        check_attached(self.perturbation, bare(model))
         if m > 1:
             refuse_batch_norm(model, "strategy='retain'", "use strategy='recompute'")
-        draws = [self.perturbation.draw(batch, generator) for _ in range(m)]
+        draws = self._draws(batch, generator, m)
         output, target, losses = self._forward(model, batch, draws)  # (m * B, ...)
         worst.see(draws, losses, target)
         assert worst.copy is not None

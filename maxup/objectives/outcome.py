@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from maxup.checks import are_probabilities
 from maxup.objectives.worst import Worst
 from maxup.perturb.labels import entropy
 
@@ -73,7 +74,7 @@ class Outcome:
         losses = torch.stack(self.worst.losses or [trained])  # (m, B); m = 1 scores nothing
         copy = self.worst.copy if self.worst.copy is not None else torch.zeros_like(trained, dtype=torch.long)  # (B,)
         chosen = losses.gather(0, copy[None])[0]
-        mixed = isinstance(self.target, Tensor) and self.target.is_floating_point() and self.target.ndim == 2
+        mixed = isinstance(self.target, Tensor) and self.target.is_floating_point() and are_probabilities(self.target)
         return Report(
             copies=len(losses),
             gap=float((chosen - losses.mean(0)).mean()),

@@ -70,10 +70,10 @@ class Transform(Perturbation):
         call = self.transform if self.labels else lambda x, y: (self.transform(x), y)
         if self.batched:
             return call(x, y)
-        if not self.labels:
-            return torch.stack([self.transform(image) for image in x]), y
-        pairs = [call(image, label) for image, label in zip(x, y, strict=True)]
-        return torch.stack([image for image, _ in pairs]), torch.stack([torch.as_tensor(label) for _, label in pairs])
+        labels = y if self.labels else [None] * len(x)
+        pairs = [call(image, label) for image, label in zip(x, labels, strict=True)]
+        images = _stack([image for image, _ in pairs])
+        return images, torch.stack([torch.as_tensor(label) for _, label in pairs]) if self.labels else y
 
 
 class Views(Perturbation):
@@ -144,8 +144,18 @@ class ViewsDataset(Dataset[tuple[Tensor, Any]]):
         return len(self.dataset)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Any]:
-        image, label = self.dataset[index]
-        return torch.stack([self.transform(image) for _ in range(self.m)]), label
+        item = self.dataset[index]
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise TypeError(f"ViewsDataset wants items (image, label), but item {index} is a {type(item).__name__}")
+        return _stack([self.transform(item[0]) for _ in range(self.m)]), item[1]
+
+
+def _stack(images: list[Any]) -> Tensor:
+    """Results of a transform, joined: tensors of one shape."""
+    if not all(isinstance(image, Tensor) and image.shape == images[0].shape for image in images):
+        kinds = {str(tuple(i.shape)) if isinstance(i, Tensor) else f"a {type(i).__name__}" for i in images}
+        raise TypeError(f"the transform must return tensors of one shape, but returned {', '.join(sorted(kinds))}")
+    return torch.stack(images)
 
 
 @contextmanager

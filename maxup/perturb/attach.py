@@ -52,12 +52,11 @@ class Attached(Perturbation):
 
 
 def attach_to(layer: nn.Module, rewrite: Callable[[Tensor, Tensor, Draw], Tensor]) -> Slot:
-    """Give a layer a slot and the hook that runs it."""
-    if hasattr(layer, "maxup_slot"):
-        raise RuntimeError(f"this {type(layer).__name__} already has a perturbation attached; attach one only")
+    """Give a layer a slot and the hook that runs it. A layer has one slot: a second takes the place of the first."""
     slot = Slot(rewrite).train(layer.training)
+    if not hasattr(layer, "maxup_slot"):
+        layer.register_forward_hook(_run_slot)
     layer.maxup_slot = slot
-    layer.register_forward_hook(_run_slot)
     return slot
 
 
@@ -76,6 +75,17 @@ def attached(perturbation: Any) -> list[Attached]:
     if isinstance(perturbation, Attached):
         return [perturbation]
     return [part for inner in getattr(perturbation, "perturbations", ()) for part in attached(inner)]
+
+
+def check_attached(perturbation: Any, model: nn.Module) -> None:
+    """Refuse a perturbation whose slot is not in this model: it would act nowhere."""
+    modules = set(model.modules()) if attached(perturbation) else set()
+    for part in attached(perturbation):
+        if part.slot is not None and part.slot not in modules:
+            raise ValueError(
+                f"this {type(part).__name__} is attached to another model (a copy, perhaps), or another took its "
+                "place; call .attach(model) on the model you train"
+            )
 
 
 def clear(perturbation: Any) -> None:

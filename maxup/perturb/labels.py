@@ -49,8 +49,11 @@ def probabilities(y: object, num_classes: int | None, who: str, dtype: torch.dty
         return y
     if y.ndim != 1:
         raise ValueError(f"{who} wants targets by index (B,), but y has shape {tuple(y.shape)}")
-    if num_classes is None:
-        raise ValueError(f"{who} needs the number of classes: pass num_classes=, or give targets as probabilities")
+    if not isinstance(num_classes, int):
+        raise ValueError(
+            f"{who} needs the number of classes, but has {num_classes!r}: pass num_classes=, or give targets as "
+            "probabilities"
+        )
     if y.device.type == "cpu" and y.numel() and not 0 <= int(y.min()) <= int(y.max()) < num_classes:
         raise ValueError(f"{who}: labels run from {int(y.min())} to {int(y.max())}, but num_classes={num_classes}")
     return F.one_hot(y.long(), num_classes).to(dtype)

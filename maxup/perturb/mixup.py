@@ -16,8 +16,8 @@ class MixUp(Perturbation):
     The draw is `partner`, (B,) indices, never the example itself, and `weight`, (B,).
 
     Args:
-        alpha: Parameter of the Beta distribution; 1 is uniform.
         num_classes: Needed for targets by index; probability targets know it.
+        alpha: Parameter of the Beta distribution; 1 is uniform.
         key: Which entry of x to mix; default every floating leaf, all with one draw.
 
     Example:
@@ -26,8 +26,8 @@ class MixUp(Perturbation):
         torch.Size([4, 3])
     """
 
-    def __init__(self, alpha: float = 1.0, *, num_classes: int | None = None, key: Hashable | None = None) -> None:
-        self.alpha, self.num_classes, self.key = check_alpha("MixUp", alpha), num_classes, key
+    def __init__(self, num_classes: int | None = None, *, alpha: float = 1.0, key: Hashable | None = None) -> None:
+        self.num_classes, self.alpha, self.key = num_classes, check_alpha("MixUp", alpha), key
 
     def draw(self, batch: Batch, generator: Generator | None) -> dict[str, Tensor]:
         leaf = pick(batch[0], self.key)[0]
@@ -47,7 +47,10 @@ def partners(like: Tensor, generator: Generator | None, who: str) -> Tensor:
     """A partner for every example, uniform over the others: (B,) indices."""
     n = len(like)
     if n < 2:
-        raise ValueError(f"{who} mixes pairs of examples, but the batch holds {n}; use at least 2")
+        raise ValueError(
+            f"{who} mixes pairs of examples, but the batch holds {n}; "
+            "use at least 2 (a DataLoader's last batch may be short: drop_last=True)"
+        )
     return (torch.arange(n, device=like.device) + 1 + integers((n,), n - 1, like, generator)) % n
 
 

@@ -93,7 +93,10 @@ def _floating(x: object, key: Hashable | None, who: str) -> list[Tensor]:
     leaves = pick(x, key)
     for leaf in leaves:
         if not leaf.is_floating_point():
-            raise TypeError(f"{who} adds noise to floating tensors, but x holds {leaf.dtype}; convert it with .float()")
+            raise TypeError(
+                f"{who} adds noise to floating tensors, but x holds {leaf.dtype}; scale images as in x.float() / 255, "
+                "and for tokens perturb the embedding with FeatureNoise"
+            )
     return leaves
 
 

@@ -16,7 +16,8 @@ def test_gradient_is_that_of_the_hardest_examples(keep, k):
     outcome.loss.backward()
     for a, e in zip(gradients(model), expected, strict=True):
         torch.testing.assert_close(a, e)
-    assert outcome.losses.shape == (B,)
+    assert outcome.losses.shape == (k,)
+    assert len(outcome.output) == B
 
 
 @pytest.mark.parametrize("keep", [0, 1.5, -1])

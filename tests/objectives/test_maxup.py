@@ -170,8 +170,8 @@ def test_rank_kl_does_not_prefer_uncertain_labels():
 
     x, y = batch()
     # Both labels' cross-entropy is the log-partition; the mixed label's KL is lower by its entropy, log 2.
-    by_kl = MaxUp(Labels(), m=2, rank="kl", forward=forward).run(None, x, y)
-    by_loss = MaxUp(Labels(), m=2, rank="loss", forward=forward).run(None, x, y)
+    by_kl = MaxUp(Labels(), m=2, rank="kl", forward=forward).run(nn.Identity(), x, y)
+    by_loss = MaxUp(Labels(), m=2, rank="loss", forward=forward).run(nn.Identity(), x, y)
     assert by_kl.report.wins == [0, B]
     assert by_loss.report.wins == [B, 0]
 

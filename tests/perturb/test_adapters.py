@@ -65,6 +65,8 @@ def test_global_streams_do_not_move_but_drive_the_transform():
 def test_transforms_that_do_not_fit_are_refused():
     with pytest.raises(TypeError, match="wants a callable, but got a int"):
         mu.Transform(3)
+    with pytest.raises(TypeError, match="tensors of one shape, but returned a NoneType"):
+        mu.Transform(lambda x: None)(torch.zeros(2, 2))
     with pytest.raises(TypeError, match="returned a str"):
         mu.Transform(lambda x: "no", batched=True)(torch.zeros(2, 2))
     with pytest.raises(ValueError, match="2 are floating; name one with key="):
@@ -93,3 +95,5 @@ def test_views_can_be_copied_and_say_what_they_want():
         views(torch.zeros(2))
     with pytest.raises(ValueError, match="m=0"):
         mu.ViewsDataset([], lambda x: x, 0)
+    with pytest.raises(TypeError, match=r"wants items \(image, label\), but item 0 is a dict"):
+        mu.ViewsDataset([{"image": 1, "label": 2}], lambda x: x, 2)[0]

@@ -19,7 +19,7 @@ def test_agrees_with_torchvision_on_hand_written_draws():
 
 @pytest.mark.parametrize("alpha", [0.2, 1.0, 4.0])
 def test_weights_are_beta(alpha):
-    draw = MixUp(alpha, num_classes=2).draw((torch.zeros(5000, 1), None), generator())
+    draw = MixUp(2, alpha=alpha).draw((torch.zeros(5000, 1), None), generator())
     assert stats.kstest(draw["weight"].numpy(), stats.beta(alpha, alpha).cdf).pvalue > 0.01
     assert (draw["partner"] != torch.arange(5000)).all()
 
@@ -33,7 +33,7 @@ def test_every_floating_leaf_mixes_with_the_same_partner():
 
 def test_bad_input_is_refused():
     with pytest.raises(ValueError, match="alpha must be above 0"):
-        MixUp(0)
+        MixUp(2, alpha=0)
     with pytest.raises(ValueError, match="use at least 2"):
         MixUp(num_classes=2)(torch.rand(1, 3), torch.zeros(1, dtype=torch.long))
     with pytest.raises(TypeError, match="blends floating tensors"):
