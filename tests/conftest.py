@@ -4,6 +4,11 @@ import os
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -13,3 +18,22 @@ torch.set_num_threads(1)  # the tests run in two processes
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def data_root(tmp_path_factory):
+    """Real data: the folder MAXUP_DATA, or what shared/data/unpack.py makes (MAXUP_SHARED says where shared/ is)."""
+    if named := os.environ.get("MAXUP_DATA"):
+        yield Path(named)
+        return
+    shared = Path(os.environ.get("MAXUP_SHARED") or Path(__file__).parents[2] / "shared")
+    script = shared / "data" / "unpack.py"
+    if not script.exists():
+        pytest.skip(f"no real data: MAXUP_DATA is not set and there is no {script}")
+    folder = tmp_path_factory.mktemp("data")
+    command = [sys.executable, script, folder, "cifar10", "cifar100-partial"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"no real data: {script} says {done.stderr.strip().splitlines()[-1]}")
+    yield folder
+    shutil.rmtree(folder)

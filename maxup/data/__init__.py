@@ -1,0 +1,74 @@
+"""Data sets by name. Listing them imports nothing heavy: each one's module is imported when it is loaded."""
+
+import difflib
+import os
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from maxup.data.images import Images
+
+__all__ = ["DATA", "DataError", "Root", "list_data", "load_data", "unknown"]
+
+Root = str | os.PathLike[str] | None  # a folder to look in first
+Load = Callable[[Root], "tuple[Images, Images | None]"]
+
+
+class DataError(RuntimeError):
+    """Something is wrong with the data, in a sentence: what came, what was wanted, what to do."""
+
+
+def _later(module: str, function: str) -> Load:
+    def load(root: Root = None) -> Any:
+        return getattr(import_module(f"maxup.data.{module}"), function)(root)
+
+    return load
+
+
+# Every data set there is: its name, and what returns its training and test images.
+DATA: dict[str, Load] = {
+    "digits": _later("digits", "load_digits"),
+    "fashion_mnist": _later("fashion_mnist", "load_fashion_mnist"),
+    "cifar10": _later("cifar", "load_cifar10"),
+    "cifar100": _later("cifar", "load_cifar100"),
+}
+
+
+def list_data() -> list[str]:
+    """The names that `load_data` knows.
+
+    Example:
+        >>> list_data()
+        ['cifar10', 'cifar100', 'digits', 'fashion_mnist']
+    """
+    return sorted(DATA)
+
+
+def load_data(name: str, root: Root = None) -> "tuple[Images, Images | None]":
+    """The training and the test images of a data set; the latter are None where it has no split of its own.
+
+    Args:
+        name: One of `list_data()`.
+        root: A folder to look in first; the others are MAXUP_DATA, ./data and the system's.
+
+    Example:
+        >>> train, test = load_data("digits")
+        >>> len(train), tuple(train.x.shape), test
+        (1797, (1797, 1, 8, 8), None)
+    """
+    if name not in list_data():
+        raise unknown(name, DATA)
+    return DATA[name](root)
+
+
+def unknown(name: object, names: Iterable[str]) -> DataError:
+    """The error for a name that is not there, with the nearest one that is.
+
+    Example:
+        >>> print(unknown("CIFAR-10", ["cifar10", "digits"]))
+        there is no data set 'CIFAR-10'; the nearest name is 'cifar10', of 'cifar10', 'digits'
+    """
+    names = sorted(names)
+    nearest = difflib.get_close_matches(str(name).lower().replace("-", "_"), names, n=1, cutoff=0)[0]
+    return DataError(f"there is no data set {name!r}; the nearest name is {nearest!r}, of {str(names)[1:-1]}")

@@ -1,0 +1,116 @@
+"""Where data are looked for, and how to get what is not there."""
+
+import os
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from maxup.data import DataError, Root, unknown
+
+SYSTEM = (Path("/usr/share/datasets"),)  # where Debian's packages put theirs
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set on disk."""
+
+    folders: tuple[str, ...]
+    """Where its files may be inside a place; the first folder that holds them all is taken."""
+    files: tuple[str, ...]
+    get: str
+    """How to get it."""
+    zipped: bool = False
+    """Whether each file may also be there as .gz."""
+
+
+SOURCES = {
+    "digits": Source(
+        folders=("datasets/data",),
+        files=("digits.csv.gz",),
+        get="They come with scikit-learn: pip install scikit-learn.",
+    ),
+    "fashion_mnist": Source(
+        folders=("fashion-mnist", "fashion_mnist", "FashionMNIST/raw", "."),
+        files=tuple(f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")),
+        get="On Debian and Ubuntu: apt install dataset-fashion-mnist. Elsewhere put the four usual files, "
+        "train-images-idx3-ubyte.gz and so on, zipped or not, into data/fashion-mnist.",
+        zipped=True,
+    ),
+    "cifar10": Source(
+        folders=("cifar-10-batches-py", "."),
+        files=(*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta"),
+        get="Unpack the archive cifar-10-python.tar.gz inside data: it makes the folder cifar-10-batches-py with "
+        "data_batch_1 to 5, test_batch and batches.meta.",
+    ),
+    "cifar100": Source(
+        folders=("cifar-100-python", "."),
+        files=("train", "test", "meta"),
+        get="Unpack the archive cifar-100-python.tar.gz inside data: it makes the folder cifar-100-python with train, "
+        "test and meta.",
+    ),
+}
+
+
+def places(name: str, root: Root = None) -> list[Path]:
+    """The folders a data set is looked for in, in order: root, MAXUP_DATA, ./data, the system's."""
+    if name == "digits":
+        spec = find_spec("sklearn")  # finds the package without importing it
+        return [Path(folder) for folder in (spec and spec.submodule_search_locations) or ()]
+    named = [Path(folder).expanduser() for folder in (root, os.environ.get("MAXUP_DATA")) if folder]
+    return list(dict.fromkeys([*named, Path("data"), *SYSTEM]))
+
+
+def locate(name: str, root: Root = None) -> Path | None:
+    """The folder that holds all files of a data set, or None.
+
+    Example:
+        >>> locate("digits").name
+        'data'
+    """
+    source = _source(name)
+    return next((folder for folder in _folders(name, root) if not _lacks(folder, source)), None)
+
+
+def find(name: str, root: Root = None) -> Path:
+    """As `locate`, but what is not there is an error that says where it looked and how to get it."""
+    if folder := locate(name, root):
+        return folder
+    source = _source(name)
+    partial = ""
+    for folder in _folders(name, root):
+        lacking = _lacks(folder, source)
+        if len(lacking) < len(source.files):
+            partial = f" ({folder} holds a part of it, without {', '.join(lacking)})"
+            break
+    looked = ", ".join(map(str, places(name, root))) or "the installed packages"
+    raise DataError(f"{name} is not in any of: {looked}{partial}. {missing(name)}")
+
+
+def missing(name: str) -> str:
+    """How to get a data set, in a sentence or two.
+
+    Example:
+        >>> print(missing("digits"))
+        They come with scikit-learn: pip install scikit-learn.
+    """
+    return _source(name).get
+
+
+def file_in(folder: Path, file: str, *, zipped: bool) -> Path | None:
+    """The file in that folder, or its .gz where that will do, or None."""
+    names = (file, file + ".gz") if zipped else (file,)
+    return next((folder / n for n in names if os.path.isfile(folder / n)), None)  # False where we may not look
+
+
+def _source(name: str) -> Source:
+    if name not in list(SOURCES):
+        raise unknown(name, SOURCES)
+    return SOURCES[name]
+
+
+def _folders(name: str, root: Root) -> list[Path]:
+    return [place / folder for place in places(name, root) for folder in SOURCES[name].folders]
+
+
+def _lacks(folder: Path, source: Source) -> list[str]:
+    return [file for file in source.files if file_in(folder, file, zipped=source.zipped) is None]

@@ -1,0 +1,127 @@
+"""Labelled images held as bytes, and stratified parts of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from maxup.data import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """A set of labelled images.
+
+    Args:
+        x: Bytes, (N, C, H, W).
+        y: Classes in 0 ... len(classes) - 1, int64, (N,).
+        classes: Their names.
+        mean: Mean of each channel, of pixels in [0, 1].
+        std: Standard deviation of each channel, likewise.
+        top: The byte that means 1.0.
+
+    Example:
+        >>> x, y = torch.zeros(2, 1, 4, 4, dtype=torch.uint8), torch.tensor([0, 1])
+        >>> images = Images(x, y, ("cat", "dog"), mean=(0.5,), std=(0.25,))
+        >>> len(images), images.normalise(images.x[:1]).unique()
+        (2, tensor([-2.]))
+    """
+
+    x: Tensor = field(repr=False)
+    y: Tensor = field(repr=False)
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    top: int = 255
+    _lines: dict[torch.device, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        x, y = self.x, self.y
+        if x.dtype != torch.uint8 or x.ndim != 4:
+            raise DataError(f"x is {x.dtype} of shape {tuple(x.shape)}; images are torch.uint8 of shape (N, C, H, W)")
+        if y.dtype != torch.int64 or y.shape != x.shape[:1]:
+            raise DataError(
+                f"y is {y.dtype} of shape {tuple(y.shape)}; {len(x)} images want torch.int64 of shape ({len(x)},)"
+            )
+        if not len(self.mean) == len(self.std) == x.shape[1] or min(self.std) <= 0 or self.top < 1:
+            raise DataError(
+                f"mean {self.mean}, std {self.std} and top {self.top} do not fit {x.shape[1]} channels; "
+                "give one mean and one std above 0 for each, and a top of 1 or more"
+            )
+        if len(y) and not 0 <= int(y.min()) <= int(y.max()) < len(self.classes):
+            raise DataError(
+                f"labels run from {int(y.min())} to {int(y.max())}, but {len(self.classes)} classes are "
+                f"0 to {len(self.classes) - 1}; correct y or classes"
+            )
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def subset(self, indices: Tensor | Sequence[int]) -> "Images":
+        """These images, in this order."""
+        rows = torch.as_tensor(indices, device=self.x.device)
+        if rows.ndim != 1 or (rows.numel() and (rows.is_floating_point() or rows.dtype == torch.bool)):
+            raise DataError(f"indices are {rows.dtype} of shape {tuple(rows.shape)}; give a list of whole numbers")
+        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self):
+            raise DataError(
+                f"indices run from {int(rows.min())} to {int(rows.max())}; {len(self)} images are 0 to {len(self) - 1}"
+            )
+        return replace(self, x=self.x[rows.long()], y=self.y[rows.long()])
+
+    def normalise(self, x: Tensor) -> Tensor:
+        """(x / top - mean) / std, for bytes (..., C, H, W) on any device.
+
+        The first call on a device puts the constants there; later ones do not make it wait.
+        """
+        if x.device not in self._lines:
+            mean, std = torch.tensor([self.mean, self.std], dtype=torch.float64)[:, :, None, None]  # (C, 1, 1) each
+            scale, shift = 1 / (self.top * std), -mean / std
+            self._lines[x.device] = (scale.float().to(x.device), shift.float().to(x.device))
+        scale, shift = self._lines[x.device]
+        return torch.addcmul(shift, x.float(), scale)
+
+
+def stratified(y: Tensor, n: int, seed: int) -> Tensor:
+    """Choose n examples, each class as often as its share says, rounded by largest remainder.
+
+    Args:
+        y: Classes, (N,).
+        n: How many, 1 ... N.
+        seed: Decides which; the number of each class does not depend on it.
+
+    Returns:
+        Their indices, sorted, (n,).
+
+    Example:
+        >>> y = torch.tensor([0, 0, 0, 0, 1, 1])
+        >>> y[stratified(y, 3, seed=0)]
+        tensor([0, 0, 1])
+    """
+    if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= len(y):
+        raise DataError(f"n={n!r} of {len(y)} examples cannot be chosen; ask for a whole number, 1 to {len(y)}")
+    y = y.cpu()
+    count = torch.unique(y, return_counts=True)[1]  # (K,)
+    take, remainder = n * count // len(y), n * count % len(y)
+    take[remainder.argsort(descending=True, stable=True)[: n - int(take.sum())]] += 1
+    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
+    order = order[y[order].argsort(stable=True)]  # by class, within each at random
+    parts = order.split(count.tolist())
+    return torch.cat([part[:k] for part, k in zip(parts, take.tolist(), strict=True)]).sort().values
+
+
+def split(images: Images, n: int, seed: int) -> tuple[Images, Images]:
+    """A stratified choice of n images, and the rest: a held-out part, or a small training set.
+
+    Example:
+        >>> from maxup.data import load_data
+        >>> held_out, train = split(load_data("digits")[0], 297, seed=0)
+        >>> len(held_out), len(train)
+        (297, 1500)
+    """
+    if n == len(images):
+        raise DataError(f"n={n} of {n} images leaves none for the rest; ask for fewer")
+    chosen = stratified(images.y, n, seed)
+    rest = torch.ones(len(images), dtype=torch.bool)
+    rest[chosen] = False
+    return images.subset(chosen), images.subset(rest.nonzero()[:, 0])
