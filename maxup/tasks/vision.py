@@ -47,7 +47,6 @@ class Vision:
             if images is not None
         }
         classes = len(self.train.classes)
-        torch.manual_seed(recipe.seed)
         self.model: nn.Module = create_model(
             recipe.model.name, shape=tuple(self.train.x.shape[1:]), classes=classes, **recipe.model.args
         ).to(device)

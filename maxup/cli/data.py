@@ -1,0 +1,27 @@
+"""`maxup data`: which data sets are found where, and how to get the missing ones."""
+
+import argparse
+from collections.abc import Sequence
+
+EXAMPLES = """example:
+  MAXUP_DATA=~/datasets maxup data
+"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Show."""
+    parser = argparse.ArgumentParser(
+        "maxup data",
+        description="Show which data sets are found where, and how to get the missing ones.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--root", help="folder to look in first")
+    args = parser.parse_args(argv)
+    from maxup.data import list_data
+    from maxup.data.find import locate, missing
+
+    for name in list_data():
+        found = "comes with scikit-learn" if name == "digits" else locate(name, args.root)
+        print(f"{name:<14} {found if found else 'not found. ' + missing(name)}")
+    return 0

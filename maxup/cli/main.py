@@ -1,0 +1,59 @@
+"""The `maxup` command: one verb a file, imported when called, so that `maxup --help` does not import torch."""
+
+import sys
+from importlib import import_module
+
+VERBS = {
+    "ls": "list recipes",
+    "cp": "copy a recipe to change it",
+    "train": "train a recipe; the same command goes on where it stopped",
+    "eval": "evaluate a run's checkpoint",
+    "data": "show which data sets are found where",
+}
+HELP = f"""usage: maxup VERB ...
+
+Train on the worst of m random copies of every example.
+
+{chr(10).join(f"  {verb:<8} {what}" for verb, what in VERBS.items())}
+
+  maxup ls digits                                     what there is
+  maxup train digits/mlp-gaussian-maxup --maxup.m 8   train, with a setting changed
+  maxup VERB --help                                   more about a verb
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a verb; 0 is success, 1 a failure told in a sentence, 2 a wrong call, 130 an interruption."""
+    argv = sys.argv[1:] if argv is None else argv
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(HELP, end="")
+        return 0 if argv else 2
+    if argv[0] in ("-V", "--version"):
+        import maxup
+
+        print(f"maxup {maxup.__version__}")
+        return 0
+    verb, rest = argv[0], argv[1:]
+    if verb not in VERBS:
+        from maxup.registry import nearest
+
+        print(f"maxup: {nearest(verb, VERBS, 'verb')}", file=sys.stderr)
+        return 2
+    module = import_module(f"maxup.cli.{verb}")
+    try:
+        return int(module.main(rest) or 0)
+    except KeyboardInterrupt:
+        print("maxup: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        return 0
+    except (RuntimeError, ValueError, TypeError, OSError) as error:
+        if not told(error):
+            raise
+        print(f"maxup {verb}: {error}", file=sys.stderr)
+        return 130 if type(error).__name__ == "Interrupted" else 1
+
+
+def told(error: Exception) -> bool:
+    """Whether an error is one of ours, already one sentence for the user."""
+    return type(error).__module__.startswith("maxup.") or isinstance(error, OSError)

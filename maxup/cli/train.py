@@ -1,0 +1,48 @@
+"""`maxup train RECIPE`: train, or go on with a run that stopped."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+EXAMPLES = """examples:
+  maxup train digits/mlp-gaussian-maxup
+  maxup train digits/mlp-gaussian-maxup --maxup.m 8 --seed 1 --epochs 30
+  maxup train mine.yaml --out runs/mine
+  torchrun --nproc_per_node 2 -m maxup train digits/mlp-gaussian-maxup
+Any setting of the recipe can be given as an option; --print_config shows them all.
+"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Train."""
+    parser = argparse.ArgumentParser(
+        "maxup train",
+        description="Train a recipe. The same command goes on where it stopped.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("recipe", help="name of a recipe (see maxup ls), or a YAML file")
+    parser.add_argument("--out", type=Path, help="the run's folder (default: runs/RECIPE/seed-N)")
+    parser.add_argument("--print_config", action="store_true", help="print the recipe with all settings, and stop")
+    parser.add_argument("--save_every", type=float, default=60, metavar="SECONDS", help="between checkpoints (default: 60)")
+    parser.add_argument("--trackers", default="tensorboard", help="Accelerate's trackers by comma, or none (default: tensorboard)")
+    args, overrides = parser.parse_known_args(argv)
+    from maxup.recipes.load import parse_recipe
+
+    recipe = parse_recipe(args.recipe, overrides)
+    if args.print_config:
+        from dataclasses import asdict
+
+        import yaml
+
+        print(yaml.safe_dump(asdict(recipe), sort_keys=False), end="")
+        return 0
+    from maxup.engine.loop import train
+
+    name = args.recipe.removesuffix(".yaml").replace("/", "-") if args.recipe.endswith(".yaml") else args.recipe
+    folder = args.out or Path("runs") / name / f"seed-{recipe.seed}"
+    trackers = [] if args.trackers == "none" else args.trackers.split(",")
+    result = train(recipe, folder, save_every=args.save_every, trackers=trackers)
+    print(f"{folder}: {result['last']} in {result['seconds']:.1f} s")
+    return 0
