@@ -1,0 +1,142 @@
+"""Files that a kill cannot halve: written aside, synced, renamed. Files that may be hostile: read, never obeyed."""
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write a new file; when this returns it is on the disk, and what is missing is its name there: see `sync`."""
+    with open(path, "xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync(folder: Path) -> None:
+    """Bring the names in a folder to the disk."""
+    where = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(where)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # which is how some file systems say that folders need none
+            raise
+    finally:
+        os.close(where)
+
+
+def put(new: Path, final: Path) -> None:
+    """Rename a folder into place. What stood there is `final.old` for a moment: a reader looks for both."""
+    old = final.with_name(f"{final.name}.old")
+    if os.path.lexists(final):
+        remove(old)
+        final.rename(old)
+    try:
+        new.rename(final)
+    except BaseException:
+        with suppress(OSError):
+            old.rename(final)
+        raise
+
+
+def temporary(path: Path) -> Path:
+    """Where this process writes a path before it renames it."""
+    return path.with_name(f".tmp-{os.getpid()}-{path.name}")
+
+
+def sweep(folder: Path) -> None:
+    """Remove what is temporary and of this process, or of a dead one."""
+    for path in folder.glob(".tmp-*"):
+        if match := re.fullmatch(r"\.tmp-(\d+)-.*", path.name, re.ASCII):
+            pid = int(match[1])
+            try:
+                os.kill(pid, 0)
+                dead = pid == os.getpid()
+            except PermissionError:  # another user's, alive
+                dead = False
+            except (ProcessLookupError, OverflowError):
+                dead = True
+            if dead:
+                remove(path)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link or a folder with all in it, as far as possible."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
+
+
+def read(path: Path, promise: Any = None) -> bytes:
+    """A whole ordinary file: no link to elsewhere, no pipe to wait for.
+
+    Args:
+        path: The file.
+        promise: The `{"size": ..., "sha256": ...}` it must have; without one it must be below 64 KiB.
+    """
+    status = os.lstat(path)
+    size = status.st_size
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError(f"{path.name} is not an ordinary file")
+    if size > 1 << 16 if promise is None else type(promise) is not dict or promise.get("size") != size:
+        raise ValueError(f"{path.name} has a wrong size, {size} bytes")
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+        data = file.read(size)
+    if promise is not None and promise.get("sha256") != sha256(data):
+        raise ValueError(f"{path.name} has changed since it was written")
+    return data
+
+
+def sha256(data: bytes) -> str:
+    """The digest as 64 characters."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def dump(document: Any) -> bytes:
+    """Strict JSON, in ASCII.
+
+    Example:
+        >>> parse("state.json", dump({"é": [None, 0.1]}))
+        {'é': [None, 0.1]}
+    """
+    return json.dumps(document, allow_nan=False).encode("ascii")
+
+
+def parse(name: str, data: bytes) -> Any:
+    """The document in strict JSON: no NaN, no key twice.
+
+    Example:
+        >>> parse("state.json", b'{"a": 1, "a": 2}')
+        Traceback (most recent call last):
+        ValueError: state.json cannot be read: it has a key twice
+    """
+
+    def refuse(word: str) -> None:
+        raise ValueError(f"{word} is not JSON")
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(dict(pairs)) < len(pairs):
+            raise ValueError("it has a key twice")
+        return dict(pairs)
+
+    try:
+        return json.loads(data.decode("ascii"), parse_constant=refuse, object_pairs_hook=once)
+    except ValueError as error:
+        raise ValueError(f"{name} cannot be read: {error}") from error
+
+
+def reason(error: Exception) -> str:
+    """What an error says, for the middle of a sentence."""
+    if isinstance(error, OSError) and error.strerror:
+        name = f" ({Path(error.filename).name})" if isinstance(error.filename, str | os.PathLike) else ""
+        return error.strerror + name
+    return " ".join(str(error).split())[:300] or type(error).__name__
