@@ -130,14 +130,14 @@ def _silence(module: _BatchNorm, norm: str) -> dict[str, Tensor | None]:
 
 def _refuse_dropout(modules: list[nn.Module]) -> None:
     for module in modules:
-        if module.training and _drop_probability(module) > 0:
+        if module.training and drop_probability(module) > 0:
             raise RuntimeError(
                 f"a CUDA graph cannot rewind the random stream, so copies would not share the masks of this "
                 f"{type(module).__name__}; select outside the graph, or train without dropout"
             )
 
 
-def _drop_probability(module: nn.Module) -> float:
+def drop_probability(module: nn.Module) -> float:
     if isinstance(module, nn.modules.dropout._DropoutNd):
         return module.p
     return module.dropout if isinstance(module, (nn.MultiheadAttention, nn.RNNBase)) else 0.0

@@ -174,6 +174,7 @@ def _load(path: Path) -> tuple[int, Any]:
                 raise ValueError(f"its format is of another version than {HEAD['version']}, the one read here")
             case {
                 "format": "maxup-checkpoint",
+                "version": int(),
                 "step": int(step),
                 "files": {"tensors.safetensors": tensors_promise, "state.json": state_promise},
             }:

@@ -21,6 +21,9 @@ def create_optimizer(model: nn.Module, optim: Optim) -> Optimizer:
     if not parameters:
         raise ValueError("the model has no parameter to train")
     shared: dict[str, Any] = {"lr": optim.lr, "weight_decay": optim.weight_decay}
+    if parameters[0].is_cuda:  # the rate as a tensor, so that a CUDA graph reads it anew at every step
+        shared["lr"] = torch.tensor(optim.lr, device=parameters[0].device)
+        shared |= {"capturable": True} if optim.name == "asgd" else {"fused": True}
     if optim.name == "sgd":
         return SGD(parameters, momentum=optim.momentum, nesterov=optim.nesterov, **shared)
     if optim.name == "adamw":

@@ -1,0 +1,88 @@
+"""A whole training step as one CUDA graph: augmentation, selection, forward, backward and the optimiser's step.
+
+The same function that makes a plain step is captured, so there is one definition of a step. A graph replays fixed
+kernels on fixed memory: shapes, m and the model must not change, and what Python decides is decided once.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+
+from maxup.side_effects import drop_probability
+
+Batch = tuple[Tensor, ...]
+WARMUP = 3  # plain steps before the capture, on a side stream: lazy initialisation must be over
+
+
+class Captured:
+    """A step that is captured once it has run plainly a few times, and captured anew when `key` changes.
+
+    Args:
+        step: Makes a step on a batch and returns its loss.
+        key: What the graph depends on besides the batch, such as m.
+        generators: Random generators the step draws from, besides the global one.
+        replayed: Called after every replay, for what the step counts in Python.
+    """
+
+    def __init__(
+        self,
+        step: Callable[[Any], Tensor],
+        *,
+        key: Callable[[], Any],
+        generators: Callable[[], list[Generator]],
+        replayed: Callable[[], None],
+    ) -> None:
+        self.step, self.key, self.generators, self.replayed = step, key, generators, replayed
+        self.side = torch.cuda.Stream()
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.captured_for: Any = None
+        self.plain = 0
+
+    def __call__(self, batch: Batch) -> Tensor:
+        """Make a step on a batch; returns its loss."""
+        if self.captured_for != self.key():
+            self.graph, self.plain, self.captured_for = None, 0, self.key()
+        if self.plain < WARMUP:
+            self.plain += 1
+            return self._beside(batch)
+        if self.graph is None:
+            self._capture(batch)
+        assert self.graph is not None
+        for fixed, new in zip(self.batch, batch, strict=True):
+            fixed.copy_(new)
+        self.graph.replay()
+        self.replayed()
+        return self.loss.clone()
+
+    def _beside(self, batch: Batch) -> Tensor:
+        self.side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.side):
+            loss = self.step(batch)
+        torch.cuda.current_stream().wait_stream(self.side)
+        return loss
+
+    def _capture(self, batch: Batch) -> None:
+        self.batch = tuple(tensor.clone() for tensor in batch)
+        self.graph = torch.cuda.CUDAGraph()
+        for generator in self.generators():
+            self.graph.register_generator_state(generator)
+        torch.cuda.synchronize()
+        with torch.cuda.graph(self.graph):
+            self.loss = self.step(self.batch)
+
+
+def reason_against(model: nn.Module, *, device: torch.device, processes: int, fixed_shapes: bool, **knobs: Any) -> str:
+    """Why a step cannot be captured, in a few words; empty where it can."""
+    if device.type != "cuda":
+        return "no CUDA device"
+    if processes > 1:
+        return "several processes"
+    if not fixed_shapes:
+        return "the last batch of an epoch is smaller"
+    for name, wanted in (("accumulate", 1), ("precision", ("no", "bf16"))):
+        if knobs[name] not in (wanted if isinstance(wanted, tuple) else (wanted,)):
+            return f"{name} is {knobs[name]}"
+    dropping = [type(module).__name__ for module in model.modules() if drop_probability(module) > 0]
+    return f"active {dropping[0]}" if dropping else ""

@@ -1,0 +1,100 @@
+import errno
+import os
+import subprocess
+
+import pytest
+
+from maxup.engine import durable
+
+
+def test_only_ordinary_files_are_read(tmp_path):
+    file, link, pipe = tmp_path / "file", tmp_path / "link", tmp_path / "pipe"
+    durable.write(file, b"abc")
+    promise = {"size": 3, "sha256": "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"}  # FIPS 180
+    assert durable.read(file) == durable.read(file, promise) == b"abc"
+    link.symlink_to(file)
+    os.mkfifo(pipe)
+    for path in (link, pipe, tmp_path):
+        with pytest.raises(ValueError, match="not an ordinary file"):
+            durable.read(path)
+    for bad in (promise | {"size": 4}, {}, [], 3, {"size": [3]}):
+        with pytest.raises(ValueError, match="wrong size, 3 bytes"):
+            durable.read(file, bad)
+    for bad in (promise | {"sha256": "0" * 64}, promise | {"sha256": None}, {"size": 3}):
+        with pytest.raises(ValueError, match="has changed"):
+            durable.read(file, bad)
+    (tmp_path / "long").write_bytes(bytes(70_000))
+    with pytest.raises(ValueError, match="wrong size"):
+        durable.read(tmp_path / "long")
+
+
+def test_nothing_is_overwritten(tmp_path):
+    durable.write(tmp_path / "a", b"1")
+    with pytest.raises(FileExistsError):
+        durable.write(tmp_path / "a", b"2")
+
+
+@pytest.mark.parametrize("text", ["NaN", "[Infinity]", '{"a": 1, "a": 1}', "", "é", "\x80", "[1", "9" * 5000])
+def test_json_is_strict(text):
+    with pytest.raises(ValueError, match=r"^state.json cannot be read: "):
+        durable.parse("state.json", text.encode())
+
+
+def test_a_folder_takes_the_place_of_another(tmp_path, monkeypatch):
+    def make(name, content):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x").write_text(content)
+        return tmp_path / name
+
+    final = tmp_path / "final"
+    durable.put(make("new", "1"), final)
+    durable.put(make("new", "2"), final)
+    assert (final / "x").read_text() == "2"
+    assert (tmp_path / "final.old" / "x").read_text() == "1"
+    durable.put(make("new", "3"), final)  # where an old one was left
+    assert (tmp_path / "final.old" / "x").read_text() == "2"
+
+    rename = os.rename
+
+    def fail(source, target):
+        if source.name == "new":
+            raise OSError(errno.ENOSPC, "full")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", fail)
+    with pytest.raises(OSError, match="full"):
+        durable.put(make("new", "4"), final)
+    assert (final / "x").read_text() == "3"
+
+
+def test_sweeping_spares_the_living(tmp_path):
+    child = subprocess.Popen(["sleep", "60"])
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    names = {pid: f".tmp-{pid}-new" for pid in (child.pid, gone.pid, os.getpid(), 10**30)}
+    for name in names.values():
+        (tmp_path / name / "deep").mkdir(parents=True)
+    foreign = [".tmp-mine", ".tmp-", "step-000001", ".tmp-12"]
+    for name in foreign:
+        (tmp_path / name).mkdir()
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (tmp_path / f".tmp-{gone.pid}-link").symlink_to(outside)
+    durable.sweep(tmp_path)
+    child.kill()
+    child.wait()
+    assert {p.name for p in tmp_path.iterdir()} == {*foreign, "outside", names[child.pid]}
+
+
+def test_a_file_system_that_cannot_sync_folders(tmp_path, monkeypatch):
+    def fsync(code):
+        def fail(_):
+            raise OSError(code, os.strerror(code))
+
+        return fail
+
+    monkeypatch.setattr(os, "fsync", fsync(errno.EINVAL))
+    durable.sync(tmp_path)
+    monkeypatch.setattr(os, "fsync", fsync(errno.EIO))
+    with pytest.raises(OSError, match="Input/output"):
+        durable.sync(tmp_path)
