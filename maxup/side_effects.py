@@ -138,6 +138,7 @@ def _refuse_dropout(modules: list[nn.Module]) -> None:
 
 
 def drop_probability(module: nn.Module) -> float:
+    """How likely a layer of torch's own drops something in training."""
     if isinstance(module, nn.modules.dropout._DropoutNd):
         return module.p
     return module.dropout if isinstance(module, (nn.MultiheadAttention, nn.RNNBase)) else 0.0

@@ -29,9 +29,7 @@ def start(tmp_path, folder):
     recipe.write_text(RECIPE)
     command = [sys.executable, "-m", "maxup", "train", str(recipe), "--out", str(folder), "--save_every", "0"]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    return subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def finish(process):

@@ -25,8 +25,12 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("recipe", help="name of a recipe (see maxup ls), or a YAML file")
     parser.add_argument("--out", type=Path, help="the run's folder (default: runs/RECIPE/seed-N)")
     parser.add_argument("--print_config", action="store_true", help="print the recipe with all settings, and stop")
-    parser.add_argument("--save_every", type=float, default=60, metavar="SECONDS", help="between checkpoints (default: 60)")
-    parser.add_argument("--trackers", default="tensorboard", help="Accelerate's trackers by comma, or none (default: tensorboard)")
+    parser.add_argument(
+        "--save_every", type=float, default=60, metavar="SECONDS", help="between checkpoints (default: 60)"
+    )
+    parser.add_argument(
+        "--trackers", default="tensorboard", help="Accelerate's trackers by comma, or none (default: tensorboard)"
+    )
     args, overrides = parser.parse_known_args(argv)
     from maxup.recipes.load import parse_recipe
 

@@ -47,13 +47,13 @@ class Captured:
         if self.plain < WARMUP:
             self.plain += 1
             return self._beside(batch)
-        if self.graph is None:
-            self._capture(batch)
-        assert self.graph is not None
+        counted = self.graph is None  # by the Python that runs while capturing
+        graph = self.graph or self._capture(batch)
         for fixed, new in zip(self.batch, batch, strict=True):
             fixed.copy_(new)
-        self.graph.replay()
-        self.replayed()
+        graph.replay()
+        if not counted:
+            self.replayed()
         return self.loss.clone()
 
     def _beside(self, batch: Batch) -> Tensor:
@@ -63,14 +63,15 @@ class Captured:
         torch.cuda.current_stream().wait_stream(self.side)
         return loss
 
-    def _capture(self, batch: Batch) -> None:
+    def _capture(self, batch: Batch) -> torch.cuda.CUDAGraph:
         self.batch = tuple(tensor.clone() for tensor in batch)
-        self.graph = torch.cuda.CUDAGraph()
+        graph = torch.cuda.CUDAGraph()
         for generator in self.generators():
-            self.graph.register_generator_state(generator)
-        torch.cuda.synchronize()
-        with torch.cuda.graph(self.graph):
+            graph.register_generator_state(generator)
+        with torch.cuda.graph(graph):
             self.loss = self.step(self.batch)
+        self.graph = graph
+        return graph
 
 
 def reason_against(model: nn.Module, *, device: torch.device, processes: int, fixed_shapes: bool, **knobs: Any) -> str:

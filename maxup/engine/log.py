@@ -6,7 +6,6 @@ import os
 import sys
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TextIO
 
 
@@ -51,7 +50,12 @@ class Progress:
         if not quiet and sys.stdout.isatty():
             from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeRemainingColumn())
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.percentage:.0f} %"),
+                TimeRemainingColumn(),
+            )
             self.bar = Progress(*columns)
             self.task = self.bar.add_task("training", total=total, completed=done)
 
@@ -60,7 +64,7 @@ class Progress:
             self.bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         if self.bar:
             self.bar.stop()
 

@@ -24,12 +24,12 @@ from accelerate.utils import gather_object, set_seed
 from torch import Tensor, nn
 
 from maxup.engine import checkpoint
+from maxup.engine.capture import Captured, reason_against
 from maxup.engine.environment import environment
 from maxup.engine.log import Metrics, Progress
 from maxup.engine.optim import create_optimizer, learning_rate, set_learning_rate
 from maxup.recipes.schema import Recipe
 from maxup.tasks.vision import Vision
-
 
 LOG_EVERY = 50
 
@@ -38,7 +38,7 @@ class RunError(RuntimeError):
     """A run that cannot go on, in one sentence."""
 
 
-class Interrupted(RunError):
+class InterruptedRunError(RunError):
     """Asked to stop; the state is saved."""
 
 
@@ -55,7 +55,7 @@ def train(
         quiet: Show no progress.
 
     Returns:
-        What is also written to run.json: the metrics of the last and the best epoch, seed, environment, recipe, seconds.
+        What is also written to run.json: metrics of the last and the best epoch, seed, environment, recipe, seconds.
     """
     accelerator = Accelerator(
         mixed_precision=recipe.precision,
@@ -75,23 +75,28 @@ class _Run:
 
     def __init__(self, recipe: Recipe, folder: Path, accelerator: Accelerator, *, quiet: bool) -> None:
         self.recipe, self.folder, self.accelerator, self.quiet = recipe, folder, accelerator, quiet
-        ranks = {"rank": accelerator.process_index, "world_size": accelerator.num_processes}
         set_seed(recipe.seed)  # the same weights in every process
-        self.task = Vision(recipe, accelerator.device, **ranks)
+        rank, world_size = accelerator.process_index, accelerator.num_processes
+        self.task = Vision(recipe, accelerator.device, rank=rank, world_size=world_size)
         set_seed(recipe.seed, device_specific=True)  # other dropout masks in every process
         optimizer = create_optimizer(self.task.model, recipe.optim)
         self.model, self.optimizer = accelerator.prepare(self.task.model, optimizer)
         self.ema = copy.deepcopy(self.task.model).requires_grad_(False) if recipe.optim.ema else None
-        self.step, self.seconds, self.best, self.last = 0, 0.0, {}, {}
+        self.step, self.recorded, self.seconds = 0, 0, 0.0
+        self.best: dict[str, Any] = {}
+        self.last: dict[str, Any] = {}
         self.loss = torch.zeros((), device=accelerator.device)  # sum since the last record
         self.recent: deque[tuple[Tensor, Tensor]] = deque(maxlen=LOG_EVERY)  # examples and loss of the latest steps
         self.total = recipe.epochs * len(self.task.loader)
+        self.update, self.whole = self._capture(), True
 
     def go(self, asked: Callable[[], bool], save_every: float) -> dict[str, Any]:
         """Train to the end, or until asked to stop."""
         self._resume()
         loader, saved, begun = self.task.loader, time.monotonic(), time.monotonic() - self.seconds
         with Progress(self.total, self.step, quiet=self.quiet) as progress:
+            if self.accelerator.device.type == "cuda":
+                progress.say(f"step as one CUDA graph: {'no, ' + self.not_captured if self.not_captured else 'yes'}")
             while loader.epoch < self.recipe.epochs:
                 epoch = loader.epoch
                 self.model.train()
@@ -107,7 +112,7 @@ class _Run:
                         self._save()
                         saved = time.monotonic()
                         if self._agree(asked()):
-                            raise Interrupted(
+                            raise InterruptedRunError(
                                 f"stopped at step {self.step} of {self.total}; saved in {self.folder}: "
                                 "the same command goes on from there"
                             )
@@ -119,36 +124,45 @@ class _Run:
 
     def _step(self, batch: tuple[Tensor, Tensor, Tensor]) -> bool:
         """One batch; whether it ended with an update of the weights."""
-        optim, accelerator = self.recipe.optim, self.accelerator
-        set_learning_rate(self.optimizer, learning_rate(optim, self.step / self.total))
-        whole = (self.step + 1) % optim.accumulate == 0 or (self.step + 1) % len(self.task.loader) == 0
-        with nullcontext() if whole else accelerator.no_sync(self.model):
-            outcome = self.task.step(self.model, batch)
-            loss = outcome.loss.detach()
-            self.recent.append((batch[0], loss))
-            if loss.device.type == "cpu":
-                self._check_finite()
-            accelerator.backward(outcome.loss / optim.accumulate)
+        set_learning_rate(self.optimizer, learning_rate(self.recipe.optim, self.step / self.total))
+        self.whole = (self.step + 1) % self.recipe.optim.accumulate == 0 or (self.step + 1) % len(self.task.loader) == 0
+        loss = self.update(batch)
+        self.recent.append((batch[0], loss))
         self.loss += loss
         self.step += 1
-        if whole:
+        return self.whole
+
+    def _update(self, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        """What happens on the device: the loss, its gradient and, at the end of an accumulation, new weights."""
+        optim, accelerator = self.recipe.optim, self.accelerator
+        with nullcontext() if self.whole else accelerator.no_sync(self.model):
+            outcome = self.task.step(self.model, batch)
+            if outcome.loss.device.type == "cpu" and not bool(outcome.loss.isfinite()):
+                self._not_finite(batch[0], outcome.loss)  # before it reaches the weights
+            accelerator.backward(outcome.loss / optim.accumulate)
+        if self.whole:
             if optim.clip is not None:
                 accelerator.clip_grad_norm_(self.model.parameters(), optim.clip)
             self.optimizer.step()
             self.optimizer.zero_grad()
             if self.ema is not None:
                 _average(self.ema, accelerator.unwrap_model(self.model), optim.ema)
-        return whole
+        return outcome.loss.detach()
 
     def _check_finite(self) -> None:
-        """Stop where a loss is not a number, naming the examples; reading losses makes a GPU wait."""
+        """Look at the latest losses, which makes a GPU wait."""
         for examples, loss in self.recent:
             if not bool(loss.isfinite()):
-                self._save()
-                raise RunError(
-                    f"the loss became {float(loss)} at about step {self.step}, in the batch of training examples "
-                    f"{examples.tolist()}; the state is saved in {self.folder}: lower optim.lr, or look at the data"
-                )
+                self._not_finite(examples, loss)
+
+    def _not_finite(self, examples: Tensor, loss: Tensor) -> None:
+        """Stop, naming the examples."""
+        if self.accelerator.num_processes == 1:
+            self._save()
+        raise RunError(
+            f"the loss became {float(loss)} at about step {self.step}, in the batch of training examples "
+            f"{examples.tolist()}; the state is saved in {self.folder}: lower optim.lr, or look at the data"
+        )
 
     def _record(self) -> None:
         """A line about the steps since the last one."""
@@ -181,6 +195,28 @@ class _Run:
         loss, right, count = self.accelerator.reduce(sums, "sum").tolist()
         return {"loss": loss / count, "accuracy": right / count}
 
+    def _capture(self) -> Callable[[tuple[Tensor, Tensor, Tensor]], Tensor]:
+        """The update as one CUDA graph where that is safe, else as it is."""
+        self.not_captured = reason_against(
+            self.task.model,
+            device=self.accelerator.device,
+            processes=self.accelerator.num_processes,
+            fixed_shapes=self.task.loader.drop_last,
+            accumulate=self.recipe.optim.accumulate,
+            precision=self.recipe.precision,
+        )
+        if self.not_captured:
+            return self._update
+        objective = self.task.objective
+
+        def replayed() -> None:
+            objective.step += 1
+
+        def generators() -> list[torch.Generator]:
+            return [g for g in (objective.generator, self.task.generator) if g is not None]
+
+        return Captured(self._update, key=objective.copies, generators=generators, replayed=replayed)
+
     # --- saving and going on
 
     def _save(self, *, best: bool = False) -> None:
@@ -207,7 +243,7 @@ class _Run:
 
     def _rank_state(self) -> dict[str, Any]:
         """What is different in every process: the random streams and the running loss."""
-        kind, keys, position, has_gauss, gauss = numpy.random.get_state()
+        kind, keys, *rest = numpy.random.get_state(legacy=True)
         return {
             "objective": self.task.objective.state_dict(),
             "augment": self.task.generator.get_state(),
@@ -215,16 +251,18 @@ class _Run:
             "torch": torch.get_rng_state(),
             "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
             "python": random.getstate(),
-            "numpy": [kind, torch.from_numpy(keys.astype("int64")), position, has_gauss, gauss],
+            "numpy": [kind, torch.tensor(list(map(int, keys))), *rest],
         }
 
     def _resume(self) -> None:
         """Go on from the newest checkpoint that is whole, if there is one."""
-        found = checkpoint.latest(self.folder / "checkpoints", self._warn)
+        saved = self.folder / "checkpoints"
+        found = checkpoint.latest(saved, self._warn)
+        if found is None and any(saved.glob("step-*")):
+            raise RunError(f"none of the checkpoints in {saved} can be read; remove {self.folder} to start afresh")
         state = None if found is None else found[1]
         if state is not None:
             self._load(state)
-        self.recorded = 0 if state is None else state["recorded"]
         if self.accelerator.is_main_process:
             self.metrics = Metrics(self.folder / "metrics.jsonl", 0 if state is None else state["metrics_size"])
         self._start_trackers()
@@ -251,7 +289,7 @@ class _Run:
         if self.ema is not None:
             self.ema.load_state_dict(state["ema"])
         self.task.loader.load_state_dict(state["loader"])
-        self.step, self.seconds = state["step"], state["seconds"]
+        self.step, self.recorded, self.seconds = state["step"], state["recorded"], state["seconds"]
         self.best, self.last = state["best"], state["last"]
         self.loss.copy_(mine["loss"])
         self.task.objective.load_state_dict(mine["objective"])
@@ -319,8 +357,8 @@ def _average(ema: nn.Module, model: nn.Module, decay: float | None) -> None:
     """Move the average towards the weights; buffers are the model's own."""
     for kept, new in zip(ema.parameters(), model.parameters(), strict=True):
         kept.lerp_(new, 1 - (decay or 0.0))
-    for kept, new in zip(ema.buffers(), model.buffers(), strict=True):
-        kept.copy_(new)
+    for old, buffer in zip(ema.buffers(), model.buffers(), strict=True):
+        old.copy_(buffer)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Networks by name: `create_model`, `list_models`."""
 
+from collections.abc import Sequence
 from fnmatch import fnmatch
 from typing import Any
 
@@ -18,7 +19,7 @@ def list_models(pattern: str = "*") -> list[str]:
     return sorted(name for name in MODELS if fnmatch(name, pattern))
 
 
-def create_model(name: str, *, shape: tuple[int, int, int], classes: int, **args: Any) -> nn.Module:
+def create_model(name: str, *, shape: Sequence[int], classes: int, **args: Any) -> nn.Module:
     """Build a model for images of a shape (C, H, W) and a number of classes.
 
     Example:

@@ -1,9 +1,11 @@
 """A small convolutional network with BatchNorm, for digits, Fashion-MNIST and tests."""
 
+from collections.abc import Sequence
+
 from torch import nn
 
 
-def conv(shape: tuple[int, int, int], classes: int, width: int = 32, dropout: float = 0.0) -> nn.Sequential:
+def conv(shape: Sequence[int], classes: int, width: int = 32, dropout: float = 0.0) -> nn.Sequential:
     """Three 3x3 convolutions, each with BatchNorm and ReLU, the last two at half the resolution; global average.
 
     Example:
@@ -15,4 +17,6 @@ def conv(shape: tuple[int, int, int], classes: int, width: int = 32, dropout: fl
     for outputs, stride in ((width, 1), (2 * width, 2), (4 * width, 2)):
         layers += [nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
         inputs = outputs
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(dropout), nn.Linear(inputs, classes))
+    return nn.Sequential(
+        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(dropout), nn.Linear(inputs, classes)
+    )

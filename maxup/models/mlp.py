@@ -1,12 +1,13 @@
 """A multilayer perceptron."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 from math import prod
 
 from torch import nn
 
 
-def mlp(shape: tuple[int, int, int], classes: int, hidden: tuple[int, ...] | list[int] = (512, 512)) -> nn.Sequential:
+def mlp(shape: Sequence[int], classes: int, hidden: tuple[int, ...] | list[int] = (512, 512)) -> nn.Sequential:
     """Flatten the image, then hidden layers with ReLU.
 
     Example:

@@ -46,6 +46,6 @@ class Average(Objective):
     def run(self, model: Any, x: Any, y: Any) -> Outcome:
         """The loss of eq. 5."""
         with self._step(x, y) as (batch, generator):
-            draws = self._draws(batch, generator, self._copies())
+            draws = self._draws(batch, generator, self.copies())
             output, target, losses = self._forward(model, batch, draws)  # (m * B, ...)
             return Outcome(losses.mean(), losses, output, target)

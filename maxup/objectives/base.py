@@ -138,7 +138,7 @@ class Objective:
             )
         return self.generator
 
-    def _copies(self) -> int:
+    def copies(self) -> int:
         """m at this step."""
         return check_whole("m", self.m(self.step)) if callable(self.m) else self.m
 

@@ -98,7 +98,7 @@ class MaxUp(Objective):
 
     def _search(self, model: Any, batch: Batch, generator: Generator) -> Worst:
         """i* of eq. 3 as a running maximum: only the worst draw so far is kept, so memory does not grow with m."""
-        m, worst = self._copies(), Worst(self.rank)
+        m, worst = self.copies(), Worst(self.rank)
         if m == 1:
             (worst.draw,) = self._draws(batch, generator, 1)
             return worst
@@ -116,7 +116,7 @@ class MaxUp(Objective):
 
     def _retain(self, model: Any, batch: Batch, generator: Generator) -> tuple[Worst, Any]:
         """The same maximum with all graphs kept: one wide batch, of which the winners' rows are trained on."""
-        m, worst, n = self._copies(), Worst(self.rank), batch_size(batch)
+        m, worst, n = self.copies(), Worst(self.rank), batch_size(batch)
         check_attached(self.perturbation, bare(model))
         if m > 1:
             refuse_batch_norm(model, "strategy='retain'", "use strategy='recompute'")

@@ -1,5 +1,6 @@
 """Image classification: what a recipe builds, what a step does, what is measured."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -38,17 +39,18 @@ class Vision:
         self.train, self.validation, self.test = load_splits(recipe)
         if recipe.batch_size % world_size:
             raise ValueError(f"batch_size={recipe.batch_size} cannot be shared evenly by {world_size} processes")
-        share = {"device": device, "rank": rank, "world_size": world_size}
+        loader = partial(DeviceLoader, device=device, rank=rank, world_size=world_size)
         size = recipe.batch_size // world_size
-        self.loader = DeviceLoader(self.train, size, shuffle=True, seed=recipe.seed, drop_last=_drops(recipe, self.train), **share)
+        drop = len(self.train) > recipe.batch_size  # full batches only, where there is at least one
+        self.loader = loader(self.train, size, shuffle=True, seed=recipe.seed, drop_last=drop)
         self.evaluation = {
-            name: DeviceLoader(images, 4 * size, shuffle=False, seed=0, pad=False, **share)
+            name: loader(images, 4 * size, shuffle=False, seed=0, pad=False)
             for name, images in (("validation", self.validation), ("test", self.test))
             if images is not None
         }
         classes = len(self.train.classes)
         self.model: nn.Module = create_model(
-            recipe.model.name, shape=tuple(self.train.x.shape[1:]), classes=classes, **recipe.model.args
+            recipe.model.name, shape=self.train.x.shape[1:], classes=classes, **recipe.model.args
         ).to(device)
         self.augment = perturbation(recipe.augment, classes) if recipe.augment else None
         self.objective = objective(recipe, classes, len(self.loader))
@@ -68,7 +70,8 @@ class Vision:
     def evaluate(self, model: Any, name: str) -> tuple[Tensor, Tensor, int]:
         """Sum of losses, number of right answers, number of examples: of this process's share of a split."""
         model.eval()
-        loss, right, count = torch.zeros((), device=self.generator.device), torch.zeros((), device=self.generator.device), 0
+        device, count = self.generator.device, 0
+        loss, right = torch.zeros((), device=device), torch.zeros((), device=device)
         for _, x, y in self.evaluation[name]:
             output = model(self.train.normalise(x))
             loss += nn.functional.cross_entropy(output, y, reduction="sum")
@@ -122,8 +125,3 @@ def objective(recipe: Recipe, classes: int, steps_per_epoch: int) -> Objective:
     if recipe.objective == "average":
         return Average(drawn, m=m)
     return MaxUp(drawn, m=m, norm=knobs.norm, strategy=knobs.strategy, chunk=knobs.chunk, rank=knobs.rank)
-
-
-def _drops(recipe: Recipe, train: Images) -> bool:
-    """Whether an incomplete last batch is dropped: only where it could hold a single example, which mixing refuses."""
-    return len(train) > recipe.batch_size
