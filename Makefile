@@ -4,7 +4,7 @@ PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check -c con
 
 .PHONY: demo test lint bench clean
 
-demo: .venv/demo.ok  ## m = 1, 4, 20 on digits: a table and out/digits.png, in two minutes
+demo: .venv/ok  ## m = 1, 4, 20 on digits: a table and out/digits.png, in two minutes
 	.venv/bin/python examples/digits.py
 
 test: .venv/dev.ok  ## everything but the tests marked slow
@@ -15,7 +15,7 @@ lint: .venv/dev.ok  ## ruff and mypy
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 
-bench: .venv/demo.ok  ## memory and overhead against m
+bench: .venv/ok  ## memory and overhead against m
 	.venv/bin/python -m benchmarks.memory
 	.venv/bin/python -m benchmarks.overhead
 
@@ -25,10 +25,10 @@ clean:
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
-.venv/demo.ok: .venv/bin/python pyproject.toml constraints.txt
-	$(PIP) -e ".[demo]"
+.venv/ok: .venv/bin/python pyproject.toml constraints.txt
+	$(PIP) -e .
 	touch $@
 
 .venv/dev.ok: .venv/bin/python pyproject.toml constraints.txt
 	$(PIP) -e ".[dev]"
-	touch $@ .venv/demo.ok
+	touch $@ .venv/ok

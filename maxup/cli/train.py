@@ -8,6 +8,7 @@ EXAMPLES = """examples:
   maxup train digits/mlp-gaussian-maxup
   maxup train digits/mlp-gaussian-maxup --maxup.m 8 --seed 1 --epochs 30
   maxup train mine.yaml --out runs/mine
+  maxup train digits/mlp-gaussian-maxup --data_from mine:data --model_from mine:net
   torchrun --nproc_per_node 2 -m maxup train digits/mlp-gaussian-maxup
 Any setting of the recipe can be given as an option; --print_config shows them all.
 """
@@ -31,6 +32,10 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--trackers", default="tensorboard", help="Accelerate's trackers by comma, or none (default: tensorboard)"
     )
+    parser.add_argument("--model_from", metavar="MODULE:FUNCTION", help="your network: (shape, classes, **model.args)")
+    parser.add_argument(
+        "--data_from", metavar="MODULE:FUNCTION", help="your data: () -> (x, y) or (x, y, x_test, y_test)"
+    )
     args, overrides = parser.parse_known_args(argv)
     from maxup.recipes.load import parse_recipe
 
@@ -42,11 +47,13 @@ def main(argv: Sequence[str]) -> int:
 
         print(yaml.safe_dump(asdict(recipe), sort_keys=False), end="")
         return 0
+    from maxup.cli.own import own
     from maxup.engine.loop import train
 
     name = args.recipe.removesuffix(".yaml").replace("/", "-") if args.recipe.endswith(".yaml") else args.recipe
     folder = args.out or Path("runs") / name / f"seed-{recipe.seed}"
     trackers = [] if args.trackers == "none" else args.trackers.split(",")
-    result = train(recipe, folder, save_every=args.save_every, trackers=trackers)
+    mine = {"model_from": own(args.model_from, "--model_from"), "data_from": own(args.data_from, "--data_from")}
+    result = train(recipe, folder, save_every=args.save_every, trackers=trackers, **mine)
     print(f"{folder}: {result['last']} in {result['seconds']:.1f} s")
     return 0

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -125,3 +126,33 @@ def split(images: Images, n: int, seed: int) -> tuple[Images, Images]:
     rest = torch.ones(len(images), dtype=torch.bool)
     rest[chosen] = False
     return images.subset(chosen), images.subset(rest.nonzero()[:, 0])
+
+
+def own_images(found: Any) -> tuple[Images, Images | None]:
+    """A user's own arrays as images: (x, y), or (x, y, x_test, y_test), bytes (N, H, W) or (N, C, H, W) and classes.
+
+    Channels are normalised by the training images' own mean and deviation.
+
+    Example:
+        >>> x, y = torch.randint(256, (6, 8, 8), dtype=torch.uint8), [0, 1, 0, 1, 0, 1]
+        >>> train, test = own_images((x, y))
+        >>> tuple(train.x.shape), train.classes, test
+        ((6, 1, 8, 8), ('0', '1'), None)
+    """
+    if not isinstance(found, tuple | list) or len(found) not in (2, 4):
+        raise DataError(f"your data are a {type(found).__name__}; return (x, y) or (x, y, x_test, y_test)")
+    x, y, *test = (torch.as_tensor(part) for part in found)
+    if x.dtype != torch.uint8 or x.ndim not in (3, 4) or not len(x):
+        raise DataError(
+            f"your images are {x.dtype} of shape {tuple(x.shape)}; return bytes (N, C, H, W), such as "
+            "(255 * x).round().to(torch.uint8) for pixels in [0, 1]"
+        )
+    names = tuple(str(c) for c in range(int(torch.cat([y, *test[1:]]).max()) + 1))
+    x = x.unflatten(0, (-1, 1)) if x.ndim == 3 else x
+    pixels = x.transpose(0, 1).flatten(1).double() / 255  # (C, N * H * W)
+    mean, std = tuple(pixels.mean(1).tolist()), tuple(pixels.std(1).clamp_min(1e-3).tolist())
+    train = Images(x, y.long(), names, mean, std)
+    if not test:
+        return train, None
+    x_test = test[0].unflatten(0, (-1, 1)) if test[0].ndim == 3 else test[0]
+    return train, Images(x_test, test[1].long(), names, mean, std)

@@ -43,7 +43,14 @@ class InterruptedRunError(RunError):
 
 
 def train(
-    recipe: Recipe, folder: Path, *, save_every: float = 60.0, trackers: list[str] | None = None, quiet: bool = False
+    recipe: Recipe,
+    folder: Path,
+    *,
+    save_every: float = 60.0,
+    trackers: list[str] | None = None,
+    quiet: bool = False,
+    model_from: Callable[..., nn.Module] | None = None,
+    data_from: Callable[[], Any] | None = None,
 ) -> dict[str, Any]:
     """Train a recipe in a folder, going on where an earlier call stopped.
 
@@ -53,6 +60,8 @@ def train(
         save_every: Seconds between checkpoints within an epoch; every epoch ends with one.
         trackers: Accelerate's trackers, such as ["tensorboard"].
         quiet: Show no progress.
+        model_from: Builds the network instead of the recipe's: (shape, classes, **model.args).
+        data_from: Returns the data instead of the recipe's: (x, y) or (x, y, x_test, y_test), images as bytes.
 
     Returns:
         What is also written to run.json: metrics of the last and the best epoch, seed, environment, recipe, seconds.
@@ -67,17 +76,19 @@ def train(
     folder.mkdir(parents=True, exist_ok=True)
     alone = checkpoint.locked(folder) if accelerator.is_main_process else nullcontext()
     with alone, _asked_to_stop() as asked:
-        return _Run(recipe, folder, accelerator, quiet=quiet or not accelerator.is_main_process).go(asked, save_every)
+        quiet = quiet or not accelerator.is_main_process
+        own = {"model_from": model_from, "data_from": data_from}
+        return _Run(recipe, folder, accelerator, quiet=quiet, **own).go(asked, save_every)
 
 
 class _Run:
     """The state of a run, which is what a checkpoint holds, and the loop over it."""
 
-    def __init__(self, recipe: Recipe, folder: Path, accelerator: Accelerator, *, quiet: bool) -> None:
+    def __init__(self, recipe: Recipe, folder: Path, accelerator: Accelerator, *, quiet: bool, **own: Any) -> None:
         self.recipe, self.folder, self.accelerator, self.quiet = recipe, folder, accelerator, quiet
         set_seed(recipe.seed)  # the same weights in every process
         rank, world_size = accelerator.process_index, accelerator.num_processes
-        self.task = Vision(recipe, accelerator.device, rank=rank, world_size=world_size)
+        self.task = Vision(recipe, accelerator.device, rank=rank, world_size=world_size, **own)
         set_seed(recipe.seed, device_specific=True)  # other dropout masks in every process
         optimizer = create_optimizer(self.task.model, recipe.optim)
         self.model, self.optimizer = accelerator.prepare(self.task.model, optimizer)

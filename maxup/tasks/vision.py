@@ -1,5 +1,6 @@
 """Image classification: what a recipe builds, what a step does, what is measured."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -7,7 +8,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from maxup.data import load_data
-from maxup.data.images import Images, split
+from maxup.data.images import Images, own_images, split
 from maxup.data.loader import DeviceLoader
 from maxup.models import create_model
 from maxup.objectives.adversarial import Adversarial
@@ -32,11 +33,22 @@ class Vision:
         device: Where.
         rank: Number of this process.
         world_size: How many processes share a batch.
+        model_from: Builds the network instead of the recipe's.
+        data_from: Returns the data instead of the recipe's.
     """
 
-    def __init__(self, recipe: Recipe, device: torch.device, *, rank: int = 0, world_size: int = 1) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        device: torch.device,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        model_from: Callable[..., nn.Module] | None = None,
+        data_from: Callable[[], Any] | None = None,
+    ) -> None:
         self.recipe = recipe
-        self.train, self.validation, self.test = load_splits(recipe)
+        self.train, self.validation, self.test = load_splits(recipe, data_from)
         if recipe.batch_size % world_size:
             raise ValueError(f"batch_size={recipe.batch_size} cannot be shared evenly by {world_size} processes")
         loader = partial(DeviceLoader, device=device, rank=rank, world_size=world_size)
@@ -49,9 +61,8 @@ class Vision:
             if images is not None
         }
         classes = len(self.train.classes)
-        self.model: nn.Module = create_model(
-            recipe.model.name, shape=self.train.x.shape[1:], classes=classes, **recipe.model.args
-        ).to(device)
+        create = model_from or partial(create_model, recipe.model.name)
+        self.model = create(shape=tuple(self.train.x.shape[1:]), classes=classes, **recipe.model.args).to(device)
         self.augment = perturbation(recipe.augment, classes) if recipe.augment else None
         self.objective = objective(recipe, classes, len(self.loader))
         for inside in attached(self.objective.perturbation):
@@ -81,9 +92,11 @@ class Vision:
         return loss, right, count
 
 
-def load_splits(recipe: Recipe) -> tuple[Images, Images | None, Images | None]:
+def load_splits(
+    recipe: Recipe, data_from: Callable[[], Any] | None = None
+) -> tuple[Images, Images | None, Images | None]:
     """Training, validation (None unless asked for) and test images; the seed decides who goes where."""
-    train, test = load_data(recipe.data.name, recipe.data.root)
+    train, test = own_images(data_from()) if data_from else load_data(recipe.data.name, recipe.data.root)
     if recipe.data.train_size is not None:
         train, rest = split(train, recipe.data.train_size, recipe.seed)
         test = rest if test is None else test

@@ -1,0 +1,63 @@
+"""A user's own data set and network, from the command line."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+MINE = """
+import torch
+from torch import nn
+
+def data():
+    g = torch.Generator().manual_seed(0)
+    y = torch.randint(3, (300,), generator=g)
+    x = torch.randint(60, (300, 1, 6, 6), generator=g, dtype=torch.uint8)
+    x[torch.arange(300), 0, y] += 150          # the class is a bright row
+    return x[:200], y[:200], x[200:], y[200:]
+
+def net(shape, classes, width=16):
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, width), nn.ReLU(), nn.Linear(width, classes))
+
+number = 3
+"""
+
+
+def train(tmp_path, *options):
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "recipe.yaml").write_text(
+        "base: digits/mlp-gaussian-maxup\ndata: {train_size: null}\nmodel: {args: {}}\n"
+    )
+    command = [sys.executable, "-m", "maxup", "train", "recipe.yaml", "--out", "run", "--trackers", "none", *options]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
+
+
+def test_own_data_and_network_train(tmp_path):
+    done = train(
+        tmp_path, "--epochs", "5", "--data_from", "mine:data", "--model_from", "mine:net", "--model.args.width", "24"
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert result["last"]["test_accuracy"] > 0.8
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "sentence"),
+    [
+        ("--model_from", "mine", "write it as MODULE:FUNCTION"),
+        ("--model_from", "nowhere:net", "cannot import nowhere"),
+        ("--model_from", "mine:nothing", "mine has no nothing"),
+        ("--data_from", "mine:number", "number is a int, not a function"),
+        ("--data_from", "mine:net", "your own code"),
+    ],
+)
+def test_mistakes_get_a_sentence(tmp_path, option, value, sentence):
+    done = train(tmp_path, option, value)
+    assert done.returncode == 1
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
