@@ -53,7 +53,13 @@ def main(argv: Sequence[str]) -> int:
     name = args.recipe.removesuffix(".yaml").replace("/", "-") if args.recipe.endswith(".yaml") else args.recipe
     folder = args.out or Path("runs") / name / f"seed-{recipe.seed}"
     trackers = [] if args.trackers == "none" else args.trackers.split(",")
-    mine = {"model_from": own(args.model_from, "--model_from"), "data_from": own(args.data_from, "--data_from")}
-    result = train(recipe, folder, save_every=args.save_every, trackers=trackers, **mine)
+    result = train(
+        recipe,
+        folder,
+        save_every=args.save_every,
+        trackers=trackers,
+        model_from=own(args.model_from, "--model_from"),
+        data_from=own(args.data_from, "--data_from"),
+    )
     print(f"{folder}: {result['last']} in {result['seconds']:.1f} s")
     return 0

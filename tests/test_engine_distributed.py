@@ -1,0 +1,90 @@
+"""The command in two processes on the CPU."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+ROOT = Path(__file__).parent.parent
+RECIPE = """
+base: digits/mlp-gaussian-maxup
+data: {train_size: 205}
+model: {args: {hidden: [16]}}
+maxup: {m: 3}
+epochs: 4
+batch_size: 20
+"""
+
+
+def torchrun(tmp_path, folder, *, processes=2, options=()):
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(processes), "--standalone", "-m"]
+    command = [*launch, "maxup", "train", "recipe.yaml", "--out", str(folder), "--trackers", "none", *options]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(process):
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, out
+    return out
+
+
+def weights(folder):
+    return load_file(max((folder / "checkpoints").glob("step-*")) / "tensors.safetensors")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    tmp_path = tmp_path_factory.mktemp("two")
+    out = finish(torchrun(tmp_path, tmp_path / "run"))
+    return tmp_path / "run", out
+
+
+def test_two_processes_finish_and_evaluate_every_example_once(whole):
+    folder, out = whole
+    result = json.loads((folder / "run.json").read_text())
+    assert result["processes"] == 2
+    assert result["steps"] == 4 * (205 // 20)
+    correct = result["last"]["test_accuracy"] * (1797 - 205)
+    assert correct == pytest.approx(round(correct), abs=1e-6)  # a whole number of the 1,592, counted once each
+    assert out.count("epoch 4/4") == 1  # one process speaks
+
+
+def test_a_killed_job_goes_on_with_the_same_command(tmp_path, whole):
+    process = torchrun(tmp_path, tmp_path / "run", options=["--save_every", "0"])
+    while len(list((tmp_path / "run" / "checkpoints").glob("step-*"))) < 2:
+        time.sleep(0.05)
+        assert process.poll() is None, process.communicate()[0]
+    children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+    os.kill(int(children[-1]), signal.SIGKILL)  # one rank dies; torchrun ends the job
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode != 0, out
+    finish(torchrun(tmp_path, tmp_path / "run", options=["--save_every", "0"]))
+    for name, tensor in weights(whole[0]).items():
+        assert torch.equal(tensor, weights(tmp_path / "run")[name]), name
+
+
+def test_another_number_of_processes_is_refused(tmp_path, whole):
+    import shutil
+
+    shutil.copytree(whole[0], tmp_path / "run")
+    process = torchrun(tmp_path, tmp_path / "run", processes=1)
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert "was begun by 2 processes and there are 1; use as many" in out
