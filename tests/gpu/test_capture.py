@@ -1,0 +1,84 @@
+"""On a GPU: a captured step and a plain one agree over 50 steps, across a change of m, and a captured run resumes."""
+
+import json
+
+import pytest
+import torch
+
+from maxup.engine import loop
+from maxup.recipes.load import recipe_from
+
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
+
+RECIPE = {
+    "data": {"name": "digits", "train_size": 500},
+    "model": {"name": "conv", "args": {"width": 16}},
+    "augment": [{"name": "crop_flip", "padding": 1}],
+    "perturb": [{"name": "cutout", "length": 3}],
+    "objective": "maxup",
+    "maxup": {"m": 4, "warmup": 0.2},
+    "optim": {"lr": 0.05, "schedule": "cosine", "clip": 1.0, "ema": 0.9},
+    "epochs": 5,
+    "batch_size": 50,
+}
+
+
+def run(folder, monkeypatch, captured, **changes):
+    if not captured:
+        monkeypatch.setattr(loop, "reason_against", lambda *a, **k: "told not to")
+    result = loop.train(recipe_from(RECIPE | changes), folder, quiet=True)
+    monkeypatch.undo()
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return (
+        result,
+        [r["train_loss"] for r in records if "train_loss" in r],
+        loop.checkpoint.latest(folder / "checkpoints", print),
+    )
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "adamw", "asgd"])
+def test_captured_and_plain_agree_over_fifty_steps(tmp_path, monkeypatch, optimiser):
+    changes = {"optim": RECIPE["optim"] | {"name": optimiser, "lr": 0.05 if optimiser != "adamw" else 1e-3}}
+    plain, plain_losses, (step, plain_state) = run(tmp_path / "plain", monkeypatch, False, **changes)
+    fast, fast_losses, (_, fast_state) = run(tmp_path / "captured", monkeypatch, True, **changes)
+    assert step == plain["steps"] == fast["steps"] == 50
+    assert fast_losses == pytest.approx(plain_losses, rel=1e-4)
+    for name, tensor in plain_state["model"].items():
+        torch.testing.assert_close(fast_state["model"][name], tensor, rtol=1e-3, atol=1e-4, msg=name)
+    assert plain_state["ranks"][0]["objective"]["step"] == fast_state["ranks"][0]["objective"]["step"] == 50
+    print(optimiser, max(abs(a - b) for a, b in zip(plain_losses, fast_losses, strict=True)))
+
+
+def test_bf16(tmp_path, monkeypatch):
+    _, plain, _ = run(tmp_path / "plain", monkeypatch, False, precision="bf16")
+    _, fast, _ = run(tmp_path / "captured", monkeypatch, True, precision="bf16")
+    assert fast == pytest.approx(plain, rel=5e-2)
+
+
+def test_an_interrupted_captured_run_goes_on(tmp_path, monkeypatch):
+    _, whole, _ = run(tmp_path / "whole", monkeypatch, True)
+    steps = []
+    step = loop._Run._step
+
+    def stop_in_the_middle(self, batch):
+        steps.append(1)
+        if len(steps) == 27:
+            raise KeyboardInterrupt
+        return step(self, batch)
+
+    monkeypatch.setattr(loop._Run, "_step", stop_in_the_middle)
+    with pytest.raises(KeyboardInterrupt):
+        loop.train(recipe_from(RECIPE), tmp_path / "cut", quiet=True, save_every=0)
+    monkeypatch.undo()
+    _, resumed, _ = run(tmp_path / "cut", monkeypatch, True)
+    assert resumed == pytest.approx(whole, rel=1e-4)
+
+
+def test_dropout_is_not_captured_and_trains(tmp_path, monkeypatch):
+    result, _, _ = run(
+        tmp_path / "run", monkeypatch, True, model={"name": "conv", "args": {"width": 8, "dropout": 0.3}}
+    )
+    assert result["steps"] == 50
