@@ -3,8 +3,8 @@
     python -m benchmarks.engine              # CPU, or the GPU where there is one
     python -m benchmarks.engine --out results
 
-Both loops train the same recipe on digits with the same batches: the engine's with its schedule, records and checkpoints,
-the minimal one with nothing but the steps. They take turns in one run; what counts are ratios of the medians.
+Both loops train the same recipe on digits with the same batches: the engine's with its schedule, records and
+checkpoints, the minimal one with nothing but the steps. They take turns in one run; what counts are ratios of medians.
 """
 
 import argparse
@@ -72,7 +72,7 @@ def main() -> None:
             "maxup": {"m": 4, "warmup": 0},
             "optim": {"schedule": "constant"},
             "epochs": args.epochs,
-            "batch_size": 128,
+            "batch_size": 32,
         }
     )
     ways = {"minimal loop": lambda: minimal(recipe, device), "engine": lambda: engine(recipe, captured=False)}

@@ -57,7 +57,7 @@ def train(
     Args:
         recipe: What to train.
         folder: The run's own folder; the same folder and recipe go on where they stopped.
-        save_every: Seconds between checkpoints within an epoch; every epoch ends with one.
+        save_every: Seconds between checkpoints; the best and the last epoch end with one in any case.
         trackers: Accelerate's trackers, such as ["tensorboard"].
         quiet: Show no progress.
         model_from: Builds the network instead of the recipe's: (shape, classes, **model.args).
@@ -78,7 +78,11 @@ def train(
     with alone, _asked_to_stop() as asked:
         quiet = quiet or not accelerator.is_main_process
         own = {"model_from": model_from, "data_from": data_from}
-        return _Run(recipe, folder, accelerator, quiet=quiet, **own).go(asked, save_every)
+        run = _Run(recipe, folder, accelerator, quiet=quiet, **own)
+        try:
+            return run.go(asked, save_every)
+        finally:
+            run.close()
 
 
 class _Run:
@@ -100,6 +104,7 @@ class _Run:
         self.recent: deque[tuple[Tensor, Tensor]] = deque(maxlen=LOG_EVERY)  # examples and loss of the latest steps
         self.total = recipe.epochs * len(self.task.loader)
         self.update, self.whole = self._capture(), True
+        self.metrics: Metrics | None = None
 
     def go(self, asked: Callable[[], bool], save_every: float) -> dict[str, Any]:
         """Train to the end, or until asked to stop."""
@@ -129,8 +134,9 @@ class _Run:
                             )
                 self._record()
                 better = self._end_of_epoch(epoch, progress)
-                self._save(best=better)
-                saved = time.monotonic()
+                if better or loader.epoch == self.recipe.epochs or self._agree(time.monotonic() - saved > save_every):
+                    self._save(best=better)
+                    saved = time.monotonic()
         return self._finish()
 
     def _step(self, batch: tuple[Tensor, Tensor, Tensor]) -> bool:
@@ -241,7 +247,7 @@ class _Run:
                 "seconds": self.seconds,
                 "best": self.best,
                 "last": self.last,
-                "metrics_size": self.metrics.flush(),
+                "metrics_size": self.metrics.flush() if self.metrics else 0,
                 "model": self.accelerator.unwrap_model(self.model).state_dict(),
                 "optimizer": self.optimizer.state_dict(),
                 "scaler": None if scaler is None else scaler.state_dict(),
@@ -337,11 +343,16 @@ class _Run:
         }
         if self.accelerator.is_main_process:
             write_json(self.folder / "run.json", result)
-        self.accelerator.end_training()
         return result
 
+    def close(self) -> None:
+        """Let go of the files."""
+        if self.metrics is not None:
+            self.metrics.file.close()
+        self.accelerator.end_training()
+
     def _write(self, **record: Any) -> None:
-        if self.accelerator.is_main_process:
+        if self.metrics is not None:
             self.metrics.write(**record)
         self.accelerator.log({k: v for k, v in record.items() if k != "step"}, step=record["step"])
 
