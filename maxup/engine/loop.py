@@ -20,6 +20,7 @@ from typing import Any
 import numpy
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from accelerate.utils import gather_object, set_seed
 from torch import Tensor, nn
 
@@ -350,6 +351,7 @@ class _Run:
         if self.metrics is not None:
             self.metrics.file.close()
         self.accelerator.end_training()
+        AcceleratorState._reset_state()  # so that another run of this process may choose another precision
 
     def _write(self, **record: Any) -> None:
         if self.metrics is not None:

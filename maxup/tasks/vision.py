@@ -67,7 +67,9 @@ class Vision:
         self.objective = objective(recipe, classes, len(self.loader))
         for inside in attached(self.objective.perturbation):
             inside.attach(self.model)
-        self.generator = Generator(device).manual_seed(recipe.seed * 1_000_003 + rank)
+        # Streams of their own for augmentation and copies, the same in every run of this seed and rank.
+        seeds = [2 * (recipe.seed * 1_000_003 + rank) + i for i in range(2)]
+        self.generator, self.objective.generator = (Generator(device).manual_seed(seed) for seed in seeds)
 
     def step(self, model: Any, batch: tuple[Tensor, Tensor, Tensor]) -> Outcome:
         """One batch's loss: normalise the bytes, augment, and ask the objective."""
