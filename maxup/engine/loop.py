@@ -302,6 +302,9 @@ class _Run:
         mine = ranks[self.accelerator.process_index]
         self.accelerator.unwrap_model(self.model).load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):  # load_state_dict leaves it on the CPU, where a graph would not see it
+                group["lr"] = group["lr"].to(self.accelerator.device)
         if state["scaler"] is not None and self.accelerator.scaler is not None:
             self.accelerator.scaler.load_state_dict(state["scaler"])
         if self.ema is not None:

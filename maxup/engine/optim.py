@@ -23,7 +23,8 @@ def create_optimizer(model: nn.Module, optim: Optim) -> Optimizer:
     shared: dict[str, Any] = {"lr": optim.lr, "weight_decay": optim.weight_decay}
     if parameters[0].is_cuda:  # the rate as a tensor, so that a CUDA graph reads it anew at every step
         shared["lr"] = torch.tensor(optim.lr, device=parameters[0].device)
-        shared |= {"capturable": True} if optim.name == "asgd" else {"fused": True}
+        shared |= {"fused": True} if optim.name != "asgd" else {}
+        shared |= {"capturable": True} if optim.name != "sgd" else {}
     if optim.name == "sgd":
         return SGD(parameters, momentum=optim.momentum, nesterov=optim.nesterov, **shared)
     if optim.name == "adamw":
