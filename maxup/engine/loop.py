@@ -70,7 +70,6 @@ def train(
     accelerator = Accelerator(
         mixed_precision=recipe.precision,
         cpu=not torch.cuda.is_available(),
-        gradient_accumulation_steps=recipe.optim.accumulate,
         log_with=trackers or None,
         project_dir=folder,
     )
@@ -156,7 +155,7 @@ class _Run:
         with nullcontext() if self.whole else accelerator.no_sync(self.model):
             outcome = self.task.step(self.model, batch)
             if outcome.loss.device.type == "cpu" and not bool(outcome.loss.isfinite()):
-                self._not_finite(batch[0], outcome.loss)  # before it reaches the weights
+                self._not_finite(batch[0], outcome.loss.detach())  # before it reaches the weights
             accelerator.backward(outcome.loss / optim.accumulate)
         if self.whole:
             if optim.clip is not None:

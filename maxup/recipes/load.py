@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-from argparse import ArgumentError
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -54,8 +53,8 @@ def parse_recipe(name: str, overrides: list[str]) -> Recipe:
     try:
         parser.set_defaults(_flat(said))
         return _instantiate(parser, parser.parse_args(overrides))
-    except (ArgumentError, TypeError, ValueError, KeyError) as error:
-        raise RecipeError(_sentence(error, overrides)) from None
+    except Exception as error:  # the parser lets some through on strange values, such as OverflowError
+        raise RecipeError(_sentence(error)) from None
 
 
 def recipe_from(said: Mapping[str, Any]) -> Recipe:
@@ -64,8 +63,8 @@ def recipe_from(said: Mapping[str, Any]) -> Recipe:
     parser = recipe_parser()
     try:
         return _instantiate(parser, parser.parse_object(dict(said)))
-    except (ArgumentError, TypeError, ValueError, KeyError) as error:
-        raise RecipeError(_sentence(error, [])) from None
+    except Exception as error:
+        raise RecipeError(_sentence(error)) from None
 
 
 def recipe_parser() -> ArgumentParser:
@@ -136,7 +135,7 @@ def _instantiate(parser: ArgumentParser, found: Any) -> Recipe:
     return recipe
 
 
-def _sentence(error: Exception, overrides: list[str]) -> str:
+def _sentence(error: Exception) -> str:
     text = " ".join(str(error).split())
     unknown = re.match(r"unrecognized arguments: (?:--)?([\w.+-]+)", text)
     if unknown:

@@ -1,0 +1,38 @@
+import json
+
+from maxup.engine.log import Metrics, Progress
+
+
+def test_metrics_are_cut_back_to_the_checkpoint(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    metrics = Metrics(path)
+    metrics.write(step=1, loss=0.5)
+    size = metrics.flush()
+    metrics.write(step=2, loss=float("nan"))
+    metrics.file.close()
+    with path.open("a") as file:
+        file.write('{"step": 3, "lo')  # a line cut off by a kill
+    again = Metrics(path, size)
+    again.write(step=2, loss=float("inf"))
+    again.file.close()
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [
+        {"step": 1, "loss": 0.5},
+        {"step": 2, "loss": "inf"},
+    ]
+
+
+def test_plain_lines_where_there_is_no_terminal(capsys):
+    with Progress(100, 50, every=0) as progress:
+        assert progress.due()
+        progress.show(75, "loss 0.5", 10)
+    out = capsys.readouterr().out
+    assert out.startswith("loss 0.5")
+    assert "examples/s  75 %" in out
+    assert "left" in out
+
+
+def test_quiet_says_nothing(capsys):
+    with Progress(10, quiet=True) as progress:
+        assert not progress.due()
+        progress.say("hello")
+    assert capsys.readouterr().out == ""

@@ -1,0 +1,170 @@
+"""One process: what a run leaves behind, and what goes wrong with it."""
+
+import json
+import multiprocessing
+import shutil
+
+import pytest
+import torch
+
+from maxup.data.images import Images
+from maxup.engine import checkpoint, loop
+from maxup.recipes.load import recipe_from
+
+RECIPE = {
+    "data": {"name": "digits", "train_size": 200},
+    "model": {"name": "mlp", "args": {"hidden": [16]}},
+    "perturb": [{"name": "gaussian", "sigma": 0.2}],
+    "objective": "maxup",
+    "maxup": {"m": 2, "warmup": 0},
+    "epochs": 3,
+    "batch_size": 50,
+}
+
+
+def train(folder, changes=None, **options):
+    return loop.train(recipe_from(RECIPE | (changes or {})), folder, quiet=True, **options)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    return folder, train(folder)
+
+
+def test_a_run_leaves_metrics_checkpoints_and_its_record(whole):
+    folder, result = whole
+    assert json.loads((folder / "run.json").read_text()) == result
+    assert result["seed"] == 0
+    assert result["environment"]["versions"]["torch"] == torch.__version__
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [r["epoch"] for r in records if "epoch" in r] == [1, 2, 3]
+    assert checkpoint.latest(folder / "checkpoints", print)[0] == result["steps"] == 12
+    assert result["last"]["test_accuracy"] > 0.2
+
+
+def test_evaluation_against_a_plain_count(whole):
+    from maxup.tasks.vision import Vision
+
+    folder, result = whole
+    task = Vision(recipe_from(RECIPE), torch.device("cpu"))
+    task.model.load_state_dict(checkpoint.latest(folder / "checkpoints", print)[1]["model"])
+    right = (task.model.eval()(task.test.normalise(task.test.x)).argmax(1) == task.test.y).double().mean()
+    assert result["last"]["test_accuracy"] == pytest.approx(right.item())
+
+
+def test_the_loop_does_what_a_hand_written_one_does(whole):
+    """Same seeds, same draws: the weights after training are those of fifteen plain lines."""
+    from accelerate.utils import set_seed
+
+    from maxup.engine.optim import create_optimizer, learning_rate
+    from maxup.tasks.vision import Vision
+
+    folder, _ = whole
+    recipe = recipe_from(RECIPE)
+    set_seed(recipe.seed)
+    task = Vision(recipe, torch.device("cpu"))
+    optimizer = create_optimizer(task.model, recipe.optim)
+    step = 0
+    for _ in range(3):
+        for batch in task.loader:
+            optimizer.param_groups[0]["lr"] = learning_rate(recipe.optim, step / 12)
+            task.step(task.model, batch).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            step += 1
+    saved = checkpoint.latest(folder / "checkpoints", print)[1]["model"]
+    for name, tensor in task.model.state_dict().items():
+        torch.testing.assert_close(tensor, saved[name], msg=name)
+
+
+@pytest.mark.parametrize("objective", ["standard", "average", "adversarial", "hard_examples"])
+def test_every_objective_trains(tmp_path, objective):
+    result = train(tmp_path, {"objective": objective, "epochs": 2, "adversarial": {"steps": 2}})
+    assert result["steps"] == 8
+
+
+def test_accumulation_equals_the_joined_batch(tmp_path):
+    """Two batches of 50 accumulated are one of 100, for an objective without draws and a net without BatchNorm."""
+    plain = {"objective": "hard_examples", "hard_fraction": 1.0, "epochs": 1, "optim": {"schedule": "constant"}}
+    train(tmp_path / "two", plain | {"optim": {"schedule": "constant", "accumulate": 2}, "batch_size": 50})
+    train(tmp_path / "one", plain | {"batch_size": 100})
+    states = [checkpoint.latest(tmp_path / n / "checkpoints", print)[1]["model"] for n in ("one", "two")]
+    for name, tensor in states[0].items():
+        torch.testing.assert_close(states[1][name], tensor, atol=1e-6, rtol=0)
+
+
+def test_a_damaged_checkpoint_is_named_and_the_previous_one_taken(tmp_path, whole, capsys):
+    shutil.copytree(whole[0], tmp_path / "run")
+    newest = max((tmp_path / "run" / "checkpoints").glob("step-*"))
+    (newest / "tensors.safetensors").write_bytes(b"short")
+    result = loop.train(recipe_from(RECIPE), tmp_path / "run")
+    out = capsys.readouterr().out
+    assert newest.name in out
+    assert result["last"] == whole[1]["last"]
+
+
+def test_when_none_can_be_read_it_says_so(tmp_path, whole):
+    shutil.copytree(whole[0], tmp_path / "run")
+    for path in (tmp_path / "run" / "checkpoints").glob("step-*/manifest.json"):
+        path.write_text("{}")
+    with pytest.raises(loop.RunError, match=r"none of the checkpoints in .* can be read"):
+        train(tmp_path / "run")
+
+
+def test_another_recipe_in_the_same_folder_is_refused(tmp_path, whole):
+    shutil.copytree(whole[0], tmp_path / "run")
+    with pytest.raises(loop.RunError, match=r"another recipe \(different: maxup\)"):
+        train(tmp_path / "run", {"maxup": {"m": 3, "warmup": 0}})
+    with pytest.raises(loop.RunError, match=r"another recipe \(different: epochs\)"):
+        train(tmp_path / "run", {"epochs": 5})
+
+
+def hold(folder, ready, done):
+    with checkpoint.locked(folder):
+        ready.set()
+        done.wait(30)
+
+
+def test_a_second_process_in_the_same_folder_is_refused(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    ready, done = context.Event(), context.Event()
+    other = context.Process(target=hold, args=(tmp_path, ready, done))
+    other.start()
+    assert ready.wait(60)
+    with pytest.raises(checkpoint.CheckpointError, match=str(other.pid)):
+        train(tmp_path)
+    done.set()
+    other.join()
+
+
+def test_a_loss_that_is_not_finite_stops_with_the_examples_named(tmp_path):
+    with pytest.raises(loop.RunError, match=r"the loss became (inf|nan) .* training examples \[\d+, .*lower optim\.lr"):
+        train(tmp_path, {"optim": {"lr": 1e9, "schedule": "constant"}, "epochs": 20})
+    assert any((tmp_path / "checkpoints").glob("step-*"))
+
+
+def test_an_average_of_the_weights_is_what_is_evaluated(tmp_path):
+    train(tmp_path, {"optim": {"ema": 0.5}, "epochs": 1})
+    state = checkpoint.latest(tmp_path / "checkpoints", print)[1]
+    assert any(not torch.equal(state["ema"][k], v) for k, v in state["model"].items())
+
+
+def test_own_data_without_a_test_split_needs_a_size(tmp_path):
+    def data():
+        return torch.zeros(60, 4, 4, dtype=torch.uint8), torch.arange(60) % 3
+
+    with pytest.raises(ValueError, match=r"set data\.train_size"):
+        train(tmp_path, {"data": {"train_size": None}}, data_from=data)
+    assert isinstance(Images, type)
+
+
+def test_tensorboard_holds_every_step_once(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    train(tmp_path, trackers=["tensorboard"])
+    train(tmp_path, trackers=["tensorboard"])  # a finished run begun again: the events are written anew
+    events = EventAccumulator(str(next(tmp_path.rglob("events.out.tfevents.*")).parent))
+    events.Reload()
+    steps = [e.step for e in events.Scalars("test_accuracy")]
+    assert steps == sorted(set(steps)) == [4, 8, 12]
