@@ -55,5 +55,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def told(error: Exception) -> bool:
-    """Whether an error is one of ours, already one sentence for the user."""
-    return type(error).__module__.startswith("maxup.") or isinstance(error, OSError)
+    """Whether an error is a sentence of ours, raised by this package itself, or the system's (no such file, full disk)."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    ours = trace is not None and str(trace.tb_frame.f_globals.get("__name__")).startswith("maxup.")
+    return ours or isinstance(error, OSError)

@@ -1,0 +1,75 @@
+"""The command as a user meets it: help, exit codes, sentences; and nothing heavy before it is needed."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from maxup.cli.main import VERBS, main
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def test_help_lists_every_verb(capsys):
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(verb in out for verb in VERBS)
+    assert main([]) == 2
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help_with_an_example(verb, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([verb, "--help"])
+    assert stop.value.code == 0
+    assert f"maxup {verb}" in capsys.readouterr().out.split("example")[1]
+
+
+def test_mistakes(capsys):
+    assert main(["trian"]) == 2
+    assert "did you mean 'train'?" in capsys.readouterr().err
+    assert main(["train", "digits/nothing"]) == 1
+    assert main(["train", "digits/mlp-gaussian", "--maxup.n", "3"]) == 1
+    assert main(["train", "digits/mlp-gaussian", "--perturb", "[{name: cutot}]", "--out", "/nowhere/at/all"]) == 1
+    err = capsys.readouterr().err
+    assert "did you mean 'maxup.m'" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["ls"], ["train", "--help"], ["data"], ["oops"]])
+def test_torch_is_not_imported_before_it_is_needed(arguments):
+    code = (
+        "import sys\nfrom maxup.cli.main import main\n"
+        f"try:\n    main({arguments!r})\nexcept SystemExit:\n    pass\n"
+        "assert 'torch' not in sys.modules, 'torch'"
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_recipe_is_listed_copied_and_printed(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["ls", "digits"]) == 0
+    assert "digits/mlp-gaussian-maxup" in capsys.readouterr().out
+    assert main(["cp", "digits/mlp-gaussian-maxup", "mine.yaml"]) == 0
+    assert main(["cp", "digits/mlp-gaussian-maxup", "mine.yaml"]) == 1
+    assert "mine.yaml exists" in capsys.readouterr().err
+    assert main(["train", "mine.yaml", "--maxup.m", "9", "--print_config"]) == 0
+    assert "m: 9" in capsys.readouterr().out
+
+
+def test_data_says_what_is_missing_and_how_to_get_it(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MAXUP_DATA", raising=False)
+    assert main(["data"]) == 0
+    out = capsys.readouterr().out
+    assert "comes with scikit-learn" in out
+    assert "cifar-10-python.tar.gz" in out
+
+
+def test_models_are_listed(capsys):
+    assert main(["ls", "--models"]) == 0
+    assert capsys.readouterr().out.split() == ["conv", "mlp"]
