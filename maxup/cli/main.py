@@ -55,7 +55,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def told(error: Exception) -> bool:
-    """Whether an error is a sentence of ours, raised by this package itself, or the system's (no such file, full disk)."""
+    """Whether an error is a sentence already: one this package raised itself, or the system's own."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
