@@ -7,7 +7,7 @@ VERBS = {
     "ls": "list recipes",
     "cp": "copy a recipe to change it",
     "train": "train a recipe; the same command goes on where it stopped",
-    "eval": "evaluate a run's checkpoint",
+    "compare": "a recipe with and without MaxUp, over several seeds",
     "data": "show which data sets are found where",
 }
 HELP = f"""usage: maxup VERB ...

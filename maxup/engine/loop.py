@@ -43,7 +43,13 @@ class Interrupted(RunError):
 
 
 def train(
-    recipe: Recipe, folder: Path, *, save_every: float = 60.0, trackers: list[str] | None = None, quiet: bool = False
+    recipe: Recipe,
+    folder: Path,
+    *,
+    save_every: float = 60.0,
+    save_epochs: bool = True,
+    trackers: list[str] | None = None,
+    quiet: bool = False,
 ) -> dict[str, Any]:
     """Train a recipe in a folder, going on where an earlier call stopped.
 
@@ -51,11 +57,13 @@ def train(
         recipe: What to train.
         folder: The run's own folder; the same folder and recipe go on where they stopped.
         save_every: Seconds between checkpoints within an epoch; every epoch ends with one.
+        save_epochs: Off, epochs end without one (and the best is not kept) unless `save_every` says so; the last does.
         trackers: Accelerate's trackers, such as ["tensorboard"].
         quiet: Show no progress.
 
     Returns:
-        What is also written to run.json: the metrics of the last and the best epoch, seed, environment, recipe, seconds.
+        What is also written to run.json: the metrics of the last and the best epoch, seed, environment, recipe, seconds
+        in all, and seconds of training alone, without evaluation and checkpoints.
     """
     accelerator = Accelerator(
         mixed_precision=recipe.precision,
@@ -67,7 +75,11 @@ def train(
     folder.mkdir(parents=True, exist_ok=True)
     alone = checkpoint.locked(folder) if accelerator.is_main_process else nullcontext()
     with alone, _asked_to_stop() as asked:
-        return _Run(recipe, folder, accelerator, quiet=quiet or not accelerator.is_main_process).go(asked, save_every)
+        run = _Run(recipe, folder, accelerator, quiet=quiet or not accelerator.is_main_process)
+        try:
+            return run.go(asked, save_every, save_epochs)
+        finally:
+            run.close()
 
 
 class _Run:
@@ -83,11 +95,17 @@ class _Run:
         self.model, self.optimizer = accelerator.prepare(self.task.model, optimizer)
         self.ema = copy.deepcopy(self.task.model).requires_grad_(False) if recipe.optim.ema else None
         self.step, self.seconds, self.best, self.last = 0, 0.0, {}, {}
+        self.training_seconds = 0.0  # in steps alone
         self.loss = torch.zeros((), device=accelerator.device)  # sum since the last record
         self.recent: deque[tuple[Tensor, Tensor]] = deque(maxlen=LOG_EVERY)  # examples and loss of the latest steps
         self.total = recipe.epochs * len(self.task.loader)
 
-    def go(self, asked: Callable[[], bool], save_every: float) -> dict[str, Any]:
+    def close(self) -> None:
+        """Let go of what is open."""
+        if hasattr(self, "metrics"):
+            self.metrics.file.close()
+
+    def go(self, asked: Callable[[], bool], save_every: float, save_epochs: bool) -> dict[str, Any]:
         """Train to the end, or until asked to stop."""
         self._resume()
         loader, saved, begun = self.task.loader, time.monotonic(), time.monotonic() - self.seconds
@@ -95,11 +113,13 @@ class _Run:
             while loader.epoch < self.recipe.epochs:
                 epoch = loader.epoch
                 self.model.train()
+                tick = time.monotonic()
                 for batch in loader:
                     whole = self._step(batch)
                     self.seconds = time.monotonic() - begun
                     if self.step % LOG_EVERY == 0:
                         self._record()
+                    self.training_seconds += time.monotonic() - tick
                     if progress.due():
                         text = f"epoch {epoch + 1}/{self.recipe.epochs}  loss {float(self.recent[-1][1]):.4f}"
                         progress.show(self.step, text, self.recipe.batch_size)
@@ -111,10 +131,14 @@ class _Run:
                                 f"stopped at step {self.step} of {self.total}; saved in {self.folder}: "
                                 "the same command goes on from there"
                             )
+                    tick = time.monotonic()
                 self._record()
+                self.training_seconds += time.monotonic() - tick
                 better = self._end_of_epoch(epoch, progress)
-                self._save(best=better)
-                saved = time.monotonic()
+                done = loader.epoch == self.recipe.epochs
+                if save_epochs or done or self._agree(time.monotonic() - saved > save_every):
+                    self._save(best=better and save_epochs)
+                    saved = time.monotonic()
         return self._finish()
 
     def _step(self, batch: tuple[Tensor, Tensor, Tensor]) -> bool:
@@ -192,6 +216,7 @@ class _Run:
                 "step": self.step,
                 "recorded": self.recorded,
                 "seconds": self.seconds,
+                "training_seconds": self.training_seconds,
                 "best": self.best,
                 "last": self.last,
                 "metrics_size": self.metrics.flush(),
@@ -252,6 +277,7 @@ class _Run:
             self.ema.load_state_dict(state["ema"])
         self.task.loader.load_state_dict(state["loader"])
         self.step, self.seconds = state["step"], state["seconds"]
+        self.training_seconds = state["training_seconds"]
         self.best, self.last = state["best"], state["last"]
         self.loss.copy_(mine["loss"])
         self.task.objective.load_state_dict(mine["objective"])
@@ -283,6 +309,7 @@ class _Run:
             "best": self.best,
             "steps": self.step,
             "seconds": self.seconds,
+            "training_seconds": self.training_seconds,
             "processes": self.accelerator.num_processes,
             "environment": environment(),
         }
