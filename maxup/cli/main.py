@@ -8,6 +8,7 @@ VERBS = {
     "cp": "copy a recipe to change it",
     "train": "train a recipe; the same command goes on where it stopped",
     "compare": "a recipe with and without MaxUp, over several seeds",
+    "eval": "evaluate a run's checkpoint",
     "data": "show which data sets are found where",
 }
 HELP = f"""usage: maxup VERB ...

@@ -45,6 +45,16 @@ def open_run(folder: Path, which: str = "last") -> Run:
     return Run(recipe, task, task.model.eval(), step, found)
 
 
+def evaluate(run: Run) -> dict[str, dict[str, float]]:
+    """Loss, accuracy and number of images of every split that training evaluated."""
+    found = {}
+    for name in run.task.evaluation:
+        loss, right, count = run.task.evaluate(run.model, name)
+        found[name] = {"loss": float(loss) / count, "accuracy": float(right) / count, "count": count}
+    run.model.eval()
+    return found
+
+
 def build_task(recipe: Recipe) -> Vision:
     """The task of a recipe on the device there is, in one process; a sentence where it cannot be built."""
     try:
