@@ -17,7 +17,7 @@ def main(argv: Sequence[str]) -> int:
     """Compare."""
     parser = argparse.ArgumentParser(
         "maxup compare",
-        description="Train a recipe with m = 1 and with MaxUp, at equal epochs and at equal measured time, over several "
+        description="Train a recipe with m = 1 and with MaxUp, at equal epochs and at equal measured time, over some "
         "seeds; measure accuracy on clean images, on the worst of 20 copies and under attack, the input-gradient norm "
         "and the time; print the table, and write compare.json and compare.png.",
         epilog=EXAMPLES,

@@ -26,7 +26,5 @@ def main(argv: Sequence[str]) -> int:
     run = open_run(args.run, args.checkpoint)
     print(f"{args.run}, {args.checkpoint} checkpoint, step {run.step}")
     for name, found in evaluate(run).items():
-        print(
-            f"  {name:<10}  accuracy {100 * found['accuracy']:.2f} %  loss {found['loss']:.4f}  ({found['count']} images)"
-        )
+        print(f"  {name:<10}  accuracy {100 * found['accuracy']:.2f} %  loss {found['loss']:.4f}  ({found['count']})")
     return 0

@@ -9,6 +9,7 @@ VERBS = {
     "train": "train a recipe; the same command goes on where it stopped",
     "compare": "a recipe with and without MaxUp, over several seeds",
     "eval": "evaluate a run's checkpoint",
+    "export": "write a run's model to share it",
     "data": "show which data sets are found where",
 }
 HELP = f"""usage: maxup VERB ...
