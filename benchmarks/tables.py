@@ -32,7 +32,10 @@ def digits() -> str:
                 cell += f" [{row['low']:+.{decimals}f}, {row['high']:+.{decimals}f}]"
             cells.append(cell)
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines) + f"\n\n({len(found['seeds'])} seeds. {origin(found['environment'])[1:]}"
+    ms = " ".join(name.removeprefix("m = ") for name in table["clean"] if re.fullmatch(r"m = \d+", name))
+    less = "" if found["equal_time"] else " --no_equal_time"
+    command = f"maxup compare digits/mlp-gaussian-maxup --seeds {len(found['seeds'])} --m {ms}{less}"
+    return "\n".join(lines) + f"\n\n`{command}` {origin(found['environment'])}"
 
 
 def cost() -> str:
