@@ -26,5 +26,6 @@ def main(argv: Sequence[str]) -> int:
     run = open_run(args.run, args.checkpoint)
     print(f"{args.run}, {args.checkpoint} checkpoint, step {run.step}")
     for name, found in evaluate(run).items():
-        print(f"  {name:<10}  accuracy {100 * found['accuracy']:.2f} %  loss {found['loss']:.4f}  ({found['count']})")
+        accuracy, loss = f"accuracy {100 * found['accuracy']:.2f} %", f"loss {found['loss']:.4f}"
+        print(f"  {name:<10}  {accuracy}  {loss}  ({found['count']} images)")
     return 0

@@ -94,14 +94,15 @@ def compare(
     for row in planned.values():
         build_task(row)  # a recipe that cannot be built is refused before anything is trained
     numbers = list(range(recipe.seed, recipe.seed + seeds))
-    where = folder / "runs"
+    where, here = folder / "runs", environment()
 
     width = max(map(len, planned)) + (15 if equal_time else 0)
 
     def run(name: str, row: Recipe, seed: int) -> dict[str, float]:
-        found = run_once(
-            replace(row, seed=seed), where / _slug(name, row, recipe) / f"seed-{seed}", attack, quiet=quiet
-        )
+        place = where / _slug(name, row, recipe) / f"seed-{seed}"
+        found, made = run_once(replace(row, seed=seed), place, attack, quiet=quiet)
+        if other := [k for k in ("hardware", "threads") if made.get(k) != here[k]]:
+            say(f"note: {place} was trained with other {' and '.join(other)}: its seconds do not compare")
         say(f"seed {seed}  {name:<{width}}  {_line(found)}")
         return found
 
@@ -126,14 +127,20 @@ def compare(
         "equal_time": stretched,
         "summary": summary(runs),
         "runs": runs,
-        "environment": environment(),
+        "environment": here,
     }
     write_json(folder / "compare.json", result)
     return result
 
 
-def run_once(recipe: Recipe, folder: Path, attack: Attack, *, quiet: bool = True) -> dict[str, float]:
-    """Train a recipe, unless its run is finished, and measure the last epoch's weights on the test images."""
+def run_once(
+    recipe: Recipe, folder: Path, attack: Attack, *, quiet: bool = True
+) -> tuple[dict[str, float], dict[str, Any]]:
+    """Train a recipe, unless its run is finished, and measure the last epoch's weights on the test images.
+
+    Returns:
+        The metrics, and where it was trained.
+    """
     finished = _finished(recipe, folder) or train(recipe, folder, save_epochs=False, quiet=quiet)
     run = open_run(folder)
     task = run.task
@@ -142,7 +149,8 @@ def run_once(recipe: Recipe, folder: Path, attack: Attack, *, quiet: bool = True
     batches = ((task.train.normalise(x), y) for _, x, y in task.evaluation["test"])
     drawn = perturbation(recipe.perturb, len(task.train.classes))
     found = measure(run.model, batches, drawn, copies=COPIES, attack=attack.build(), seed=recipe.seed)
-    return {"seed": recipe.seed, "epochs": recipe.epochs, **found, "seconds": finished["training_seconds"]}
+    about = {"seed": recipe.seed, "epochs": recipe.epochs}
+    return about | found | {"seconds": finished["training_seconds"]}, finished["environment"]
 
 
 def _finished(recipe: Recipe, folder: Path) -> dict[str, Any] | None:
@@ -153,7 +161,7 @@ def _finished(recipe: Recipe, folder: Path) -> dict[str, Any] | None:
         return None
     except (OSError, ValueError) as error:
         raise RunError(f"{folder / 'run.json'} cannot be read ({error}); remove {folder} to train again") from None
-    if not isinstance(record, dict) or "training_seconds" not in record:
+    if not isinstance(record, dict) or not {"training_seconds", "environment"} <= set(record):
         raise RunError(f"{folder / 'run.json'} is not the record of a run; remove {folder} to train again")
     return record if record.get("recipe") == asdict(recipe) else None
 

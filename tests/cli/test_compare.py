@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,41 @@ def test_finished_runs_are_not_trained_again(compared, monkeypatch):
     assert main(["compare", "digits/mlp-gaussian-maxup", "--seeds", "2", "--m", "8", "--out", "c", *TINY]) == 0
     assert {p: p.stat().st_mtime_ns for p in folder.rglob("run.json")} == records
     assert json.loads((folder / "c" / "compare.json").read_text())["runs"] == before["runs"]
+
+
+def test_killed_and_called_again_it_gives_the_same_numbers(compared, tmp_path):
+    words = ["compare", "digits/mlp-gaussian-maxup", "--seeds", 2, "--m", 8, "--out", "c", "--no_equal_time", *TINY]
+    command = [sys.executable, "-m", "maxup", *map(str, words)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    while not list(tmp_path.rglob("run.json")) and process.poll() is None:
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    assert len(list(tmp_path.rglob("run.json"))) < 4
+    done = maxup(*words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+    def numbers(folder):
+        runs = json.loads((folder / "c" / "compare.json").read_text())["runs"]
+        return [{**run, "seconds": 0} for row in ("m = 1", "m = 8") for run in runs[row]]
+
+    assert numbers(tmp_path) == numbers(compared[0])
+
+
+def test_a_run_from_another_machine_is_noted(compared, monkeypatch, capsys):
+    folder, _ = compared
+    monkeypatch.chdir(folder)
+    record = folder / "c" / "runs" / "m-8" / "seed-1" / "run.json"
+    text = record.read_text()
+    record.write_text(json.dumps(json.loads(text) | {"environment": {"hardware": "abacus", "threads": 1}}))
+    words = ["--seeds", "2", "--m", "8", "--out", "c", "--no_equal_time", *TINY]
+    assert main(["compare", "digits/mlp-gaussian-maxup", *words]) == 0
+    assert "m-8/seed-1 was trained with other hardware" in capsys.readouterr().out
+    record.write_text("no JSON")
+    assert main(["compare", "digits/mlp-gaussian-maxup", *words]) == 1
+    assert "run.json cannot be read" in capsys.readouterr().err
+    record.write_text(text)
 
 
 @pytest.mark.parametrize(
