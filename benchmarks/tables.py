@@ -8,6 +8,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from maxup.report.comparison import METRICS
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "docs" / "method.md"]
 
@@ -18,22 +20,22 @@ def result(name: str) -> Any:
 
 def digits() -> str:
     """One row a setting: mean ± std, and the paired difference to m = 1 with its interval."""
-    table = result("digits")["summary"]
-    lines = [
-        "| | accuracy, clean [%] | accuracy under noise 0.3 [%] | input-gradient norm | seconds |",
-        "|---|---|---|---|---|",
-    ]
+    found = result("digits")
+    table = found["summary"]
+    lines = [f"| | {' | '.join(METRICS[metric].title for metric in table)} |", "|---" * (len(table) + 1) + "|"]
     for name in table["clean"]:
         cells = []
-        for metric, decimals in (("clean", 2), ("noisy", 2), ("gradient", 3), ("seconds", 1)):
-            row = table[metric][name]
+        for metric in table:
+            row, decimals = table[metric][name], METRICS[metric].decimals
             cell = f"{row['mean']:.{decimals}f} ± {row['std']:.{decimals}f}"
             if "difference" in row and metric != "seconds":
                 cell += f" [{row['low']:+.{decimals}f}, {row['high']:+.{decimals}f}]"
             cells.append(cell)
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    where = result("digits")["environment"]
-    return "\n".join(lines) + f"\n\n{origin(where)}"
+    ms = " ".join(name.removeprefix("m = ") for name in table["clean"] if re.fullmatch(r"m = \d+", name))
+    less = "" if found["equal_time"] else " --no_equal_time"
+    command = f"maxup compare digits/mlp-gaussian-maxup --seeds {len(found['seeds'])} --m {ms}{less}"
+    return "\n".join(lines) + f"\n\n`{command}` {origin(found['environment'])}"
 
 
 def cost() -> str:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from maxup.perturb.labels import LabelNoise
     from maxup.perturb.mixup import MixUp
     from maxup.perturb.noise import Gaussian, UniformBall
+    from maxup.saved import load
 
 # Where each public name lives. It is imported when first used (PEP 562), so that `import maxup` does not import torch.
 _HOME = {
@@ -48,6 +49,7 @@ _HOME = {
     "Report": "objectives.outcome",
     "cross_entropy": "objectives.base",
     "warmup": "objectives.warmup",
+    "load": "saved",
     "Perturbation": "perturb.base",
     "Shared": "perturb.draws",
     "Gaussian": "perturb.noise",

@@ -8,8 +8,8 @@ import maxup
 
 PUBLIC = """
 Adversarial Affine Average Compose CropFlip CutMix Cutout EmbeddingDropout FeatureNoise Gaussian HardExamples LabelNoise
-MaxUp MixUp Objective Outcome Perturbation Report Shared Transform UniformBall Views ViewsDataset cross_entropy theory
-warmup
+MaxUp MixUp Objective Outcome Perturbation Report Shared Transform UniformBall Views ViewsDataset cross_entropy load
+theory warmup
 """.split()
 
 

@@ -7,7 +7,10 @@ VERBS = {
     "ls": "list recipes",
     "cp": "copy a recipe to change it",
     "train": "train a recipe; the same command goes on where it stopped",
+    "compare": "a recipe with and without MaxUp, over several seeds",
     "eval": "evaluate a run's checkpoint",
+    "export": "write a run's model to share it",
+    "doctor": "examine your own model and batch",
     "data": "show which data sets are found where",
 }
 HELP = f"""usage: maxup VERB ...

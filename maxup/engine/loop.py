@@ -48,6 +48,7 @@ def train(
     folder: Path,
     *,
     save_every: float = 60.0,
+    save_best: bool = True,
     trackers: list[str] | None = None,
     quiet: bool = False,
     model_from: Callable[..., nn.Module] | None = None,
@@ -59,13 +60,15 @@ def train(
         recipe: What to train.
         folder: The run's own folder; the same folder and recipe go on where they stopped.
         save_every: Seconds between checkpoints; the best and the last epoch end with one in any case.
+        save_best: Off, the best epoch is not saved for being the best.
         trackers: Accelerate's trackers, such as ["tensorboard"].
         quiet: Show no progress.
         model_from: Builds the network instead of the recipe's: (shape, classes, **model.args).
         data_from: Returns the data instead of the recipe's: (x, y) or (x, y, x_test, y_test), images as bytes.
 
     Returns:
-        What is also written to run.json: metrics of the last and the best epoch, seed, environment, recipe, seconds.
+        What is also written to run.json: metrics of the last and the best epoch, seed, environment, recipe, seconds in
+        all, and seconds of training alone, without evaluation and checkpoints.
     """
     accelerator = Accelerator(
         mixed_precision=recipe.precision,
@@ -80,7 +83,7 @@ def train(
         own = {"model_from": model_from, "data_from": data_from}
         run = _Run(recipe, folder, accelerator, quiet=quiet, **own)
         try:
-            return run.go(asked, save_every)
+            return run.go(asked, save_every, save_best)
         finally:
             run.close()
 
@@ -97,7 +100,8 @@ class _Run:
         optimizer = create_optimizer(self.task.model, recipe.optim)
         self.model, self.optimizer = accelerator.prepare(self.task.model, optimizer)
         self.ema = copy.deepcopy(self.task.model).requires_grad_(False) if recipe.optim.ema else None
-        self.step, self.recorded, self.seconds = 0, 0, 0.0
+        self.step, self.recorded = 0, 0
+        self.seconds, self.training_seconds = 0.0, 0.0  # in all, and in steps alone
         self.best: dict[str, Any] = {}
         self.last: dict[str, Any] = {}
         self.loss = torch.zeros((), device=accelerator.device)  # sum since the last record
@@ -106,7 +110,7 @@ class _Run:
         self.update, self.whole = self._capture(), True
         self.metrics: Metrics | None = None
 
-    def go(self, asked: Callable[[], bool], save_every: float) -> dict[str, Any]:
+    def go(self, asked: Callable[[], bool], save_every: float, save_best: bool) -> dict[str, Any]:
         """Train to the end, or until asked to stop."""
         self._resume()
         loader, saved, begun = self.task.loader, time.monotonic(), time.monotonic() - self.seconds
@@ -116,11 +120,13 @@ class _Run:
             while loader.epoch < self.recipe.epochs:
                 epoch = loader.epoch
                 self.model.train()
+                tick = time.monotonic()
                 for batch in loader:
                     whole = self._step(batch)
                     self.seconds = time.monotonic() - begun
                     if self.step % LOG_EVERY == 0:
                         self._record()
+                    self.training_seconds += time.monotonic() - tick
                     if progress.due():
                         text = f"epoch {epoch + 1}/{self.recipe.epochs}  loss {float(self.recent[-1][1]):.4f}"
                         progress.show(self.step, text, self.recipe.batch_size)
@@ -132,8 +138,11 @@ class _Run:
                                 f"stopped at step {self.step} of {self.total}; saved in {self.folder}: "
                                 "the same command goes on from there"
                             )
+                    tick = time.monotonic()
                 self._record()
+                self.training_seconds += time.monotonic() - tick
                 better = self._end_of_epoch(epoch, progress)
+                better = better and save_best
                 if better or loader.epoch == self.recipe.epochs or self._agree(time.monotonic() - saved > save_every):
                     self._save(best=better)
                     saved = time.monotonic()
@@ -245,6 +254,7 @@ class _Run:
                 "step": self.step,
                 "recorded": self.recorded,
                 "seconds": self.seconds,
+                "training_seconds": self.training_seconds,
                 "best": self.best,
                 "last": self.last,
                 "metrics_size": self.metrics.flush() if self.metrics else 0,
@@ -309,7 +319,8 @@ class _Run:
         if self.ema is not None:
             self.ema.load_state_dict(state["ema"])
         self.task.loader.load_state_dict(state["loader"])
-        self.step, self.recorded, self.seconds = state["step"], state["recorded"], state["seconds"]
+        self.step, self.recorded = state["step"], state["recorded"]
+        self.seconds, self.training_seconds = state["seconds"], state["training_seconds"]
         self.best, self.last = state["best"], state["last"]
         self.loss.copy_(mine["loss"])
         self.task.objective.load_state_dict(mine["objective"])
@@ -341,6 +352,7 @@ class _Run:
             "best": self.best,
             "steps": self.step,
             "seconds": self.seconds,
+            "training_seconds": self.training_seconds,
             "processes": self.accelerator.num_processes,
             "environment": environment(),
         }

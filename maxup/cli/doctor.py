@@ -1,0 +1,37 @@
+"""`maxup doctor MODULE:FUNCTION`: is MaxUp applied right to your model?"""
+
+import argparse
+from collections.abc import Sequence
+
+EXAMPLES = """example:
+  maxup doctor mine:setup        for a mine.py with
+
+    def setup():
+        return {"model": model, "batch": (x, y)}
+
+  and, where they are not the default, "loss": one number an example, "perturbation": an object such as CutMix(10),
+  "forward": how the model is called, forward(model, x).
+"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Examine."""
+    parser = argparse.ArgumentParser(
+        "maxup doctor",
+        description="Examine your model, loss and batch: does the worst copy differ from the average one, does "
+        "selecting leave a trace, is m = 1 the baseline, what does it cost? Your function is imported and called. Exit "
+        "code 1 if something is wrong.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("function", metavar="MODULE:FUNCTION", help="returns model and batch, as a dict or a tuple")
+    args = parser.parse_args(argv)
+    from maxup.doctor.case import find_case
+    from maxup.doctor.exam import examine
+
+    wrong = 0
+    for finding in examine(find_case(args.function)):
+        print(finding, flush=True)
+        wrong += finding.level == "wrong"
+    print(f"\n{wrong} wrong" if wrong else "\nNothing is wrong.")
+    return 1 if wrong else 0

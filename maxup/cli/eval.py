@@ -1,0 +1,31 @@
+"""`maxup eval RUN`: loss and accuracy of a run's checkpoint on its splits."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+EXAMPLES = """examples:
+  maxup eval runs/digits/mlp-gaussian-maxup/seed-0
+  maxup eval runs/digits/mlp-gaussian-maxup/seed-0 --checkpoint best
+"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Evaluate."""
+    parser = argparse.ArgumentParser(
+        "maxup eval",
+        description="Evaluate a run's checkpoint on its splits, as training did.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run", type=Path, help="folder of a run, as maxup train made it")
+    parser.add_argument("--checkpoint", choices=["best", "last"], default="last", help="which one (default: last)")
+    args = parser.parse_args(argv)
+    from maxup.engine.runs import evaluate, open_run
+
+    run = open_run(args.run, args.checkpoint)
+    print(f"{args.run}, {args.checkpoint} checkpoint, step {run.step}")
+    for name, found in evaluate(run).items():
+        accuracy, loss = f"accuracy {100 * found['accuracy']:.2f} %", f"loss {found['loss']:.4f}"
+        print(f"  {name:<10}  {accuracy}  {loss}  ({found['count']} images)")
+    return 0

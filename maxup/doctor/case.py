@@ -1,0 +1,118 @@
+"""What the doctor examines: the model, batch, loss and perturbation that a user's function returns."""
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from maxup.checks import check_batch, check_model, check_perturbation
+from maxup.objectives.base import Forward, Loss, call, cross_entropy
+from maxup.perturb.base import pick
+from maxup.perturb.noise import Gaussian
+from maxup.registry import nearest
+
+
+class CaseError(ValueError):
+    """What the user's function gave cannot be examined, in one sentence."""
+
+
+@dataclass
+class Case:
+    """A model and how it is trained."""
+
+    model: nn.Module
+    batch: tuple[Any, Any]
+    """(x, y)."""
+    loss: Loss = cross_entropy
+    perturbation: Any = None
+    """Default: Gaussian noise of a tenth of x's own deviation."""
+    forward: Forward = call
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.batch, (tuple, list)) or len(self.batch) != 2:
+            raise CaseError(f"batch is a {type(self.batch).__name__}; it must be the pair (x, y)")
+        self.batch = tuple(self.batch)
+        for name in ("loss", "forward"):
+            if not callable(getattr(self, name)):
+                raise CaseError(f"{name} is a {type(getattr(self, name)).__name__}; it must be a function")
+        try:
+            check_model(self.model)
+            check_batch(self.batch)
+            if self.perturbation is None:
+                self.perturbation = _noise(self.batch[0])
+            check_perturbation(self.perturbation)
+        except (TypeError, ValueError) as error:
+            raise CaseError(str(error)) from None
+
+
+def find_case(spec: str) -> Case:
+    """Import MODULE:FUNCTION, with the current folder on the path, and call it."""
+    module_name, colon, name = spec.partition(":")
+    if not (module_name and colon and name):
+        raise CaseError(f"{spec!r} is not of the form MODULE:FUNCTION, such as mine:setup for setup() in mine.py")
+    module_name = module_name.removesuffix(".py").replace("/", ".")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            raise CaseError(f"there is no module {module_name} in this folder or among the installed ones") from None
+        raise CaseError(f"importing {module_name} failed: {told(error)}") from error
+    except (Exception, SystemExit) as error:
+        raise CaseError(f"importing {module_name} failed: {told(error)}") from error
+    if not callable(getattr(module, name, None)):
+        known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise CaseError(f"{module_name}: " + nearest(name, known, "function"))
+    try:
+        returned = getattr(module, name)()
+    except (Exception, SystemExit) as error:
+        raise CaseError(f"{spec} failed: {told(error)}") from error
+    return make_case(returned)
+
+
+def make_case(returned: Any) -> Case:
+    """A case from a dict with the names of its fields, or a tuple in their order.
+
+    Example:
+        >>> make_case((nn.Linear(3, 2), (torch.rand(4, 3), torch.zeros(4).long()))).loss.__name__
+        'cross_entropy'
+    """
+    names = [field.name for field in fields(Case)]
+    if isinstance(returned, (tuple, list)):
+        if not 2 <= len(returned) <= len(names):
+            raise CaseError(f"the function returned {len(returned)} things; it must return {', '.join(names)} in order")
+        returned = dict(zip(names, returned, strict=False))
+    if not isinstance(returned, Mapping):
+        raise CaseError(
+            f"the function returned a {type(returned).__name__}; it must return a dict with model and batch"
+        )
+    for key in returned:
+        if key not in names:
+            raise CaseError(nearest(str(key), names, "key"))
+    if missing := {"model", "batch"} - set(returned):
+        raise CaseError(f"the function returned no {min(missing)}; it must return model and batch, the pair (x, y)")
+    return Case(**{key: value for key, value in returned.items() if value is not None})
+
+
+def told(error: BaseException) -> str:
+    """An error's kind and its own words, on one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+
+
+def _noise(x: Any) -> Gaussian:
+    try:
+        floating: list[Tensor] = [leaf for leaf in pick(x) if leaf.is_floating_point()]
+    except (TypeError, ValueError):
+        floating = []
+    if not floating:
+        raise CaseError(
+            "x holds no floating tensor to add noise to; return a perturbation too, such as EmbeddingDropout"
+        )
+    values = torch.cat([leaf.flatten() for leaf in floating]).float()
+    return Gaussian(0.1 * float(values.std(correction=0)) or 0.1)

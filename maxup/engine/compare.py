@@ -1,0 +1,177 @@
+"""Twins: one recipe trained with different objectives, the same seeds, equal epochs and equal time.
+
+A seed decides the split, the initial weights, the order and what is measured, whatever the objective is: so the
+differences between the rows are paired, and that is how they are reported.
+"""
+
+import json
+import os
+import re
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from maxup.engine.environment import environment
+from maxup.engine.loop import RunError, train, write_json
+from maxup.engine.measure import measure
+from maxup.engine.runs import build_task, open_run
+from maxup.objectives.adversarial import Adversarial
+from maxup.recipes.schema import Recipe
+from maxup.report.comparison import METRICS, Runs, short, show, summary, twin
+from maxup.tasks.vision import perturbation
+
+COPIES = 20
+OBJECTIVES = ("average", "adversarial", "hard_examples")
+
+
+@dataclass
+class Attack:
+    """How the trained models are attacked."""
+
+    radius: float
+    """Of the ball, in units of the normalised input."""
+    p: float = 2
+    steps: int = 10
+
+    def build(self) -> Adversarial:
+        return Adversarial(self.radius, p=self.p, steps=self.steps, norm="running")
+
+
+def rows(recipe: Recipe, ms: list[int], objectives: list[str]) -> dict[str, Recipe]:
+    """What is compared, by name: the twin with m = 1 first.
+
+    Example:
+        >>> list(rows(Recipe(), [1, 4], ["average", "hard_examples"]))
+        ['m = 1', 'm = 4', 'average of 4', 'hardest 25 %']
+    """
+    found = {"m = 1": replace(recipe, objective="standard")}
+    more = [m for m in ms if m > 1]
+    for m in more:
+        found[f"m = {m}"] = replace(recipe, objective="maxup", maxup=replace(recipe.maxup, m=m))
+    for m in more if "average" in objectives else []:
+        found[f"average of {m}"] = replace(recipe, objective="average", maxup=replace(recipe.maxup, m=m))
+    if "adversarial" in objectives:
+        found[f"PGD, radius {recipe.adversarial.radius:g}"] = replace(recipe, objective="adversarial")
+    if "hard_examples" in objectives:
+        found[f"hardest {100 * recipe.hard_fraction:g} %"] = replace(recipe, objective="hard_examples")
+    if len(found) == 1:
+        raise RunError("there is nothing to compare with m = 1; give --m a number above 1, or --objectives")
+    return found
+
+
+def compare(
+    recipe: Recipe,
+    folder: Path,
+    *,
+    seeds: int,
+    ms: list[int],
+    objectives: list[str],
+    attack: Attack,
+    equal_time: bool = True,
+    say: Callable[[str], Any] = print,
+    quiet: bool = True,
+) -> dict[str, Any]:
+    """Train and measure every row with every seed; runs that are finished in the folder are not trained again.
+
+    Args:
+        recipe: What is trained; its seed is the first.
+        folder: Where `runs/ROW/seed-N` go, and compare.json.
+        seeds: How many, at least 2.
+        ms: Copies of the MaxUp rows; 1 is the twin, which is always there.
+        objectives: Further ones, of OBJECTIVES.
+        attack: What the trained models are attacked with.
+        equal_time: Whether to train the twin once more for as long as each MaxUp row took.
+        say: Gets a line for every run.
+        quiet: Show nothing of the training itself.
+
+    Returns:
+        What is also written to compare.json.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise RunError("a comparison runs in one process; call it without torchrun")
+    planned = rows(recipe, ms, objectives)
+    for row in planned.values():
+        build_task(row)  # a recipe that cannot be built is refused before anything is trained
+    numbers = list(range(recipe.seed, recipe.seed + seeds))
+    where, here = folder / "runs", environment()
+
+    width = max(map(len, planned)) + (15 if equal_time else 0)
+
+    def run(name: str, row: Recipe, seed: int) -> dict[str, float]:
+        place = where / _slug(name, row, recipe) / f"seed-{seed}"
+        found, made = run_once(replace(row, seed=seed), place, attack, quiet=quiet)
+        if other := [k for k in ("hardware", "threads") if made.get(k) != here[k]]:
+            say(f"note: {place} was trained with other {' and '.join(other)}: its seconds do not compare")
+        say(f"seed {seed}  {name:<{width}}  {_line(found)}")
+        return found
+
+    runs: Runs = {name: [] for name in planned}
+    for seed in numbers:  # row by row within a seed, so that a machine that slows down slows all rows down
+        for name, row in planned.items():
+            runs[name].append(run(name, row, seed))
+    stretched: dict[str, dict[str, float]] = {}
+    for name in [n for n, row in planned.items() if row.objective == "maxup"] if equal_time else []:
+        ratio = sum(r["seconds"] for r in runs[name]) / sum(r["seconds"] for r in runs[twin(runs)])
+        epochs = max(1, round(ratio * recipe.epochs))
+        longer = f"m = 1, time of {name}"
+        stretched[longer] = {"ratio": ratio, "epochs": epochs}
+        runs[longer] = [run(longer, replace(planned["m = 1"], epochs=epochs), seed) for seed in numbers]
+    result = {
+        "format": "maxup-compare",
+        "version": 1,
+        "recipe": asdict(recipe),
+        "seeds": numbers,
+        "copies": COPIES,
+        "attack": asdict(attack),
+        "equal_time": stretched,
+        "summary": summary(runs),
+        "runs": runs,
+        "environment": here,
+    }
+    write_json(folder / "compare.json", result)
+    return result
+
+
+def run_once(
+    recipe: Recipe, folder: Path, attack: Attack, *, quiet: bool = True
+) -> tuple[dict[str, float], dict[str, Any]]:
+    """Train a recipe, unless its run is finished, and measure the last epoch's weights on the test images.
+
+    Returns:
+        The metrics, and where it was trained.
+    """
+    finished = _finished(recipe, folder) or train(recipe, folder, save_best=False, quiet=quiet)
+    run = open_run(folder)
+    task = run.task
+    if "test" not in task.evaluation:
+        raise RunError(f"{recipe.data.name} has no test images to compare on")
+    batches = ((task.train.normalise(x), y) for _, x, y in task.evaluation["test"])
+    drawn = perturbation(recipe.perturb, len(task.train.classes))
+    found = measure(run.model, batches, drawn, copies=COPIES, attack=attack.build(), seed=recipe.seed)
+    about = {"seed": recipe.seed, "epochs": recipe.epochs}
+    return about | found | {"seconds": finished["training_seconds"]}, finished["environment"]
+
+
+def _finished(recipe: Recipe, folder: Path) -> dict[str, Any] | None:
+    """A run's record, if it has reached its end with this very recipe."""
+    try:
+        record = json.loads((folder / "run.json").read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{folder / 'run.json'} cannot be read ({error}); remove {folder} to train again") from None
+    if not isinstance(record, dict) or not {"training_seconds", "environment"} <= set(record):
+        raise RunError(f"{folder / 'run.json'} is not the record of a run; remove {folder} to train again")
+    return record if record.get("recipe") == asdict(recipe) else None
+
+
+def _slug(name: str, row: Recipe, recipe: Recipe) -> str:
+    """A row's folder; that of a stretched one tells its epochs, since another measured ratio gives other ones."""
+    name = "m = 1" if row.objective == "standard" else name
+    more = f"-{row.epochs}-epochs" if row.epochs != recipe.epochs else ""
+    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-") + more
+
+
+def _line(run: dict[str, float]) -> str:
+    return "  ".join(f"{short(metric)} {show(metric, run[metric])}" for metric in METRICS if metric in run)

@@ -1,0 +1,87 @@
+"""A finished or interrupted run, opened again from its folder: the recipe, the task it describes, the trained model."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from maxup.engine import checkpoint
+from maxup.engine.loop import RunError
+from maxup.recipes.load import recipe_from
+from maxup.recipes.schema import Recipe
+from maxup.tasks.vision import Vision
+
+
+@dataclass
+class Run:
+    """A run's checkpoint in memory."""
+
+    recipe: Recipe
+    task: Vision
+    """Its data and objective."""
+    model: nn.Module
+    """What was evaluated in training, the average of the weights where there is one; in evaluation mode."""
+    step: int
+    recorded: dict[str, Any]
+    """What training measured at the end of the epoch: {} where the checkpoint lies within the first one."""
+
+
+def open_run(folder: Path, which: str = "last") -> Run:
+    """Build what a run's recipe says and load the weights of its "best" or "last" checkpoint.
+
+    Nothing in the folder can run code. A RunError, or the CheckpointError or RecipeError behind it, says what is wrong.
+    """
+    state, step = _state(folder, which)
+    recipe = recipe_from(state["recipe"])
+    task = build_task(recipe)
+    weights = state["ema"] if state["ema"] is not None else state["model"]
+    try:
+        task.model.load_state_dict(weights)
+    except (RuntimeError, TypeError, AttributeError) as error:
+        raise RunError(f"{folder} holds weights that do not fit its recipe: {_short(error)}") from error
+    found = state["best" if which == "best" else "last"]
+    return Run(recipe, task, task.model.eval(), step, found)
+
+
+def evaluate(run: Run) -> dict[str, dict[str, float]]:
+    """Loss, accuracy and number of images of every split that training evaluated."""
+    found = {}
+    for name in run.task.evaluation:
+        loss, right, count = run.task.evaluate(run.model, name)
+        found[name] = {"loss": float(loss) / count, "accuracy": float(right) / count, "count": count}
+    run.model.eval()
+    return found
+
+
+def build_task(recipe: Recipe) -> Vision:
+    """The task of a recipe on the device there is, in one process; a sentence where it cannot be built."""
+    try:
+        return Vision(recipe, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    except (ValueError, TypeError) as error:
+        raise RunError(f"the recipe cannot be built: {_short(error)}") from error
+
+
+def _state(folder: Path, which: str) -> tuple[dict[str, Any], int]:
+    where, said = folder / "checkpoints", list[str]()
+    if not where.is_dir():
+        raise RunError(f"{folder} is not the folder of a run: there is no {where.name} in it")
+    found = (checkpoint.best if which == "best" else checkpoint.latest)(where, said.append)
+    if found is None:
+        other = "last" if which == "best" else "best"
+        raise RunError(f"{folder} has no {which} checkpoint{_because(said)}; try --checkpoint {other}")
+    step, state = found
+    wanted = {"recipe": dict, "model": dict, "ema": dict | None, "best": dict, "last": dict}
+    for key, kind in wanted.items():
+        if not isinstance(state, dict) or key not in state or not isinstance(state[key], kind):
+            raise RunError(f"{folder} holds a checkpoint that is not of a run: {key!r} is missing or of another kind")
+    return state, step
+
+
+def _because(said: list[str]) -> str:
+    return f" that can be read ({said[0]})" if said else ""
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

@@ -1,0 +1,111 @@
+"""Models to share: weights in safetensors, the rest in config.json. Reading them runs no code of theirs.
+
+config.json names a model of our registry and its arguments; nothing else in it is imported or called.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from maxup.engine.durable import dump, parse, read, reason, sha256, sync, write
+from maxup.registry import MODELS, build
+
+FORMAT, VERSION = "maxup-model", 1
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+
+
+class LoadError(RuntimeError):
+    """A folder that holds no model of ours, or a damaged one, in one sentence."""
+
+
+def save(folder: Path, model: nn.Module, config: dict[str, Any]) -> None:
+    """Write model.safetensors and config.json to a folder, which must be new or empty.
+
+    Args:
+        folder: Where.
+        model: Whose weights.
+        config: What `load` gives back as `model.config`: the recipe, the classes, the shape (C, H, W), and more.
+    """
+    from safetensors.torch import save as to_bytes
+
+    from maxup.engine.pack import pack
+
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise LoadError(f"{folder} is there already and not an empty folder; choose another, or remove it")
+        folder.mkdir(parents=True, exist_ok=True)
+        weights = to_bytes(pack(dict(model.state_dict()))[0])
+        files = {WEIGHTS: {"size": len(weights), "sha256": sha256(weights)}}
+        write(folder / WEIGHTS, weights)
+        write(folder / CONFIG, dump({"format": FORMAT, "version": VERSION, "files": files} | config))
+        sync(folder)
+    except (OSError, ValueError) as error:
+        raise LoadError(f"{folder} could not be written: {reason(error)}") from error
+
+
+def load(folder: str | os.PathLike[str]) -> nn.Module:
+    """The model that `maxup export RUN DIR` wrote, in evaluation mode; its `config` says what it was trained on.
+
+    It takes images normalised as the config says, `(x / top - mean) / std` for bytes x of shape (B, C, H, W). Nothing
+    in the folder can run code.
+
+    Args:
+        folder: The folder with model.safetensors and config.json.
+
+    Raises:
+        LoadError: One sentence about what is missing or wrong.
+
+    Example:
+        >>> load("nowhere")
+        Traceback (most recent call last):
+        maxup.saved.LoadError: nowhere holds no model: No such file or directory (config.json)
+    """
+    folder = Path(folder)
+    try:
+        config = _config(folder)
+        model = _build(config, _weights(folder, config))
+    except Exception as error:  # of whatever type: the files may be hostile
+        raise LoadError(f"{folder} holds no model: {reason(error)}") from error
+    model.config = config  # type: ignore[assignment]
+    return model.eval()
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    match parse(CONFIG, read(folder / CONFIG)):
+        case {"format": "maxup-model", "version": version} if version != VERSION:
+            raise ValueError(f"its format is of another version than {VERSION}, the one read here")
+        case {
+            "format": "maxup-model",
+            "files": {"model.safetensors": dict()},
+            "recipe": {"model": {"name": str(), "args": dict()}},
+            "classes": [str(), *_],
+            "shape": [int(), int(), int()] as shape,
+        } as config if min(shape) > 0:
+            return dict(config)
+    raise ValueError(f"{CONFIG} is not that of a model: it must have format, files, recipe, classes and shape")
+
+
+def _weights(folder: Path, config: dict[str, Any]) -> dict[str, Tensor]:
+    from safetensors.torch import load as from_bytes
+
+    return from_bytes(read(folder / WEIGHTS, config["files"][WEIGHTS]))
+
+
+def _build(config: dict[str, Any], weights: dict[str, Tensor]) -> nn.Module:
+    """The model, built without memory first: a config that asks for more than the weights hold is refused for free."""
+    named = config["recipe"]["model"]
+    arguments = named["args"] | {"shape": tuple(config["shape"]), "classes": len(config["classes"])}
+    with torch.device("meta"):
+        outline = build(MODELS, "model", named["name"], **arguments)
+    for name, wanted in outline.state_dict().items():
+        if name not in weights or weights[name].shape != wanted.shape or weights[name].dtype != wanted.dtype:
+            raise ValueError(f"{WEIGHTS} does not fit the model that {CONFIG} names: {name} is missing or another")
+    if more := set(weights) - set(outline.state_dict()):
+        raise ValueError(f"{WEIGHTS} does not fit the model that {CONFIG} names: it has no {min(more)!r:.60}")
+    with torch.random.fork_rng(devices=[]):  # initial weights, about to be replaced, cost the caller no random numbers
+        model: nn.Module = build(MODELS, "model", named["name"], **arguments)
+    model.load_state_dict(weights)
+    return model

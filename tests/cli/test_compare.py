@@ -1,0 +1,164 @@
+"""`maxup compare`, from the command line, on a tiny recipe."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from maxup.cli.main import main
+from maxup.engine.compare import rows
+from maxup.recipes.load import RecipeError, parse_recipe, recipe_from
+
+ROOT = Path(__file__).parent.parent.parent
+TINY = ["--epochs", "3", "--data.train_size", "200", "--model.args", "{hidden: [32]}"]
+
+
+def maxup(*words, cwd):
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error::UserWarning"}
+    command = [sys.executable, "-m", "maxup", *map(str, words)]
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compare")
+    done = maxup("compare", "digits/mlp-gaussian-maxup", "--seeds", 2, "--m", 1, 8, "--out", "c", *TINY, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout
+
+
+def test_the_rows_are_the_twin_maxup_and_the_others():
+    recipe = parse_recipe("digits/mlp-gaussian-maxup", [])
+    found = rows(recipe, [1, 4, 20], ["average", "adversarial", "hard_examples"])
+    assert {name: (row.objective, row.maxup.m) for name, row in found.items()} == {
+        "m = 1": ("standard", 4), "m = 4": ("maxup", 4), "m = 20": ("maxup", 20), "average of 4": ("average", 4),
+        "average of 20": ("average", 20), "PGD, radius 0.5": ("adversarial", 4), "hardest 25 %": ("hard_examples", 4),
+    }  # fmt: skip
+    assert {row.epochs for row in found.values()} == {recipe.epochs}
+
+
+def test_it_writes_numbers_a_picture_and_a_table(compared):
+    folder, printed = compared
+    assert "95 % interval" in printed
+    assert (folder / "c" / "compare.png").read_bytes().startswith(b"\x89PNG")
+    result = json.loads((folder / "c" / "compare.json").read_text())
+    assert list(result["runs"]) == ["m = 1", "m = 8", "m = 1, time of m = 8"]
+    assert result["seeds"] == [0, 1]
+    assert recipe_from(result["recipe"]).epochs == 3
+    assert {"commit", "versions", "hardware"} <= set(result["environment"])
+    for name, runs in result["runs"].items():
+        for run in runs:
+            assert set(run) == {"seed", "epochs", "clean", "worst", "attacked", "gradient", "seconds"}
+            assert run["worst"] <= 100
+            assert run["attacked"] <= run["clean"] + 5
+        assert result["summary"]["clean"][name]["mean"] == pytest.approx(sum(r["clean"] for r in runs) / 2)
+
+
+def test_time_is_equal_by_the_measured_ratio(compared):
+    result = json.loads((compared[0] / "c" / "compare.json").read_text())
+    seconds = {name: sum(run["seconds"] for run in runs) for name, runs in result["runs"].items()}
+    stretch = result["equal_time"]["m = 1, time of m = 8"]
+    assert stretch["ratio"] == pytest.approx(seconds["m = 8"] / seconds["m = 1"])
+    assert stretch["epochs"] == max(1, round(3 * stretch["ratio"]))
+    assert {run["epochs"] for run in result["runs"]["m = 1, time of m = 8"]} == {stretch["epochs"]}
+
+
+def test_clean_accuracy_is_what_training_recorded(compared):
+    folder = compared[0] / "c"
+    result = json.loads((folder / "compare.json").read_text())
+    for row, name in (("m = 1", "m-1"), ("m = 8", "m-8")):
+        for run in result["runs"][row]:
+            record = json.loads((folder / "runs" / name / f"seed-{run['seed']}" / "run.json").read_text())
+            assert run["clean"] == pytest.approx(100 * record["last"]["test_accuracy"])
+            assert run["seconds"] == record["training_seconds"] <= record["seconds"]
+
+
+def test_finished_runs_are_not_trained_again(compared, monkeypatch):
+    folder, _ = compared
+    monkeypatch.chdir(folder)
+    records = {p: p.stat().st_mtime_ns for p in folder.rglob("run.json")}
+    before = json.loads((folder / "c" / "compare.json").read_text())
+    assert main(["compare", "digits/mlp-gaussian-maxup", "--seeds", "2", "--m", "8", "--out", "c", *TINY]) == 0
+    assert {p: p.stat().st_mtime_ns for p in folder.rglob("run.json")} == records
+    assert json.loads((folder / "c" / "compare.json").read_text())["runs"] == before["runs"]
+
+
+def test_killed_and_called_again_it_gives_the_same_numbers(compared, tmp_path):
+    words = ["compare", "digits/mlp-gaussian-maxup", "--seeds", 2, "--m", 8, "--out", "c", "--no_equal_time", *TINY]
+    command = [sys.executable, "-m", "maxup", *map(str, words)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    while not list(tmp_path.rglob("run.json")) and process.poll() is None:
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    assert len(list(tmp_path.rglob("run.json"))) < 4
+    done = maxup(*words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+    def numbers(folder):
+        runs = json.loads((folder / "c" / "compare.json").read_text())["runs"]
+        return [{**run, "seconds": 0} for row in ("m = 1", "m = 8") for run in runs[row]]
+
+    assert numbers(tmp_path) == numbers(compared[0])
+
+
+def test_a_run_from_another_machine_is_noted(compared, monkeypatch, capsys):
+    folder, _ = compared
+    monkeypatch.chdir(folder)
+    record = folder / "c" / "runs" / "m-8" / "seed-1" / "run.json"
+    text = record.read_text()
+    record.write_text(json.dumps(json.loads(text) | {"environment": {"hardware": "abacus", "threads": 1}}))
+    words = ["--seeds", "2", "--m", "8", "--out", "c", "--no_equal_time", *TINY]
+    assert main(["compare", "digits/mlp-gaussian-maxup", *words]) == 0
+    assert "m-8/seed-1 was trained with other hardware" in capsys.readouterr().out
+    record.write_text("no JSON")
+    assert main(["compare", "digits/mlp-gaussian-maxup", *words]) == 1
+    assert "run.json cannot be read" in capsys.readouterr().err
+    record.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (["--seeds", "1"], 2, "at least 2 seeds"),
+        (["--seeds", "2", "--m", "0"], 2, "1 or more"),
+        (["--seeds", "2", "--m", "1"], 1, "nothing to compare"),
+        (["--seeds", "2", "--epochz", "3"], 1, "did you mean 'epochs'"),
+        (["--seeds", "2", "--perturb", "[]"], 1, "perturb is empty"),
+        (["--seeds", "2", "--perturb", "[{name: gaussian, sigma: -1}]"], 1, "0 or more"),
+        (["--seeds", "2", "--radius", "-1"], 2, "0 or more"),
+    ],
+)
+def test_nonsense_is_refused_in_a_sentence(words, code, sentence, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    try:
+        found = main(["compare", "digits/mlp-gaussian-maxup", *words])
+    except SystemExit as stop:
+        found = stop.code
+    said = capsys.readouterr().err
+    assert found == code
+    assert sentence in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_another_recipe_in_the_same_folder_is_refused(compared, monkeypatch, capsys):
+    monkeypatch.chdir(compared[0])
+    words = ["--seeds", "2", "--out", "c", *TINY, "--batch_size", "20"]
+    assert main(["compare", "digits/mlp-gaussian-maxup", *words]) == 1
+    assert "another recipe (different: batch_size)" in capsys.readouterr().err
+
+
+def test_importing_the_verbs_imports_no_torch():
+    code = "import sys, maxup.cli.main as m; [__import__(f'maxup.cli.{v}') for v in m.VERBS]; assert 'torch' not in "
+    code += "sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+
+def test_a_recipe_error_is_a_sentence():
+    with pytest.raises(RecipeError, match="unknown"):
+        parse_recipe("digits/nothing", [])

@@ -1,0 +1,102 @@
+"""`maxup doctor`: a user's own function, right or wrong, gives lines and sentences."""
+
+import pytest
+
+from maxup.cli.main import main
+
+MINE = """
+import torch
+from torch import nn
+
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 4))
+
+batch = torch.rand(8, 1, 4, 4), torch.arange(8) % 4
+
+def good():
+    return {"model": model(), "batch": batch}
+
+def in_order():
+    return model(), batch, lambda output, y: nn.functional.cross_entropy(output, y, reduction="none")
+
+def scalar():
+    return {"model": model(), "batch": batch, "loss": nn.functional.cross_entropy}
+
+def raises():
+    raise KeyError("my own words")
+
+def leaves():
+    raise SystemExit(3)
+
+def nothing():
+    return None
+
+def misspelt():
+    return {"model": model(), "batch": batch, "perturbatoin": None}
+
+def lacking():
+    return {"model": model()}
+
+def no_module():
+    return {"model": lambda x: x, "batch": batch}
+
+def no_pair():
+    return {"model": model(), "batch": batch[0]}
+
+def uneven():
+    return {"model": model(), "batch": (batch[0], batch[1][:3])}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _mine(tmp_path, monkeypatch):
+    (tmp_path / "my_setup.py").write_text(MINE)
+    (tmp_path / "my_broken.py").write_text("import maxup_has_no_such_friend\n")
+    (tmp_path / "my_typo.py").write_text("def f(:\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+@pytest.mark.parametrize("function", ["my_setup:good", "my_setup:in_order", "my_setup.py:good"])
+def test_a_good_setup_is_well(function, capsys):
+    assert main(["doctor", function]) == 0
+    printed = capsys.readouterr().out
+    assert "Nothing is wrong." in printed
+    assert printed.count("ok  ") >= 8
+
+
+def test_a_scalar_loss_is_wrong(capsys):
+    assert main(["doctor", "my_setup:scalar"]) == 1
+    assert (
+        "wrong      one pass over the batch failed: ValueError: the loss returned shape ()" in capsys.readouterr().out
+    )
+
+
+@pytest.mark.parametrize(
+    ("function", "sentence"),
+    [
+        ("my_setup", "not of the form MODULE:FUNCTION"),
+        ("my_setup:", "not of the form MODULE:FUNCTION"),
+        ("my_nowhere:good", "there is no module my_nowhere"),
+        (
+            "my_broken:good",
+            "importing my_broken failed: ModuleNotFoundError: No module named 'maxup_has_no_such_friend'",
+        ),
+        ("my_typo:f", "importing my_typo failed: SyntaxError"),
+        ("my_setup:godo", "did you mean 'good'"),
+        ("my_setup:raises", "my_setup:raises failed: KeyError: 'my own words'"),
+        ("my_setup:leaves", "my_setup:leaves failed: SystemExit: 3"),
+        ("my_setup:nothing", "returned a NoneType"),
+        ("my_setup:misspelt", "did you mean 'perturbation'"),
+        ("my_setup:lacking", "returned no batch"),
+        ("my_setup:no_module", "not an nn.Module"),
+        ("my_setup:no_pair", "must be the pair (x, y)"),
+        ("my_setup:uneven", "x holds 8 examples"),
+    ],
+)
+def test_a_bad_setup_gives_a_sentence(function, sentence, capsys):
+    assert main(["doctor", function]) == 1
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert len(said.splitlines()) == 1

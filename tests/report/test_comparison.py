@@ -1,0 +1,59 @@
+"""Statistics against scipy's own paired test."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from maxup.report.comparison import METRICS, interval, plot, summary, text
+
+
+def fake(seeds=5, rows=("m = 1", "m = 4", "m = 1, time of m = 4")):
+    rng = np.random.default_rng(0)
+    return {row: [{m: float(rng.normal(50, 3)) for m in METRICS} | {"seed": s} for s in range(seeds)] for row in rows}
+
+
+def result(runs):
+    return {
+        "seeds": list(range(len(runs["m = 1"]))), "summary": summary(runs), "runs": runs,
+        "attack": {"radius": 0.5, "p": 2, "steps": 10},
+        "equal_time": {"m = 1, time of m = 4": {"ratio": 2.0, "epochs": 120}},
+    }  # fmt: skip
+
+
+def test_interval_is_that_of_a_paired_t_test():
+    runs = fake()
+    table = summary(runs)
+    for metric in METRICS:
+        a, b = (np.array([run[metric] for run in runs[row]]) for row in ("m = 4", "m = 1"))
+        low, high = stats.ttest_rel(a, b).confidence_interval(0.95)
+        row = table[metric]["m = 4"]
+        assert (row["low"], row["high"]) == pytest.approx((low, high))
+        assert row["difference"] == pytest.approx((a - b).mean())
+        assert table[metric]["m = 1"] == pytest.approx({"mean": b.mean(), "std": b.std(ddof=1)})
+
+
+def test_interval_of_equal_differences_is_a_point():
+    assert interval([0.5, 0.5, 0.5]) == (0.5, 0.5)
+
+
+def test_interval_covers_the_truth_as_often_as_it_says():
+    rng = np.random.default_rng(1)
+    covered = [low <= 0 <= high for low, high in (interval(rng.normal(size=4)) for _ in range(1000))]
+    assert 0.93 < np.mean(covered) < 0.97
+
+
+def test_a_metric_some_run_lacks_is_left_out():
+    runs = fake()
+    del runs["m = 4"][2]["worst"]
+    assert "worst" not in summary(runs)
+
+
+def test_text_says_every_row_and_ratio():
+    printed = text(result(fake()))
+    for word in ("m = 4", "95 % interval", "radius 0.5, 10 steps", "120 epochs", "2.00 times"):
+        assert word in printed
+
+
+def test_plot_writes_a_picture(tmp_path):
+    plot(result(fake()), tmp_path / "a.png", "tiny")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
