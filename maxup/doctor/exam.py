@@ -20,7 +20,7 @@ from maxup.doctor.traces import changed, snapshot
 from maxup.objectives.maxup import MaxUp
 from maxup.perturb.attach import clear
 from maxup.perturb.noise import Gaussian
-from maxup.side_effects import _drop_probability, untraced
+from maxup.side_effects import drop_probability, untraced
 
 M = 4
 ROUNDS = 5
@@ -197,7 +197,7 @@ def _layers(case: Case) -> Iterator[Finding]:
         yield Finding("attention", text)
     elif layers:
         yield Finding("ok", f"BatchNorm layers, {len(layers)}, all with fixed statistics")
-    dropping = [layer for layer in case.model.modules() if layer.training and _drop_probability(layer) > 0]
+    dropping = [layer for layer in case.model.modules() if layer.training and drop_probability(layer) > 0]
     if dropping:
         text = f"dropout layers, {len(dropping)}: all copies and the training pass share their masks; draw no random "
         yield Finding("attention", text + "numbers between select and your forward pass")
