@@ -6,7 +6,6 @@ optimiser, the schedule, checkpoints, and what is told to the user.
 
 import copy
 import json
-import random
 import shutil
 import signal
 import time
@@ -17,7 +16,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
@@ -29,6 +27,7 @@ from maxup.engine.capture import Captured, reason_against
 from maxup.engine.environment import environment
 from maxup.engine.log import Metrics, Progress
 from maxup.engine.optim import create_optimizer, learning_rate, set_learning_rate
+from maxup.engine.streams import random_streams, restore_streams
 from maxup.recipes.schema import Recipe
 from maxup.tasks.vision import Vision
 
@@ -270,15 +269,11 @@ class _Run:
 
     def _rank_state(self) -> dict[str, Any]:
         """What is different in every process: the random streams and the running loss."""
-        kind, keys, *rest = numpy.random.get_state(legacy=True)
         return {
             "objective": self.task.objective.state_dict(),
             "augment": self.task.generator.get_state(),
             "loss": self.loss.cpu(),
-            "torch": torch.get_rng_state(),
-            "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
-            "python": random.getstate(),
-            "numpy": [kind, torch.tensor(list(map(int, keys))), *rest],
+            "streams": random_streams(),
         }
 
     def _resume(self) -> None:
@@ -325,12 +320,7 @@ class _Run:
         self.loss.copy_(mine["loss"])
         self.task.objective.load_state_dict(mine["objective"])
         self.task.generator.set_state(mine["augment"])
-        torch.set_rng_state(mine["torch"])
-        if mine["cuda"] is not None and torch.cuda.is_available():
-            torch.cuda.set_rng_state(mine["cuda"])
-        random.setstate(mine["python"])
-        kind, keys, *rest = mine["numpy"]
-        numpy.random.set_state((kind, keys.numpy().astype("uint32"), *rest))
+        restore_streams(mine["streams"])
 
     def _start_trackers(self) -> None:
         """Begin tracking; TensorBoard is written anew from metrics.jsonl, so that no step appears twice."""
