@@ -90,7 +90,9 @@ def untouched(batch: Batch, who: str) -> Iterator[None]:
 
 def _streams() -> tuple[Any, ...]:
     numpy = sys.modules.get("numpy")
-    legacy = numpy.random.get_state()[1].tobytes() if numpy else b""
+    legacy = (
+        [str(part) if i != 1 else part.tobytes() for i, part in enumerate(numpy.random.get_state())] if numpy else []
+    )
     return torch.get_rng_state().numpy().tobytes(), random.getstate(), legacy
 
 

@@ -30,7 +30,10 @@ class FeatureNoise(Attached):
     """
 
     def __init__(self, sigma: float, *, layer: str) -> None:
-        self.sigma, self.layer = nonnegative("FeatureNoise", "sigma", sigma), layer
+        self.sigma, self.layer = (
+            nonnegative("FeatureNoise", "sigma", sigma),
+            str(layer),
+        )  # YAML may read "1" as a number
 
     def attach(self, model: nn.Module) -> nn.Module:
         self.slot = attach_to(find_layer(model, self.layer, "FeatureNoise"), partial(add_noise, sigma=self.sigma))
