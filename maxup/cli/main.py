@@ -8,6 +8,7 @@ VERBS = {
     "cp": "copy a recipe to change it",
     "train": "train a recipe; the same command goes on where it stopped",
     "eval": "evaluate a run's checkpoint",
+    "reproduce": "train the recipes of a table of the paper with several seeds",
     "report": "show our results beside the paper's",
     "data": "show which data sets are found where",
 }
