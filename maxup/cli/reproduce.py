@@ -45,8 +45,7 @@ def main(argv: Sequence[str]) -> int:
     print(f"{len(jobs)} trainings, {states.count('done')} done before, {len(todo)} to do", flush=True)
     failures = []
     if todo:
-        from maxup.engine.environment import visible_devices
-        from maxup.engine.queue import Task, run_queue
+        from maxup.engine.queue import Task, run_queue, visible_devices
 
         tasks = []
         for job in todo:

@@ -29,13 +29,6 @@ def environment() -> dict[str, Any]:
     }
 
 
-def visible_devices() -> list[str | None]:
-    """What CUDA_VISIBLE_DEVICES must be for a process to have one of the visible GPUs to itself; [None] without one."""
-    count = torch.cuda.device_count()
-    named = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    return [*(named.split(",") if named else map(str, range(count)))][:count] or [None]
-
-
 def _commit() -> str | None:
     """The commit of the source tree, with "+" where files other than results differ from it.
 

@@ -112,6 +112,17 @@ def run_queue(
     return tally.failures
 
 
+def visible_devices() -> list[str | None]:
+    """What CUDA_VISIBLE_DEVICES must be for a process to have one of the visible GPUs to itself; [None] without one."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named == "":
+        return [None]
+    import torch
+
+    count = torch.cuda.device_count()
+    return [*(named.split(",") if named else map(str, range(count)))][:count] or [None]
+
+
 def last_lines(log: Path, start: int = 0, count: int = 5) -> list[str]:
     """The last lines that are not empty, of those behind `start`."""
     try:

@@ -24,7 +24,7 @@ def start(folder, *, rate="0.1", table=TABLE):
     (folder / "small.yaml").write_text(SMALL.format("") + f"optim: {{lr: {rate}}}\n")
     (folder / "small-maxup.yaml").write_text(SMALL.format("-maxup"))
     command = [sys.executable, "-m", "maxup", "reproduce", "table.yaml", "--seeds", "1", "--budget", "0.75"]
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     return subprocess.Popen(
         [*command, "--trackers", "none"],
         cwd=folder,

@@ -3,7 +3,7 @@ import subprocess
 
 import torch
 
-from maxup.engine.environment import environment, visible_devices
+from maxup.engine.environment import environment
 
 
 def test_what_is_written_beside_a_result():
@@ -25,12 +25,3 @@ def test_outside_a_checkout_the_commit_can_be_told(monkeypatch):
     assert environment()["commit"] is None
     monkeypatch.setenv("MAXUP_COMMIT", "abc")
     assert environment()["commit"] == "abc"
-
-
-def test_every_visible_gpu_has_a_name_to_be_had_alone_by(monkeypatch):
-    for count, named, expected in ((0, None, [None]), (2, None, ["0", "1"]), (2, "4,6", ["4", "6"]), (0, "", [None])):
-        monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        if named is not None:
-            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
-        assert visible_devices() == expected

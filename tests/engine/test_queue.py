@@ -9,8 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
-from maxup.engine.queue import LOG, Task, last_lines, run_queue
+from maxup.engine.queue import LOG, Task, last_lines, run_queue, visible_devices
 
 ROOT = Path(__file__).parents[2]
 QUEUE = """
@@ -158,3 +159,12 @@ except Interrupted as error:
     assert "Traceback" not in err
     assert (tmp_path / "asked").read_text() == "1"
     assert not Path(tmp_path / "b").exists(), out
+
+
+def test_every_visible_gpu_has_a_name_to_be_had_alone_by(monkeypatch):
+    for count, named, expected in ((0, None, [None]), (2, None, ["0", "1"]), (2, "4,6", ["4", "6"]), (0, "", [None])):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if named is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+        assert visible_devices() == expected
