@@ -95,9 +95,11 @@ def _section(comparison: Comparison, plots: Iterable[Plot]) -> str:
     caption = f"{table.caption}. {f'{what}, {unit}' if what else unit.capitalize()}.{runs}"
     parts = [
         f'<section id="{escape(comparison.name)}">',
+        '<div class="whole">',
         f"<h2>{escape(_heading(comparison))}</h2>",
         f'<p class="caption">{escape(caption)}</p>',
         _table(comparison.name, out.headings, out.rows, [(line.key, line.row.maxup) for line in comparison.lines]),
+        "</div>",
     ]
     if out.notes:
         items = (f'<li id="{escape(comparison.name)}-{i}">{escape(note)}</li>' for i, note in enumerate(out.notes, 1))
