@@ -90,10 +90,8 @@ def untouched(batch: Batch, who: str) -> Iterator[None]:
 
 def _streams() -> tuple[Any, ...]:
     numpy = sys.modules.get("numpy")
-    legacy = (
-        [str(part) if i != 1 else part.tobytes() for i, part in enumerate(numpy.random.get_state())] if numpy else []
-    )
-    return torch.get_rng_state().numpy().tobytes(), random.getstate(), legacy
+    kind, keys, *rest = numpy.random.get_state() if numpy else (None, b"")
+    return bytes(torch.get_rng_state().numpy()), random.getstate(), kind, bytes(keys), rest
 
 
 def remember_random(devices: Iterable[torch.device]) -> Callable[[], None]:

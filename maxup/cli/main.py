@@ -11,13 +11,15 @@ VERBS = {
     "eval": "evaluate a run's checkpoint",
     "export": "write a run's model to share it",
     "doctor": "examine your own model and batch",
+    "reproduce": "train the recipes of a table of the paper with several seeds",
+    "report": "show our results beside the paper's",
     "data": "show which data sets are found where",
 }
 HELP = f"""usage: maxup VERB ...
 
 Train on the worst of m random copies of every example.
 
-{chr(10).join(f"  {verb:<8} {what}" for verb, what in VERBS.items())}
+{chr(10).join(f"  {verb:<10} {what}" for verb, what in VERBS.items())}
 
   maxup ls digits                                     what there is
   maxup train digits/mlp-gaussian-maxup --maxup.m 8   train, with a setting changed

@@ -1,0 +1,49 @@
+"""`maxup report [TABLE]`: ours beside the paper's, on the terminal, as plots and as one HTML page."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+EXAMPLES = """examples:
+  maxup report                   every table of the paper, and recipes of our own that have results
+  maxup report table-cifar10     one table
+  maxup report mytable.yaml      the recipes of a file such as  recipes: [digits/mlp-gaussian, mine.yaml]
+"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Report."""
+    parser = argparse.ArgumentParser(
+        "maxup report",
+        description="Show our results beside the paper's: tables here, plots and a self-contained page in a folder.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "table", nargs="?", help="a table of the paper, or a YAML file that lists recipes (default: all)"
+    )
+    parser.add_argument(
+        "--results", type=Path, default=Path("results/runs"), metavar="DIR", help="result files (default: results/runs)"
+    )
+    parser.add_argument(
+        "--runs",
+        type=Path,
+        default=Path("runs"),
+        metavar="DIR",
+        help="folders of runs, which have the learning curves (default: runs)",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("out/report"),
+        metavar="DIR",
+        help="where report.html and the plots go (default: out/report)",
+    )
+    args = parser.parse_args(argv)
+    from maxup.report.report import report
+
+    written, notes = report(args.table, results=args.results, runs=args.runs, out=args.out)
+    for note in notes:
+        print(note)
+    print(written)
+    return 0

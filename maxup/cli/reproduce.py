@@ -1,0 +1,76 @@
+"""`maxup reproduce TABLE`: train the recipes of a table with several seeds; killed, the same command goes on."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+EXAMPLES = """examples:
+  maxup reproduce table-cifar10                            5 seeds of every recipe, as the paper
+  maxup reproduce table-cifar10 --seeds 3 --budget 0.3     with 0.3 of the epochs; a column of its own in the report
+  maxup reproduce mytable.yaml --dry_run                   the recipes of a file such as  recipes: [digits/mlp-gaussian]
+What is done is skipped, so the same command goes on after an interruption. maxup report TABLE shows the results.
+"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Train a table."""
+    parser = argparse.ArgumentParser(
+        "maxup reproduce",
+        description="Train the recipes of a table, each with several seeds, one at a time on every visible GPU.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    option = partial(parser.add_argument, metavar="DIR", type=Path)
+    parser.add_argument("table", help="a table of the paper, or a YAML file that lists recipes")
+    parser.add_argument("--seeds", type=_seeds, default=5, metavar="N", help="seeds 0 to N - 1 (default: 5)")
+    parser.add_argument("--budget", type=_budget, default=1.0, metavar="F", help="part of the epochs (default: 1)")
+    option("--out", default=Path("runs"), help="where runs go (default: runs)")
+    option("--results", default=Path("results/runs"), help="where results go (default: results/runs)")
+    parser.add_argument("--trackers", default="tensorboard", help="as of maxup train (default: tensorboard)")
+    parser.add_argument("--dry_run", action="store_true", help="print the queue, and stop")
+    args = parser.parse_args(argv)
+    from maxup.report.jobs import describe, jobs_of, keep, state
+    from maxup.report.own import find_table
+
+    jobs, missing = jobs_of(find_table(args.table), args.seeds, args.budget)
+    states = [state(job, args.results) for job in jobs]
+    if args.dry_run:
+        print("\n".join(describe(jobs, states, missing)))
+        return 0
+    print("\n".join(describe([], [], missing)), end="\n" if missing else "")
+    refused = [s for s in states if s not in ("done", "to do")]
+    todo = [job for job, s in zip(jobs, states, strict=True) if s == "to do"]
+    print(f"{len(jobs)} trainings, {states.count('done')} done before, {len(todo)} to do", flush=True)
+    failures = []
+    if todo:
+        from maxup.engine.queue import Task, run_queue, visible_devices
+
+        tasks = []
+        for job in todo:
+            folder = args.out / job.name
+            command = [sys.executable, "-m", "maxup", "train", *job.arguments]
+            command += ["--out", str(folder), "--trackers", args.trackers]
+            tasks.append(Task(job.name, command, folder, partial(keep, job, folder, args.results)))
+        failures = run_queue(tasks, visible_devices(), say=partial(print, flush=True))
+    for sentence in refused:
+        print(sentence, file=sys.stderr)
+    for failure in failures:
+        print(f"{failure.name} {failure.why}", *failure.last_lines, sep="\n    ", file=sys.stderr)
+    return 1 if failures or refused else 0
+
+
+def _seeds(text: str) -> int:
+    if text.isdecimal() and 1 <= int(text) <= 10_000:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"must be a whole number from 1 to 10000, but is {text!r}")
+
+
+def _budget(text: str) -> float:
+    try:
+        if 0 < float(text) <= 1:
+            return float(text)
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"must be a number above 0 and at most 1, but is {text!r}")

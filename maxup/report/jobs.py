@@ -1,0 +1,109 @@
+"""What a table asks for: one training for each of its recipes and seeds, and whether its result is there."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from maxup.engine import durable
+from maxup.recipes.load import list_recipes, parse_recipe
+from maxup.recipes.schema import Recipe
+from maxup.report.paper import Table
+from maxup.report.results import difference, file_name, read_run, scaled, short_name
+
+
+@dataclass(frozen=True)
+class Job:
+    """A recipe with a seed."""
+
+    recipe: str
+    """Its name or file."""
+    seed: int
+    epochs: int
+    budget: float = 1.0
+    m: int | None = None
+    """Where it is not the recipe's own."""
+
+    @property
+    def name(self) -> str:
+        """As its result and its folder are called."""
+        return f"{short_name(self.recipe)}/{file_name(self.seed, m=self.m, budget=self.budget)}"
+
+    @property
+    def arguments(self) -> list[str]:
+        """For `maxup train`."""
+        return [self.recipe, *self.overrides]
+
+    @property
+    def overrides(self) -> list[str]:
+        """What it changes in the recipe."""
+        copies = [] if self.m is None else ["--maxup.m", str(self.m)]
+        return ["--seed", str(self.seed), "--epochs", str(self.epochs), *copies]
+
+    def resolved(self) -> Recipe:
+        """The recipe as it is trained."""
+        return parse_recipe(self.recipe, self.overrides)
+
+
+def jobs_of(table: Table, seeds: int, budget: float = 1.0) -> tuple[list[Job], list[str]]:
+    """The jobs of a table, all recipes with the first seed first; and the recipes that are not there yet.
+
+    Example:
+        >>> from maxup.report.own import table_of
+        >>> jobs, missing = jobs_of(table_of([("digits/mlp-gaussian", None), ("a/b", None)], ""), 2, 0.5)
+        >>> [job.name for job in jobs], missing
+        (['digits/mlp-gaussian/seed-0-budget-0.5', 'digits/mlp-gaussian/seed-1-budget-0.5'], ['a/b'])
+    """
+    known, found, missing = list_recipes(), [], []
+    for row in table.rows.values():
+        if row.recipe is None:
+            continue
+        if row.recipe not in known and not row.recipe.endswith((".yaml", ".yml")):
+            missing.append(row.recipe)
+            continue
+        recipe = parse_recipe(row.recipe, [])
+        other = recipe.objective != "standard" and row.m not in (None, recipe.maxup.m)
+        epochs = scaled(recipe.epochs, budget)
+        found.append((row.recipe, epochs, 1.0 if epochs == recipe.epochs else budget, row.m if other else None))
+    chosen, seeds_in_turn = dict.fromkeys(found), range(seeds)  # two rows may share a recipe
+    jobs = [Job(recipe, seed, epochs, b, m) for seed in seeds_in_turn for recipe, epochs, b, m in chosen]
+    return jobs, list(dict.fromkeys(missing))
+
+
+def state(job: Job, results: Path) -> str:
+    """What is known of a job's result: "to do", "done", or why a file that stands there is not it."""
+    path = results / f"{job.name}.json"
+    if not path.exists():
+        return "to do"
+    try:
+        changed = difference(read_run(path)["recipe"], job.resolved())
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        return f"{path} cannot be used ({durable.reason(error)}): remove it to train again"
+    if changed:
+        return f"{path} is of another version of the recipe (different: {', '.join(changed)}): remove it to train again"
+    return "done"
+
+
+def keep(job: Job, folder: Path, results: Path) -> bool:
+    """Make a finished run's run.json the job's result, whole or not at all; whether the job is done."""
+    path = results / f"{job.name}.json"
+    if path.exists():
+        return state(job, results) == "done"
+    try:
+        if difference(read_run(folder / "run.json")["recipe"], job.resolved()):
+            return False
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    durable.sweep(path.parent)
+    new = durable.temporary(path)
+    durable.write(new, durable.read(folder / "run.json"))
+    new.replace(path)
+    durable.sync(path.parent)
+    return True
+
+
+def describe(jobs: Sequence[Job], states: Sequence[str], missing: Sequence[str]) -> list[str]:
+    """A line for every job, and for every recipe that is not there yet."""
+    width = max((len(job.name) for job in jobs), default=0)
+    lines = [f"{job.name:<{width}}  {job.epochs:>4} epochs  {s}" for job, s in zip(jobs, states, strict=True)]
+    return lines + [f"{recipe}: no recipe yet" for recipe in missing]

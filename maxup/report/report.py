@@ -1,0 +1,39 @@
+"""From result files to tables, plots and the page."""
+
+from pathlib import Path
+
+from maxup.report.own import find_table, other_results
+from maxup.report.page import page
+from maxup.report.paper import load_paper
+from maxup.report.plots import plots
+from maxup.report.results import load_results, short_name
+from maxup.report.tables import compare, show
+
+
+def report(name: str | None, *, results: Path, runs: Path, out: Path) -> tuple[Path, list[str]]:
+    """Print one table or all, and write plots and page.
+
+    Args:
+        name: A table of the paper or a file that lists recipes; None is all.
+        results: Folder of result files.
+        runs: Folder of runs.
+        out: Where plots and page go.
+
+    Returns:
+        The page, and a sentence for each file that is left out.
+    """
+    tables = load_paper() if name is None else {Path(name).stem: find_table(name)}
+    recipes = {short_name(r): r for table in tables.values() for row in table.rows.values() if (r := row.recipe)}
+    found, notes = load_results(results, runs, recipes)
+    if name is None and (others := other_results(found, tables.values())):
+        tables["others"] = others
+    else:
+        found = [result for result in found if result.recipe in recipes]
+    comparisons = [compare(key, table, found) for key, table in tables.items()]
+    drawn = {comparison.name: plots(comparison, found) for comparison in comparisons}
+    out.mkdir(parents=True, exist_ok=True)
+    for plot in (plot for several in drawn.values() for plot in several):
+        plot.save(out)
+    (out / "report.html").write_text(page(comparisons, drawn, found, notes), encoding="utf-8")
+    show(comparisons)
+    return out / "report.html", notes

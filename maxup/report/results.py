@@ -1,0 +1,179 @@
+"""Ours: the results of finished runs, one small JSON each, and which recipe, seed, m and budget each one is of.
+
+    results/runs/<recipe>/seed-0.json                    the recipe as it is
+    results/runs/<recipe>/seed-0-m-10-budget-0.3.json    with m = 10 instead of its own, for 0.3 of its epochs
+
+A run's own folder, <runs>/<recipe>/seed-0/run.json, holds the same.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from maxup.engine import durable
+from maxup.recipes.load import RecipeError, list_recipes, parse_recipe
+from maxup.recipes.schema import Recipe
+
+NAME = re.compile(r"seed-(\d+)(?:-m-(\d+))?(?:-budget-([\d.e-]+))?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run."""
+
+    recipe: str
+    """The recipe's name."""
+    seed: int
+    m: int
+    """Copies of every example; 1 for the standard objective."""
+    own_m: bool
+    """Whether m is the recipe's own."""
+    budget: float
+    """Its epochs in those of the recipe."""
+    last: dict[str, float]
+    """What was measured after the last epoch."""
+    seconds: float
+    environment: dict[str, Any]
+    curve: Path | None = None
+    """Its metrics.jsonl, where the run's folder is there."""
+
+
+def file_name(seed: int, *, m: int | None = None, budget: float = 1.0) -> str:
+    """The name of a result without its ending; `m` only where it is not the recipe's own.
+
+    Example:
+        >>> file_name(0), file_name(3, m=10, budget=0.3)
+        ('seed-0', 'seed-3-m-10-budget-0.3')
+    """
+    return f"seed-{seed}" + (f"-m-{m}" if m is not None else "") + (f"-budget-{budget:g}" if budget != 1 else "")
+
+
+def short_name(recipe: str) -> str:
+    """What results call a recipe: its name, or that of its file.
+
+    Example:
+        >>> short_name("digits/mlp-gaussian"), short_name("some/where/mine.yaml")
+        ('digits/mlp-gaussian', 'mine')
+    """
+    return Path(recipe).stem if recipe.endswith((".yaml", ".yml")) else recipe
+
+
+def load_results(results: Path, runs: Path, recipes: dict[str, str] | None = None) -> tuple[list[Result], list[str]]:
+    """The results under two folders, and a sentence for each file that is left out.
+
+    Args:
+        results: Folder of result files.
+        runs: Folder of runs; a run that also has a result file gives only its curve.
+        recipes: Recipes in files of their own, by name.
+    """
+    found: dict[tuple[str, int, int, float], Result] = {}
+    notes = []
+    for name, path, stem in (*_result_files(results), *_run_files(runs)):
+        try:
+            result = _result(name, path, stem, (recipes or {}).get(name, name))
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:  # the file may be anything
+            notes.append(f"{path} is left out: {durable.reason(error)}")
+            continue
+        key = (result.recipe, result.seed, result.m, result.budget)
+        old = found.get(key)
+        if old is None:
+            found[key] = result
+        elif old.curve is None and result.curve is not None and old.last == result.last:
+            found[key] = Result(**{**vars(old), "curve": result.curve})
+    return [found[key] for key in sorted(found)], notes
+
+
+def read_run(path: Path) -> dict[str, Any]:
+    """A run.json or result file, checked to be one."""
+    match durable.parse(path.name, durable.read(path)):
+        case {
+            "recipe": dict(),
+            "seed": int(),
+            "last": dict(),
+            "seconds": int() | float(),
+            "environment": dict(),
+        } as run:
+            return dict(run)
+    raise ValueError("it is not the result of a run")
+
+
+def difference(said: dict[str, Any], recipe: Recipe) -> list[str]:
+    """Where a run's record of its recipe and a recipe differ, as dotted keys; where the data lie does not matter.
+
+    Example:
+        >>> difference({"epochs": 3, "optim": {"lr": 0.2}}, Recipe(epochs=4))
+        ['optim.lr', 'epochs']
+    """
+    mine, theirs = _flat(json.loads(json.dumps(asdict(recipe)))), _flat(said)
+    default = _flat(asdict(Recipe()))  # of what the run did not know yet
+    return [key for key in mine if key != "data.root" and theirs.get(key, default.get(key)) != mine[key]]
+
+
+def _result(name: str, path: Path, stem: str, recipe: str) -> Result:
+    run = read_run(path)
+    said = run["recipe"]
+    m = int(said.get("maxup", {}).get("m", 4)) if said.get("objective", "standard") != "standard" else 1
+    match = NAME.fullmatch(stem)
+    named = float(match[3]) if match and match[3] else 1.0
+    known = known_recipe(recipe)
+    if known is None:
+        own_m, budget = not (match and match[2]), named
+    else:
+        changed = [key for key in difference(said, known) if key not in ("seed", "epochs", "maxup.m")]
+        if changed:
+            raise ValueError(f"the recipe {name} says otherwise now ({', '.join(changed)})")
+        epochs = int(said.get("epochs", known.epochs))
+        own_m = known.objective == "standard" or m == known.maxup.m
+        budget = epochs / known.epochs
+        budget = named if budget != 1 and epochs == scaled(known.epochs, named) else float(f"{budget:.3g}")
+    curve = path.parent / "metrics.jsonl" if path.name == "run.json" else None
+    last = {k: float(v) for k, v in run["last"].items() if isinstance(v, int | float)}
+    return Result(name, run["seed"], m, own_m, budget, last, float(run["seconds"]), run["environment"], curve)
+
+
+def scaled(epochs: int, budget: float) -> int:
+    """The epochs of a budget: at least one.
+
+    Example:
+        >>> scaled(200, 0.3), scaled(5, 0.01)
+        (60, 1)
+    """
+    return max(1, round(epochs * budget))
+
+
+@cache
+def known_recipe(name: str) -> Recipe | None:
+    """The recipe of that name, or None where there is none yet."""
+    if name not in list_recipes() and not name.endswith((".yaml", ".yml")):
+        return None
+    try:
+        return parse_recipe(name, [])
+    except RecipeError:
+        return None
+
+
+def _result_files(root: Path) -> Iterator[tuple[str, Path, str]]:
+    for path in sorted(root.rglob("seed-*.json")):
+        yield _below(path.parent, root), path, path.stem
+
+
+def _run_files(root: Path) -> Iterator[tuple[str, Path, str]]:
+    for path in sorted(root.rglob("run.json")):
+        folder = path.parent
+        yield _below(folder.parent if NAME.fullmatch(folder.name) else folder, root), path, folder.name
+
+
+def _below(folder: Path, root: Path) -> str:
+    return folder.relative_to(root).as_posix()
+
+
+def _flat(said: dict[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in said.items():
+        inner = isinstance(value, dict) and key in ("data", "model", "maxup", "adversarial", "optim")
+        flat |= {f"{key}.{k}": v for k, v in value.items()} if inner else {key: value}
+    return flat

@@ -1,0 +1,38 @@
+"""`maxup report`: wrong calls give one sentence, and torch is not imported."""
+
+import subprocess
+import sys
+
+import pytest
+
+from maxup.cli.main import main
+
+
+def test_help_has_examples(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["report", "--help"])
+    assert caught.value.code == 0
+    assert "maxup report table-cifar10" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("table", ["table-x", "nowhere.yaml", "", "/"])
+def test_an_unknown_table_gives_one_sentence(table, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", table]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("maxup report: ")
+    assert err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_written_gives_one_sentence(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(["report", "table-wt2", "--out", str(tmp_path / "file")]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_it_never_imports_torch(tmp_path):
+    code = (
+        "import sys; from maxup.cli.main import main; main(['report', 'table-wt2']); assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True)

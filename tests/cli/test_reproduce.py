@@ -1,0 +1,177 @@
+"""`maxup reproduce`: a real queue of real trainings, killed for real, ends as one that was never interrupted."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from maxup.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+TABLE = "recipes: [small.yaml, small-maxup.yaml]\n"
+SMALL = "base: digits/mlp-gaussian{}\ndata: {{train_size: 200}}\nmodel: {{args: {{hidden: [32]}}}}\nepochs: 16\n"
+
+
+def start(folder, *, rate="0.1", table=TABLE):
+    (folder / "table.yaml").write_text(table)
+    (folder / "small.yaml").write_text(SMALL.format("") + f"optim: {{lr: {rate}}}\n")
+    (folder / "small-maxup.yaml").write_text(SMALL.format("-maxup"))
+    command = [sys.executable, "-m", "maxup", "reproduce", "table.yaml", "--seeds", "1", "--budget", "0.75"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.Popen(
+        [*command, "--trackers", "none"],
+        cwd=folder,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def finish(process):
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, out
+    assert "Traceback" not in out
+    return out
+
+
+def results(folder):
+    """The results without times."""
+    found = {}
+    for path in sorted((folder / "results" / "runs").rglob("*.json")):
+        found[path.relative_to(folder).as_posix()] = json.loads(path.read_text()) | {
+            "seconds": None,
+            "environment": None,
+        }
+    return found
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    begun = time.monotonic()
+    finish(start(folder))
+    seconds = time.monotonic() - begun
+    found = results(folder)
+    assert sorted(found) == [
+        "results/runs/small-maxup/seed-0-budget-0.75.json", "results/runs/small/seed-0-budget-0.75.json",
+    ]  # fmt: skip
+    assert all(run["recipe"]["epochs"] == run["last"]["epoch"] == 12 for run in found.values())
+    return folder, found, seconds
+
+
+def children(pid):
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def kill(process, with_children):
+    """The queue, or the queue and its trainings at once."""
+    with suppress(OSError):
+        for pid in children(process.pid) if with_children else []:
+            os.kill(pid, signal.SIGKILL)
+    process.kill()
+    process.communicate()
+
+
+def killed_until_done(folder, whole, kills, seed):
+    _, expected, seconds = whole
+    rng = random.Random(seed)
+    for i in range(kills):
+        process = start(folder)
+        time.sleep(rng.uniform(0.2, 0.7) * seconds)
+        kill(process, with_children=i % 2 == 0)
+    finish(start(folder))
+    assert results(folder) == expected
+    out = finish(start(folder))
+    assert "2 trainings, 2 done before, 0 to do" in out
+
+
+def test_a_killed_queue_ends_as_one_never_interrupted(tmp_path, whole):
+    killed_until_done(tmp_path, whole, kills=2, seed=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10))
+def test_a_killed_queue_ends_as_one_never_interrupted_every_time(tmp_path, whole, seed):
+    killed_until_done(tmp_path, whole, kills=4, seed=seed)
+
+
+def test_interrupted_politely_it_saves(tmp_path):
+    process = start(tmp_path)
+    log = tmp_path / "runs" / "small" / "seed-0-budget-0.75" / "train.log"
+    while not (log.exists() and "epoch 1/" in log.read_text()):
+        time.sleep(0.02)
+        assert process.poll() is None, process.communicate()[0]
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, out
+    assert "the same command goes on from there" in out
+    assert "Traceback" not in out + log.read_text()
+    assert "the same command goes on" in log.read_text() or "1 of 2 done" in out
+
+
+def test_a_failing_job_is_reported_with_its_last_lines(tmp_path):
+    started = start(tmp_path, rate="1.0e+8", table="recipes: [small.yaml]\n")
+    out, _ = started.communicate(timeout=120)
+    assert started.returncode == 1
+    assert "small/seed-0-budget-0.75 failed with exit code 1" in out
+    assert "the loss became" in out
+    assert "Traceback" not in out
+    assert not results(tmp_path)
+
+
+def test_dry_run_prints_the_queue_and_trains_nothing(tmp_path, monkeypatch, capsys, whole):
+    monkeypatch.chdir(whole[0])
+    assert (
+        main(["reproduce", "table.yaml", "--seeds", "2", "--budget", "0.75", "--dry_run", "--out", str(tmp_path)]) == 0
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert [(line.split()[0], line.split("epochs")[1].strip()) for line in lines] == [
+        ("small/seed-0-budget-0.75", "done"), ("small-maxup/seed-0-budget-0.75", "done"),
+        ("small/seed-1-budget-0.75", "to do"), ("small-maxup/seed-1-budget-0.75", "to do"),
+    ]  # fmt: skip
+    assert not list(tmp_path.iterdir())
+
+
+def test_recipes_that_are_not_there_yet_are_no_error(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("maxup.report.jobs.list_recipes", list)
+    assert main(["reproduce", "table-cifar10"]) == 0
+    assert "cifar10/resnet110-cutout-maxup: no recipe yet" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (["table-x"], 1), (["nowhere.yaml"], 1), ([], 2), (["table-ptb", "--seeds", "0"], 2),
+        (["table-ptb", "--seeds", "x"], 2), (["table-ptb", "--budget", "0"], 2), (["table-ptb", "--budget", "nan"], 2),
+        (["table-ptb", "--budget", "1.5"], 2), (["table-ptb", "--wrong"], 2),
+    ],
+)  # fmt: skip
+def test_a_wrong_call_gives_a_sentence(options, code, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    try:
+        found = main(["reproduce", *options])
+    except SystemExit as exit:
+        found = exit.code
+    assert found == code
+    assert "maxup reproduce: " in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_help_has_examples_and_a_dry_run_needs_no_torch(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["reproduce", "--help"])
+    assert "--budget 0.3" in capsys.readouterr().out
+    code = (
+        "import sys; from maxup.cli.main import main; main(['reproduce', 'table-ptb', '--dry_run']); "
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True)

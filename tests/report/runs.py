@@ -1,0 +1,28 @@
+"""Result files for tests, as a run writes them."""
+
+import json
+from dataclasses import asdict
+
+from maxup.recipes.load import parse_recipe
+from maxup.recipes.schema import Recipe
+
+ENVIRONMENT = {"commit": "0" * 40 + "+", "versions": {"torch": "2.13"}, "hardware": "a <b>CPU</b>", "threads": 1}
+
+
+def write_run(root, name, seed, accuracy, *, stem=None, curve=None, known=False, recipe=None, seconds=60.0, **last):
+    """A result file, or the folder of a run if there is a curve."""
+    said = asdict(parse_recipe(name, []) if known else Recipe()) | {"seed": seed}
+    for key, value in (recipe or {}).items():
+        said[key] = said[key] | value if isinstance(value, dict) else value
+    run = {
+        "recipe": said, "seed": seed, "last": {"epoch": 1, "test_accuracy": accuracy, **last}, "best": {}, "steps": 1,
+        "seconds": seconds, "processes": 1,
+        "environment": ENVIRONMENT,
+    }  # fmt: skip
+    stem = stem or f"seed-{seed}"
+    path = root / name / f"{stem}.json" if curve is None else root / name / stem / "run.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(run))
+    if curve is not None:
+        (path.parent / "metrics.jsonl").write_text(curve)
+    return path

@@ -1,0 +1,79 @@
+"""What a table asks for, and which results count as done."""
+
+import json
+from dataclasses import asdict
+
+import pytest
+
+from maxup.report.jobs import Job, jobs_of, keep, state
+from maxup.report.own import table_of
+from maxup.report.paper import load_paper
+from tests.report.runs import write_run
+
+TWIN, MAXUP = "digits/mlp-gaussian", "digits/mlp-gaussian-maxup"
+
+
+def finished(job, folder):
+    folder.mkdir(parents=True)
+    recipe = asdict(job.resolved())
+    run = {"recipe": recipe, "seed": job.seed, "last": {}, "seconds": 1.0, "environment": {}}
+    (folder / "run.json").write_text(json.dumps(run))
+
+
+def test_a_table_makes_a_job_for_each_recipe_m_and_seed():
+    table = table_of([(TWIN, None), (MAXUP, None), (MAXUP, 4), (MAXUP, 10)], "")
+    jobs, missing = jobs_of(table, 2)
+    assert not missing
+    assert [(job.name, job.m) for job in jobs[:3]] == [
+        (f"{TWIN}/seed-0", None), (f"{MAXUP}/seed-0", None), (f"{MAXUP}/seed-0-m-10", 10),
+    ]  # fmt: skip
+    assert [job.seed for job in jobs] == [0, 0, 0, 1, 1, 1]
+    assert jobs[2].arguments == [MAXUP, "--seed", "0", "--epochs", "60", "--maxup.m", "10"]
+    assert jobs[2].resolved().maxup.m == 10
+
+
+@pytest.mark.parametrize(("budget", "epochs"), [(1.0, 60), (0.3, 18), (0.001, 1), (0.999, 60)])
+def test_a_budget_scales_the_epochs(budget, epochs):
+    (job,), _ = jobs_of(table_of([(TWIN, None)], ""), 1, budget)
+    assert job.epochs == epochs
+    assert ("budget" in job.name) == (epochs < 60)
+
+
+def test_recipes_that_are_not_there_yet_are_named():
+    for name, table in load_paper().items():
+        jobs, missing = jobs_of(table, 1)
+        wanted = {row.recipe for row in table.rows.values() if row.recipe}
+        assert {job.recipe for job in jobs} | set(missing) == wanted, name
+
+
+def test_a_finished_run_becomes_a_result_once(tmp_path):
+    job = Job(MAXUP, 0, 60)
+    run, results = tmp_path / "run", tmp_path / "results"
+    assert state(job, results) == "to do"
+    assert not keep(job, run, results)
+    finished(job, run)
+    assert keep(job, run, results)
+    assert state(job, results) == "done"
+    path = results / MAXUP / "seed-0.json"
+    assert path.read_bytes() == (run / "run.json").read_bytes()
+    assert [p.name for p in path.parent.iterdir()] == ["seed-0.json"]
+    before = path.stat().st_mtime_ns
+    assert keep(job, run, results)
+    assert path.stat().st_mtime_ns == before
+
+
+def test_a_run_of_something_else_is_not_kept(tmp_path):
+    finished(Job(MAXUP, 1, 60), tmp_path / "run")
+    for job in (Job(MAXUP, 0, 60), Job(MAXUP, 1, 30, 0.5), Job(MAXUP, 1, 60, m=8), Job(TWIN, 1, 60)):
+        assert not keep(job, tmp_path / "run", tmp_path / "results")
+    (tmp_path / "run" / "run.json").write_text("{")
+    assert not keep(Job(MAXUP, 1, 60), tmp_path / "run", tmp_path / "results")
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_result_of_another_recipe_is_neither_done_nor_overwritten(tmp_path):
+    path = write_run(tmp_path, TWIN, 0, 0.9, known=True, recipe={"batch_size": 7})
+    assert "batch_size" in state(Job(TWIN, 0, 60), tmp_path)
+    path.write_text("{")
+    assert "remove it" in state(Job(TWIN, 0, 60), tmp_path)
+    assert not keep(Job(TWIN, 0, 60), tmp_path, tmp_path)

@@ -1,0 +1,78 @@
+"""Which recipe, seed, m and budget a result is of; and what is left out, with a sentence."""
+
+import json
+
+import pytest
+
+from maxup.recipes.load import parse_recipe
+from maxup.report.results import difference, file_name, load_results
+from tests.report.runs import write_run
+
+TWIN, MAXUP = "digits/mlp-gaussian", "digits/mlp-gaussian-maxup"
+
+
+def test_results_of_a_recipe_we_have(tmp_path):
+    write_run(tmp_path, TWIN, 0, 0.9, known=True)
+    write_run(tmp_path, MAXUP, 0, 0.9, known=True, recipe={"epochs": 18}, stem=file_name(0, budget=0.3))
+    write_run(tmp_path, MAXUP, 1, 0.9, known=True, recipe={"maxup": {"m": 10}}, stem=file_name(1, m=10))
+    write_run(tmp_path, MAXUP, 2, 0.9, known=True, recipe={"epochs": 7})  # the name says nothing of a budget
+    found, notes = load_results(tmp_path, tmp_path / "nowhere")
+    assert not notes
+    seen = [(r.recipe, r.seed, r.m, r.own_m, r.budget) for r in found]
+    assert seen == [
+        (TWIN, 0, 1, True, 1.0), (MAXUP, 0, 4, True, 0.3), (MAXUP, 1, 10, False, 1.0), (MAXUP, 2, 4, True, 0.117),
+    ]  # fmt: skip
+
+
+def test_results_of_a_recipe_we_do_not_have_yet_go_by_their_file_names(tmp_path):
+    write_run(tmp_path, "a/b", 0, 0.9, recipe={"objective": "maxup", "maxup": {"m": 10}}, stem="seed-0-m-10-budget-0.3")
+    write_run(tmp_path, "a/b", 0, 0.9)
+    found, _ = load_results(tmp_path, tmp_path / "nowhere")
+    assert [(r.m, r.own_m, r.budget) for r in found] == [(1, True, 1.0), (10, False, 0.3)]
+
+
+def test_a_run_and_its_result_count_once_and_keep_the_curve(tmp_path):
+    write_run(tmp_path / "results", TWIN, 0, 0.9, known=True)
+    write_run(tmp_path / "runs", TWIN, 0, 0.9, known=True, curve="")
+    write_run(tmp_path / "runs", TWIN, 1, 0.8, known=True, curve="")
+    found, _ = load_results(tmp_path / "results", tmp_path / "runs")
+    assert [(r.seed, r.curve is not None) for r in found] == [(0, True), (1, True)]
+
+
+def test_a_run_of_a_changed_recipe_is_left_out(tmp_path):
+    write_run(tmp_path, TWIN, 0, 0.9, known=True, recipe={"optim": {"lr": 9.0}})
+    write_run(tmp_path, TWIN, 1, 0.9, known=True, recipe={"data": {"root": "/somewhere"}})
+    found, notes = load_results(tmp_path, tmp_path / "nowhere")
+    assert [r.seed for r in found] == [1]
+    assert "seed-0.json is left out" in notes[0]
+    assert "optim.lr" in notes[0]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"recipe": 3}', "[" * 100_000, '{"a": NaN}', "\x00", '{"seed": 0, "seed": 0}']
+)
+def test_a_broken_file_is_left_out_with_a_sentence(tmp_path, text):
+    write_run(tmp_path, TWIN, 0, 0.9, known=True)
+    (tmp_path / TWIN / "seed-1.json").write_text(text)
+    found, notes = load_results(tmp_path, tmp_path / "nowhere")
+    assert [r.seed for r in found] == [0]
+    assert len(notes) == 1
+    assert "\n" not in notes[0]
+
+
+def test_wrong_types_inside_are_left_out_too(tmp_path):
+    path = write_run(tmp_path, TWIN, 0, 0.9)
+    run = json.loads(path.read_text())
+    for i, change in enumerate(({"maxup": 3}, {"epochs": "x"}, {"maxup": {"m": None}, "objective": "maxup"})):
+        (path.parent / f"seed-{i}.json").write_text(json.dumps(run | {"recipe": run["recipe"] | change}))
+    found, notes = load_results(tmp_path, tmp_path / "nowhere")
+    assert not found
+    assert len(notes) == 3
+
+
+def test_a_recipe_does_not_differ_from_itself():
+    from dataclasses import asdict
+
+    recipe = parse_recipe(MAXUP, [])
+    assert difference(json.loads(json.dumps(asdict(recipe))), recipe) == []
+    assert difference(asdict(parse_recipe(MAXUP, ["--model.args.hidden", "[3]"])), recipe) == ["model.args"]

@@ -1,0 +1,127 @@
+"""Ours beside the paper's: the right runs in the right cells."""
+
+import random
+
+import pytest
+from scipy import stats
+
+from maxup.report.own import TableError, find_table, other_results
+from maxup.report.paper import load_paper
+from maxup.report.results import load_results
+from maxup.report.tables import DASH, compare, grid, show, title
+from tests.report.runs import write_run
+
+PAPER = load_paper()
+TWIN, MAXUP = "cifar10/resnet110-cutout", "cifar10/resnet110-cutout-maxup"
+
+
+def loaded(root):
+    return load_results(root, root / "nowhere")[0]
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_without_results_there_are_the_paper_s_numbers_and_dashes(name):
+    comparison = compare(name, PAPER[name], [])
+    out = grid(comparison)
+    assert len(out.rows) == len(PAPER[name].rows) * len(PAPER[name].metrics)
+    for line, row in zip(comparison.lines, out.rows, strict=True):
+        cells = dict(zip(out.headings, map(str, row), strict=True))
+        value = line.row.values.get(line.metric)
+        assert cells["ours"] == DASH
+        assert cells["paper"].startswith(f"{value.mean:.{PAPER[name].digits}f}" if value else DASH)
+    assert str(PAPER[name].number) in title(comparison)
+
+
+def test_corrections_are_marked_and_explained():
+    out = grid(compare("table-imagenet", PAPER["table-imagenet"], []))
+    cell = next(row[1] for row in out.rows if row[0].text == "ProxylessNet-CPU")
+    assert "4.36M" in cell.text
+    assert "7.12M" in out.notes[cell.marks[0] - 1]
+    notes = " ".join(note for name in PAPER for note in grid(compare(name, PAPER[name], [])).notes)
+    for text in ("88.45 %", "Top-1 error", "2.5^{-4}", "ResNet-100", "923k", "The paper calls this row ADV-AWD-LSTM"):
+        assert text in notes
+
+
+def test_ours_is_mean_and_deviation_and_a_paired_interval(tmp_path):
+    rng = random.Random(0)
+    twin, ours = ([rng.gauss(0.95, 0.002) for _ in range(4)] for _ in range(2))
+    for seed in range(4):
+        write_run(tmp_path, TWIN, seed, twin[seed])
+        write_run(tmp_path, MAXUP, seed, ours[seed], recipe={"objective": "maxup"})
+    write_run(tmp_path, MAXUP, 9, 0.5, recipe={"objective": "maxup"}, stem="seed-9-budget-0.3")
+    comparison = compare("table-cifar10", PAPER["table-cifar10"], loaded(tmp_path))
+    line = next(line for line in comparison.lines if line.key == "resnet110-cutout-maxup")
+    percent = [100 * v for v in ours]
+    assert line.ours[1.0].mean == pytest.approx(stats.tmean(percent))
+    assert line.ours[1.0].std == pytest.approx(stats.tstd(percent))
+    expected = stats.ttest_rel(percent, [100 * v for v in twin]).confidence_interval(0.95)
+    assert (line.differences[1.0].low, line.differences[1.0].high) == pytest.approx(tuple(expected))
+    assert comparison.budgets == [1.0, 0.3]
+    assert line.ours[0.3].mean == pytest.approx(50.0)
+    assert 0.3 not in line.differences  # its twin was not run at that budget
+    out = grid(comparison)
+    assert out.headings[-4:] == ["ours", "difference", "budget 0.3", "difference"]
+    assert out.rows[1][-2].text == "50.00 (n = 1)"
+
+
+def test_the_ablation_s_rows_share_a_recipe_and_differ_in_m(tmp_path):
+    name = "cifar100/resnet110-cutout-maxup"
+    for m, accuracy in ((4, 0.75), (10, 0.76), (20, 0.74)):
+        recipe = {"objective": "maxup", "maxup": {"m": m}}
+        write_run(tmp_path, name, 0, accuracy, recipe=recipe, stem="seed-0" if m == 4 else f"seed-0-m-{m}")
+    found = loaded(tmp_path)
+    ablation = {line.key: line for line in compare("table-ablation", PAPER["table-ablation"], found).lines}
+    assert [ablation[f"resnet110-m{m}"].ours[1.0].mean for m in (4, 10, 20)] == pytest.approx([75, 76, 74])
+    cifar100 = {line.key: line for line in compare("table-cifar100", PAPER["table-cifar100"], found).lines}
+    assert cifar100["resnet110-cutout-maxup"].ours[1.0].mean == pytest.approx(75)
+
+
+def test_perplexities_are_taken_as_they_are(tmp_path):
+    write_run(tmp_path, "ptb/awd_lstm-embedding_dropout", 0, 0, test_perplexity=56.0, test_dynamic_perplexity=51.0)
+    lines = {(v.key, v.metric): v for v in compare("table-ptb", PAPER["table-ptb"], loaded(tmp_path)).lines}
+    assert lines["awd_lstm", "test"].ours[1.0].mean == 56.0
+    assert lines["awd_lstm-dynamic", "test"].ours[1.0].mean == 51.0
+    assert not lines["awd_lstm", "valid"].ours
+
+
+def test_a_table_of_one_s_own(tmp_path):
+    (tmp_path / "mine.yaml").write_text("base: digits/mlp-gaussian\nepochs: 2\n")
+    path = tmp_path / "table.yaml"
+    path.write_text("recipes: [digits/mlp-gaussian, digits/mlp-gaussian-maxup, mine.yaml]\n")
+    rows = find_table(str(path)).rows
+    assert list(rows) == ["digits/mlp-gaussian", "digits/mlp-gaussian-maxup", "mine"]
+    assert rows["digits/mlp-gaussian-maxup"].baseline == "digits/mlp-gaussian"
+    assert [row.m for row in rows.values()] == [1, 4, 1]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "recipes: []", "recipes: 3", "recipes: [a/b]", "recipes: [3]", "other: 1", "{", "- x", "\x00",
+             "recipes: [digits/mlp-gaussian, digits/mlp-gaussian]", "recipes: [missing.yaml]"],
+)  # fmt: skip
+def test_a_bad_table_gives_a_sentence(tmp_path, text):
+    path = tmp_path / "table.yaml"
+    path.write_text(text)
+    with pytest.raises(TableError) as caught:
+        find_table(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_table_names_the_nearest():
+    with pytest.raises(TableError, match="'table-cifar10'"):
+        find_table("table-cifar-10")
+
+
+def test_results_outside_the_paper_have_a_table(tmp_path):
+    write_run(tmp_path, "digits/mlp-gaussian-maxup", 0, 0.9, known=True)
+    write_run(tmp_path, "digits/mlp-gaussian-maxup", 0, 0.9, known=True, recipe={"maxup": {"m": 8}}, stem="seed-0-m-8")
+    table = other_results(loaded(tmp_path), PAPER.values())
+    assert [row.m for row in table.rows.values()] == [4, 8]
+    assert all(line.ours for line in compare("others", table, loaded(tmp_path)).lines)
+
+
+def test_elsewhere_than_on_a_terminal_it_is_plain(capsys):
+    show([compare(name, table, []) for name, table in PAPER.items()])
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "95.41 ± 0.08" in out
+    assert "…" not in out
