@@ -116,6 +116,10 @@ def test_knobs_that_do_not_fit_the_model_or_the_call():
     with pytest.raises(ValueError, match="chunk=2 would let BatchNorm see several copies"):
         mu.MaxUp(mu.Gaussian(0.1), chunk=2).select(batch_norm_net(), X, Y)
     mu.MaxUp(mu.Gaussian(0.1), chunk=2, norm="running").select(batch_norm_net(), X, Y)
+    untracked = batch_norm_net()
+    untracked[1] = nn.BatchNorm2d(5, track_running_stats=False, dtype=torch.float64)
+    with pytest.raises(ValueError, match="chunk=2 would let BatchNorm see several copies"):
+        mu.MaxUp(mu.Gaussian(0.1), chunk=2).select(untracked.eval(), X, Y)
     mu.MaxUp(mu.Gaussian(0.1), strategy="retain")(batch_norm_net().eval(), X, Y)
     with pytest.raises(ValueError, match="select recomputes"):
         mu.MaxUp(mu.Gaussian(0.1), strategy="retain").select(net(), X, Y)

@@ -61,6 +61,15 @@ def worker(rank, port, out):
     train(wrapped, x, y)
     found["tracked"] = int(wrapped.module[1].num_batches_tracked)
 
+    # Scoring, attacking and the theory go around the wrapper: no collective, so ranks need not do the same.
+    passes = []
+    wrapped.register_forward_pre_hook(lambda *_: passes.append(1))
+    mu.MaxUp(mu.Gaussian(0.1), m=3).select(wrapped, x["pixels"], y)
+    mu.Adversarial(0.1, steps=2).attack(wrapped, (x["pixels"], y), [torch.zeros_like(x["pixels"])])
+    mu.theory.penalty(wrapped, x["pixels"], y, m=2, sigma=0.1)
+    mu.theory.remainder(wrapped, x["pixels"], y, m=2, sigma=0.1, samples=1)
+    found["passes"] = len(passes)
+
     # SyncBatchNorm cannot run on the CPU in several processes: that select works shows it waits for nobody.
     sync = nn.SyncBatchNorm.convert_sync_batchnorm(batch_norm_net())
     torch.manual_seed(3)
@@ -93,3 +102,7 @@ def test_training_moves_the_statistics_once_a_step(ranks):
 
 def test_ranks_draw_differently_under_one_seed(ranks):
     assert not torch.equal(ranks[0]["draws"], ranks[1]["draws"])
+
+
+def test_nothing_but_training_goes_through_the_wrapper(ranks):
+    assert [r["passes"] for r in ranks] == [0, 0]

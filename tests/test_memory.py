@@ -1,8 +1,10 @@
 """Memory is flat in m, by counting every byte."""
 
 import pytest
+import torch
 
-from benchmarks.memory import measure
+import maxup as mu
+from benchmarks.memory import measure, peak_bytes
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -10,3 +12,19 @@ def test_peak_memory_does_not_grow_with_m():
     peaks = measure(4, [2, 4, 64], "cpu")
     assert peaks["maxup"][64] < 1.1 * peaks["maxup"][2]
     assert peaks["average"][4] > 1.5 * peaks["average"][2]  # the counter does see graphs that are kept
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_draws_are_not_kept():
+    """Noise is as large as the batch: keeping every copy's would show."""
+    model, x, y = (
+        torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(40000, 2)),
+        torch.rand(8, 40000),
+        torch.zeros(8),
+    )
+    peaks = []
+    for m in (2, 32):
+        maxup = mu.MaxUp(mu.Gaussian(0.1), m=m)
+        maxup.select(model, x, y.long())
+        peaks.append(peak_bytes(lambda maxup=maxup: maxup.select(model, x, y.long()), "cpu"))
+    assert peaks[1] < 1.1 * peaks[0]

@@ -51,6 +51,17 @@ def test_the_global_stream_is_not_touched():
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_the_rank_of_a_process_group_counts(monkeypatch):
+    def draw(rank):
+        monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda: rank)
+        torch.manual_seed(4)
+        return mu.MaxUp(mu.Gaussian(1.0), m=1).select(None, torch.zeros(1, 3), None)[0]
+
+    assert torch.equal(draw(0), draw(0))
+    assert not torch.equal(draw(0), draw(1))
+
+
 def test_processes_repeat_and_ranks_differ():
     code = (
         "import torch, maxup; torch.manual_seed(4); "

@@ -109,3 +109,20 @@ def test_nonsense_is_refused():
         theory.c(4, -1)
     with pytest.raises(ValueError, match="the loss returned"):
         theory.penalty(net(), *batch(), m=2, sigma=0.1, loss=nn.functional.cross_entropy)
+
+
+@pytest.mark.parametrize(("m", "expected"), [(1, 1.0), (2, 1 + 2 / math.pi)])
+def test_remainder_of_a_parabola_in_closed_form(m, expected):
+    """L = x^2 at 0 has no gradient: the remainder is E[max_i z_i^2], sigma^2 for one copy, (1 + 2/pi) of it for two."""
+    x = torch.zeros(500, 1, dtype=torch.float64)
+    mean, _ = theory.remainder(
+        nn.Identity(), x, None, m=m, sigma=0.5, samples=200, loss=lambda o, _: o[:, 0] ** 2, generator=generator()
+    )
+    assert mean.mean().item() == pytest.approx(0.25 * expected, rel=0.02)
+
+
+def test_remainder_shares_dropout_masks():
+    model = nn.Sequential(nn.Linear(4, 64), nn.Dropout(0.5), nn.Linear(64, 3)).double()
+    x, y = torch.rand(5, 4, dtype=torch.float64), torch.zeros(5, dtype=torch.long)
+    mean, _ = theory.remainder(model, x, y, m=2, sigma=0.0, samples=3)
+    assert mean.abs().max() < 1e-12

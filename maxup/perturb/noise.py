@@ -27,7 +27,7 @@ class Gaussian(Perturbation):
         self.sigma, self.key = nonnegative("Gaussian", "sigma", sigma), key
 
     def draw(self, batch: Batch, generator: Generator | None) -> list[Tensor]:
-        return [self.sigma * _normal(leaf, generator) for leaf in _floating(batch[0], self.key, "Gaussian")]
+        return [_normal(leaf, generator).mul_(self.sigma) for leaf in _floating(batch[0], self.key, "Gaussian")]
 
     def apply(self, batch: Batch, draw: list[Tensor]) -> Batch:
         return add(batch, draw, self.key)

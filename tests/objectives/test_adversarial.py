@@ -63,6 +63,22 @@ def test_attack_and_training_share_dropout_masks():
     assert torch.equal(seen[1], seen[2])
 
 
+def test_steps_are_madry_s_unless_told():
+    assert mu.Adversarial(0.4, steps=10).step_size == pytest.approx(2.5 * 0.4 / 10)
+
+
+def test_norm_decides_the_statistics_of_the_attack():
+    model, (x, y) = batch_norm_net(), batch()
+    model(10 * x)
+    start = [torch.zeros_like(x)]
+    batch_wise, running = (
+        mu.Adversarial(0.5, steps=1, norm=n).attack(model, (x, y), start)[0] for n in ("batch", "running")
+    )
+    frozen = mu.Adversarial(0.5, steps=1).attack(model.eval(), (x, y), start)[0]
+    torch.testing.assert_close(running, frozen)
+    assert not torch.allclose(batch_wise, frozen)
+
+
 def test_nonsense_is_refused():
     with pytest.raises(ValueError, match="radius must be"):
         mu.Adversarial(-1)

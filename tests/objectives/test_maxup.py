@@ -1,6 +1,7 @@
 """Every knob, with a test that fails without it, and what the four calls promise."""
 
 import copy
+from collections import UserDict
 
 import pytest
 import torch
@@ -77,8 +78,6 @@ def test_batches_of_any_shape(shape):
     if shape == "tuple":
         batch_x, forward, leaf = (x, ids), lambda model, x: model(x[0]), 0
     else:
-        from collections import UserDict
-
         batch_x, leaf = {"pixels": x, "ids": ids}, "pixels"
         batch_x = UserDict(batch_x) if shape == "mapping" else batch_x
         forward = lambda model, x: model(x["pixels"])  # noqa: E731
@@ -92,7 +91,7 @@ def test_targets_may_be_a_dict_with_a_loss_for_it():
     def loss(output, target):
         return target["weight"] * F.cross_entropy(output, target["label"], reduction="none")
 
-    outcome = MaxUp(Gaussian(0.3), m=4, loss=loss).run(net(), x, {"label": y, "weight": torch.rand(B)})
+    outcome = MaxUp(Gaussian(0.3), m=4, loss=loss).run(net(), x, UserDict({"label": y, "weight": torch.rand(B)}))
     assert outcome.losses.shape == (B,)
     assert outcome.report.replay_exact
 

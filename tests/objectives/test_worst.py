@@ -18,3 +18,11 @@ def test_a_running_maximum_is_the_maximum(m, b, chunk, seed):
     assert torch.equal(worst.copy, losses.argmax(0))  # of equals, the first
     assert torch.equal(worst.draw, worst.copy)
     assert torch.equal(torch.stack(worst.losses), losses)
+
+
+def test_kl_is_the_loss_less_the_label_s_entropy():
+    target = torch.tensor([[0.5, 0.5], [0.9, 0.1]])
+    worst = Worst("kl")
+    worst.see([torch.zeros(2)], torch.tensor([1.0, 1.0]), target)
+    entropy = torch.distributions.Categorical(target).entropy()
+    torch.testing.assert_close(worst.score, 1 - entropy)

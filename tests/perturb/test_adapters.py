@@ -1,4 +1,5 @@
 import copy
+import pickle
 import random
 
 import kornia.augmentation as kornia
@@ -62,6 +63,14 @@ def test_global_streams_do_not_move_but_drive_the_transform():
     assert (states[2] == numpy.random.get_state()[1]).all()
 
 
+@pytest.mark.parametrize("stream", [lambda: float(torch.rand(())), random.random, lambda: float(numpy.random.rand())])
+def test_every_global_stream_is_seeded_for_the_transform(stream):
+    perturb = mu.Transform(lambda image: image + stream())
+    a, b = (perturb(torch.zeros(2, 1), generator=generator(s))[0] for s in (0, 1))
+    assert not torch.equal(a, b)
+    assert not torch.equal(a[0], a[1])
+
+
 def test_transforms_that_do_not_fit_are_refused():
     with pytest.raises(TypeError, match="wants a callable, but got a int"):
         mu.Transform(3)
@@ -91,6 +100,7 @@ def test_views_can_be_copied_and_say_what_they_want():
     views = mu.Views()
     views(torch.zeros(2, 4, 3))
     copy.deepcopy(views)(torch.zeros(2, 4, 3))
+    pickle.loads(pickle.dumps(views))(torch.zeros(2, 4, 3))
     with pytest.raises(ValueError, match=r"\(B, V, \.\.\.\)"):
         views(torch.zeros(2))
     with pytest.raises(ValueError, match="m=0"):

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+import maxup as mu
 from maxup import Gaussian, Perturbation
 from maxup.perturb.base import pick, put
 from tests.tiny import ALL_CASES, IN_MODEL, case, generator
@@ -31,6 +32,51 @@ def test_two_examples_get_different_draws(name):
         (a.sum().item(), b.sum().item() if b.ndim == 0 else b[0].item()) for a, b in zip(new_x, new_y, strict=True)
     }
     assert len(results) > 8
+
+
+KEYED = {
+    "gaussian": lambda key: mu.Gaussian(0.3, key=key),
+    "ball": lambda key: mu.UniformBall(1.0, key=key),
+    "cutout": lambda key: mu.Cutout(4, key=key),
+    "cutmix": lambda key: mu.CutMix(4, key=key),
+    "mixup": lambda key: mu.MixUp(4, key=key),
+    "crop-flip": lambda key: mu.CropFlip(3, key=key),
+    "affine": lambda key: mu.Affine(30, key=key),
+    "transform": lambda key: mu.Transform(lambda x: -x, key=key),
+    "views": lambda key: mu.Views(key=key),
+}
+
+
+@pytest.mark.parametrize("name", KEYED)
+def test_key_names_the_leaf_to_perturb(name):
+    g = generator()
+    x = {k: torch.rand(6, 3, 8, 8, generator=g) for k in ("a", "b")}
+    new, _ = KEYED[name]("b")(x, torch.arange(6) % 4, generator=g)
+    assert torch.equal(new["a"], x["a"])
+    assert new["b"].shape != x["b"].shape or not torch.equal(new["b"], x["b"])
+
+
+def test_adversarial_attacks_the_leaf_it_is_told_to():
+    x = {k: torch.rand(6, 5) for k in ("a", "b")}
+    model = torch.nn.Linear(5, 3)
+    adversarial = mu.Adversarial(0.5, key="b", steps=2, forward=lambda model, x: model(x["a"] + x["b"]))
+    start = mu.UniformBall(0.5, key="b").draw((x, None), generator())
+    worst, _ = adversarial.attack(model, (x, torch.zeros(6, dtype=torch.long)), start)
+    assert torch.equal(worst["a"], x["a"])
+    assert not torch.equal(worst["b"], x["b"])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", [n for n in KEYED if n not in ("transform", "views")])
+def test_low_precision_stays_and_labels_do_not_suffer(name, dtype):
+    x = torch.rand(6, 3, 8, 8).to(dtype)
+    new, y = KEYED[name](None)(x, torch.arange(6) % 4, generator=generator())
+    assert new.dtype == dtype
+    assert y.dtype in (torch.int64, torch.float32)
+    if y.dtype == torch.float32:
+        torch.testing.assert_close(y.sum(1), torch.ones(6))
+        areas = 64 * y.amax(1)  # CutMix: whole pixels, which bf16 weights would round away
+        assert name != "cutmix" or torch.allclose(areas, areas.round(), atol=1e-4)
 
 
 def test_without_a_generator_it_obeys_manual_seed():

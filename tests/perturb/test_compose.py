@@ -25,7 +25,11 @@ def test_nested_compositions_are_flat_and_know_their_attached_parts():
     inner.attach(model)
     compose = mu.Compose(mu.Cutout(2), mu.Compose(mu.Gaussian(0.1), inner))
     x, y = batch()
-    assert mu.MaxUp(compose, 4, generator=generator()).run(model, x, y).report.replay_exact
+    outcome = mu.MaxUp(compose, 4, generator=generator()).run(model, x, y)
+    assert outcome.report.replay_exact
+    without = compose.apply((x, y), outcome.draw)[0]
+    inner.slot.draw = None
+    assert not torch.equal(outcome.output, model(without))  # the attached part acted too
     assert inner.slot.draw is None
     with pytest.raises(TypeError, match="acts inside the model"):
         mu.MaxUp(compose).select(model, x, y)

@@ -67,6 +67,18 @@ def test_draws_follow_their_distributions():
     assert stats.ks_2samp((bottom - top).numpy(), heights).pvalue > 0.01
 
 
+def test_alpha_shapes_the_boxes():
+    """A larger alpha draws weights near one half: the unclipped relative area is Beta(alpha, alpha)."""
+    import numpy as np
+
+    draw = CutMix(num_classes=2, alpha=8.0).draw((torch.zeros(4000, 1, 64, 64), None), generator())
+    heights = (draw["box"][:, 2] - draw["box"][:, 0]).numpy()
+    rng = np.random.default_rng(1)
+    half = (64 * np.sqrt(1 - rng.beta(8, 8, size=40000))).astype(int) // 2
+    centre = rng.integers(64, size=40000)
+    assert stats.ks_2samp(heights, np.clip(centre + half, 0, 64) - np.clip(centre - half, 0, 64)).pvalue > 0.01
+
+
 @settings(max_examples=50, deadline=None)
 @given(b=st.integers(2, 9), h=st.integers(1, 9), w=st.integers(1, 9), seed=st.integers(0, 99))
 def test_labels_stay_probabilities(b, h, w, seed):

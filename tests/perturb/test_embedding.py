@@ -55,6 +55,13 @@ def test_off_in_evaluation_and_when_the_slot_is_empty():
     assert torch.equal(model(ids), clean)  # cleared behind itself
 
 
+def test_low_precision_stays():
+    drop = mu.EmbeddingDropout(0.5)
+    model = drop.attach(nn.Sequential(nn.Embedding(VOCABULARY, 4))).bfloat16()
+    drop(*tokens())
+    assert model(tokens()[0]).dtype == torch.bfloat16
+
+
 def test_a_deep_copy_has_a_slot_of_its_own():
     import copy
 
