@@ -14,8 +14,7 @@ from torch import Generator, Tensor
 
 from maxup.checks import check_batch, check_losses, check_whole
 from maxup.objectives.base import Forward, Loss, bare, call, cross_entropy
-from maxup.perturb.base import pick
-from maxup.perturb.noise import Gaussian, add, nonnegative
+from maxup.perturb.noise import Gaussian, add, floating, nonnegative
 from maxup.side_effects import untraced
 
 
@@ -154,11 +153,12 @@ def remainder(
 def _gradients(model: Any, x: Any, y: Any, forward: Forward, loss: Loss) -> tuple[Tensor, list[Tensor]]:
     """L(x) and grad_x L(x) of every example."""
     check_batch((x, y))
-    zeros = [torch.zeros_like(leaf, requires_grad=True) for leaf in pick(x)]
+    zeros = [torch.zeros_like(leaf, requires_grad=True) for leaf in floating(x, None, "theory")]
     with untraced(bare(model), (x, y), norm="running"), torch.enable_grad():
         losses = loss(forward(bare(model), add((x, y), zeros, None)[0]), y)  # (B,)
         check_losses(losses, len(zeros[0]))
-        return losses.detach(), list(torch.autograd.grad(losses.sum(), zeros))
+        gradients = torch.autograd.grad(losses.sum(), zeros, allow_unused=True, materialize_grads=True)
+        return losses.detach(), list(gradients)
 
 
 def _inner(a: list[Tensor], b: list[Tensor]) -> Tensor:

@@ -15,7 +15,8 @@ def test_peak_memory_does_not_grow_with_m():
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_draws_are_not_kept():
+@pytest.mark.parametrize("perturbation", [mu.Gaussian(0.1), mu.Compose(mu.Gaussian(0.1), mu.UniformBall(0.1))])
+def test_draws_are_not_kept(perturbation):
     """Noise is as large as the batch: keeping every copy's would show."""
     model, x, y = (
         torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(40000, 2)),
@@ -24,7 +25,7 @@ def test_draws_are_not_kept():
     )
     peaks = []
     for m in (2, 32):
-        maxup = mu.MaxUp(mu.Gaussian(0.1), m=m)
+        maxup = mu.MaxUp(perturbation, m=m)
         maxup.select(model, x, y.long())
         peaks.append(peak_bytes(lambda maxup=maxup: maxup.select(model, x, y.long()), "cpu"))
     assert peaks[1] < 1.1 * peaks[0]

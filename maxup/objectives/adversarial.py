@@ -83,7 +83,7 @@ class Adversarial(Objective):
                     delta = [d.detach().requires_grad_() for d in delta]
                     x, target = add(batch, delta, self.key)
                     losses = self._losses(self.forward(model, x), target, len(origin[0]))
-                    gradients = torch.autograd.grad(losses.sum(), delta)
+                    gradients = torch.autograd.grad(losses.sum(), delta, allow_unused=True, materialize_grads=True)
                 with torch.no_grad():
                     climbed = [d + self.step_size * self._direction(g) for d, g in zip(delta, gradients, strict=True)]
                     delta = [self._inside(d, o) for d, o in zip(climbed, origin, strict=True)]

@@ -38,8 +38,10 @@ def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
         >>> cross_entropy(torch.zeros(2, 4), torch.tensor([0, 3]))
         tensor([1.3863, 1.3863])
     """
-    target = target.to(output.dtype) if target.is_floating_point() else target.long()
-    return F.cross_entropy(output, target, reduction="none")
+    if not target.is_floating_point():
+        return F.cross_entropy(output, target.long(), reduction="none")
+    dtype = torch.promote_types(output.dtype, torch.float32)  # as autocast does, so as not to round the labels
+    return F.cross_entropy(output.to(dtype), target.to(dtype), reduction="none")
 
 
 def call(model: Any, x: Any) -> Any:

@@ -5,6 +5,7 @@ min_theta  E_M [ max_{x in M} L(x, theta) ]
 
 from typing import Any
 
+from maxup.checks import batch_size
 from maxup.objectives.base import Forward, Loss, Objective, Outcome, call, cross_entropy
 
 
@@ -30,8 +31,9 @@ class HardExamples(Objective):
 
     def run(self, model: Any, x: Any, y: Any) -> Outcome:
         """The mean loss of the hardest examples; the outcome's output and target are those of the whole batch."""
-        with self._step(x, y) as ((x, y), _):
+        with self._step(x, y) as (batch, _):
+            x, y = batch
             output = self.forward(model, x)
-            losses = self._losses(output, y, len(y))
+            losses = self._losses(output, y, batch_size(batch))
             hardest = losses.topk(max(1, round(self.keep * len(losses)))).values
             return Outcome(hardest.mean(), hardest, output, y)

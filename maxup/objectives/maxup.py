@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Generator
+from torch import Generator, Tensor
 from torch.utils._pytree import tree_map
 
 from maxup.checks import batch_size, check_choice, check_knobs, check_perturbation, check_whole, refuse_batch_norm
 from maxup.objectives.base import Forward, Loss, Objective, Outcome, bare, call, cross_entropy
 from maxup.objectives.worst import Worst
 from maxup.perturb.attach import attached, check_attached
-from maxup.perturb.draws import Batch, is_batched
+from maxup.perturb.draws import Batch, Draw, is_batched
 from maxup.side_effects import autocast, untraced
 
 
@@ -108,11 +108,17 @@ class MaxUp(Objective):
             refuse_batch_norm(model, f"chunk={self.chunk}", "use norm='running' or chunk=1")
         with untraced(model, batch, norm=self.norm) as rewind, torch.no_grad(), autocast(batch, self.dtype):
             for start in range(0, m, self.chunk):  # chunk is 1 unless asked otherwise
-                draws = self._draws(batch, generator, min(self.chunk, m - start))  # x'_i ~ P(.|x)
-                rewind()  # all copies, and the caller's own forward pass, see the same dropout masks
-                _, target, losses = self._forward(model, batch, draws)
-                worst.see(draws, losses, target)
+                worst.see(*self._score(model, batch, generator, min(self.chunk, m - start), rewind))
         return worst
+
+    def _score(
+        self, model: Any, batch: Batch, generator: Generator, copies: int, rewind: Callable[[], None]
+    ) -> tuple[list[Draw], Tensor, Any]:
+        """Draw copies and find their losses. A function of its own, so that nothing of a copy outlives it."""
+        draws = self._draws(batch, generator, copies)  # x'_i ~ P(.|x)
+        rewind()  # all copies, and the caller's own forward pass, see the same dropout masks
+        _, target, losses = self._forward(model, batch, draws)  # L(x'_i, theta)
+        return draws, losses, target
 
     def _retain(self, model: Any, batch: Batch, generator: Generator) -> tuple[Worst, Any]:
         """The same maximum with all graphs kept: one wide batch, of which the winners' rows are trained on."""

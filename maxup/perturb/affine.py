@@ -58,5 +58,6 @@ def _warp(leaf: Tensor, angle: Tensor, shift: Tensor) -> Tensor:
     a, b = cos, -sin * height / width
     c, d = sin * width / height, cos
     inverse = torch.stack([a, b, -(a * u0 + b * v0), c, d, -(c * u0 + d * v0)], dim=1).view(-1, 2, 3)
-    grid = F.affine_grid(inverse, list(leaf.shape), align_corners=False).to(leaf.dtype)
-    return in_format_of(F.grid_sample(leaf, grid, align_corners=False), leaf)
+    grid = F.affine_grid(inverse, list(leaf.shape), align_corners=False)
+    # Not in half precision, where places of a large image cannot be told apart.
+    return in_format_of(F.grid_sample(leaf.to(grid.dtype), grid, align_corners=False).to(leaf.dtype), leaf)

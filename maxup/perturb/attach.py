@@ -55,7 +55,7 @@ def attach_to(layer: nn.Module, rewrite: Callable[[Tensor, Tensor, Draw], Tensor
     """Give a layer a slot and the hook that runs it. A layer has one slot: a second takes the place of the first."""
     slot = Slot(rewrite).train(layer.training)
     if not hasattr(layer, "maxup_slot"):
-        layer.register_forward_hook(_run_slot)
+        layer.register_forward_hook(_run_slot, with_kwargs=True)
     layer.maxup_slot = slot
     return slot
 
@@ -95,8 +95,8 @@ def clear(perturbation: Any) -> None:
             part.slot.draw = None
 
 
-def _run_slot(layer: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+def _run_slot(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> Tensor:
     # The hook finds the slot through the layer, so a deep copy of the model (an EMA, say) uses the slot of its own.
     slot = layer.maxup_slot
     assert isinstance(slot, Slot)
-    return slot(args[0] if args else output, output)
+    return slot(next(iter((*args, *kwargs.values()))), output)

@@ -7,7 +7,7 @@ import torch
 from torch import Generator, Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from maxup.perturb.draws import Batch, Draw
+from maxup.perturb.draws import Batch, Draw, is_batched
 
 
 class Perturbation:
@@ -79,7 +79,7 @@ def _split(x: Any, key: Hashable | None) -> tuple[list[Tensor], list[int], list[
     elif isinstance(x, Tensor):
         places = [0]
     else:
-        places = [i for i, leaf in enumerate(everything) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+        places = [i for i, leaf in enumerate(everything) if is_batched(leaf) and leaf.is_floating_point()]
     if not places:
         raise ValueError("x holds no floating tensor to perturb; name the entry to perturb with key=")
     return [everything[i] for i in places], places, everything, spec

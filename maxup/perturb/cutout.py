@@ -41,7 +41,7 @@ class Cutout(Perturbation):
         leaves = images(x, self.key, "Cutout")
         start = draw["centre"] - self.length // 2
         hole = boxes(torch.cat([start, start + self.length], dim=1), *leaves[0].shape[-2:])
-        return put(x, [leaf.masked_fill(hole, self.fill) for leaf in leaves], self.key), y
+        return put(x, [leaf.clone().masked_fill_(hole, self.fill) for leaf in leaves], self.key), y
 
 
 def boxes(corners: Tensor, height: int, width: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Hashable
+from numbers import Real
 
 import torch
 from torch import Generator, Tensor
@@ -27,7 +28,7 @@ class Gaussian(Perturbation):
         self.sigma, self.key = nonnegative("Gaussian", "sigma", sigma), key
 
     def draw(self, batch: Batch, generator: Generator | None) -> list[Tensor]:
-        return [_normal(leaf, generator).mul_(self.sigma) for leaf in _floating(batch[0], self.key, "Gaussian")]
+        return [_normal(leaf, generator).mul_(self.sigma) for leaf in floating(batch[0], self.key, "Gaussian")]
 
     def apply(self, batch: Batch, draw: list[Tensor]) -> Batch:
         return add(batch, draw, self.key)
@@ -52,7 +53,7 @@ class UniformBall(Perturbation):
         self.p = check_p(p)
 
     def draw(self, batch: Batch, generator: Generator | None) -> list[Tensor]:
-        return [self._draw(leaf, generator) for leaf in _floating(batch[0], self.key, "UniformBall")]
+        return [self._draw(leaf, generator) for leaf in floating(batch[0], self.key, "UniformBall")]
 
     def _draw(self, leaf: Tensor, generator: Generator | None) -> Tensor:
         if self.p == math.inf:
@@ -89,7 +90,8 @@ def _normal(like: Tensor, generator: Generator | None) -> Tensor:
     return torch.empty_like(like).normal_(generator=generator)
 
 
-def _floating(x: object, key: Hashable | None, who: str) -> list[Tensor]:
+def floating(x: object, key: Hashable | None, who: str) -> list[Tensor]:
+    """`pick`, where every tensor must be floating."""
     leaves = pick(x, key)
     for leaf in leaves:
         if not leaf.is_floating_point():
@@ -102,6 +104,6 @@ def _floating(x: object, key: Hashable | None, who: str) -> list[Tensor]:
 
 def nonnegative(who: str, name: str, value: float) -> float:
     """A finite number, 0 or more."""
-    if not (isinstance(value, (int, float)) and 0 <= value < math.inf):
+    if not (isinstance(value, Real) and 0 <= value < math.inf):
         raise ValueError(f"{who}({name}={value!r}): {name} must be a finite number, 0 or more")
     return value

@@ -79,6 +79,12 @@ def test_norm_decides_the_statistics_of_the_attack():
     assert not torch.allclose(batch_wise, frozen)
 
 
+def test_a_leaf_the_model_does_not_use():
+    x = {"a": torch.rand(6, 5), "unused": torch.rand(6, 2)}
+    objective = mu.Adversarial(0.5, steps=2, forward=lambda model, x: model(x["a"]))
+    objective(nn.Linear(5, 3), x, torch.zeros(6, dtype=torch.long)).backward()
+
+
 def test_nonsense_is_refused():
     with pytest.raises(ValueError, match="radius must be"):
         mu.Adversarial(-1)

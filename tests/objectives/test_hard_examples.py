@@ -20,6 +20,13 @@ def test_gradient_is_that_of_the_hardest_examples(keep, k):
     assert len(outcome.output) == B
 
 
+def test_targets_may_be_anything_the_loss_takes():
+    model, (x, y) = net(), batch()
+    for target in (None, {"label": y}):
+        outcome = mu.HardExamples(0.5, loss=lambda output, _: output[:, 0]).run(model, x, target)
+        assert outcome.losses.shape == (3,)
+
+
 @pytest.mark.parametrize("keep", [0, 1.5, -1])
 def test_nonsense_is_refused(keep):
     with pytest.raises(ValueError, match="fraction of the batch"):

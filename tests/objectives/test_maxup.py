@@ -305,6 +305,24 @@ def test_channels_last_stays():
     assert worst_x.is_contiguous(memory_format=torch.channels_last)
 
 
+def test_the_caller_s_loss_under_autocast_is_the_score_with_mixed_labels_too():
+    x, y = batch(dtype=torch.float32)
+    model = net(dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        maxup = MaxUp(mu.MixUp(CLASSES), m=3, generator=generator())
+        outcome = maxup.run(model, x, y)
+        worst_x, worst_y = MaxUp(mu.MixUp(CLASSES), m=3, generator=generator()).select(model, x, y)
+        mine = F.cross_entropy(model(worst_x), worst_y, reduction="none")
+    assert torch.equal(mine, outcome.losses)
+
+
+def test_leaves_without_examples_are_left_alone():
+    x, y = batch()
+    given = {"pixels": x, "temperature": torch.tensor(2.0)}
+    worst, _ = MaxUp(Gaussian(0.3), m=3, forward=lambda model, x: model(x["pixels"])).select(net(), given, y)
+    assert worst["temperature"] is given["temperature"]
+
+
 def test_soft_targets_of_another_precision():
     x, y = batch(dtype=torch.float32)
     assert MaxUp(Gaussian(0.1), m=3)(net(dtype=torch.float32), x, soft(y, torch.float64)).dtype == torch.float32

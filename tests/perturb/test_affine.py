@@ -42,6 +42,15 @@ def test_draws_are_uniform_and_formats_stay():
     assert Affine()(x)[0].is_contiguous(memory_format=torch.channels_last)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_on_large_images(dtype):
+    x = torch.rand(2, 1, 224, 224, generator=generator())
+    draw = Affine().draw((x, None), generator())
+    full, half = (Affine().apply((v, None), draw)[0] for v in (x, x.to(dtype)))
+    assert half.dtype == dtype
+    assert (half.float() - full).abs().max() < 0.02
+
+
 def test_bad_input_is_refused():
     with pytest.raises(ValueError, match="between 0 and 180"):
         Affine(-5)

@@ -38,6 +38,11 @@ def test_several_images_are_cut_alike_and_other_leaves_are_left():
     assert only["depth"].sum() < 128
 
 
+def test_channels_last_stays():
+    x = torch.rand(2, 3, 8, 8).to(memory_format=torch.channels_last)
+    assert Cutout(2)(x)[0].is_contiguous(memory_format=torch.channels_last)
+
+
 def test_bad_input_is_refused():
     with pytest.raises(ValueError, match="length=0"):
         Cutout(0)

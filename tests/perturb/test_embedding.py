@@ -62,6 +62,20 @@ def test_low_precision_stays():
     assert model(tokens()[0]).dtype == torch.bfloat16
 
 
+def test_an_embedding_called_by_keyword():
+    class Keyword(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.head = nn.Embedding(VOCABULARY, 4), nn.Linear(20, 4)
+
+        def forward(self, ids):
+            return self.head(self.words(input=ids).flatten(1))
+
+    drop = mu.EmbeddingDropout(0.5)
+    model = drop.attach(Keyword())
+    assert mu.MaxUp(drop, m=4).run(model, *tokens()).report.gap > 0
+
+
 def test_a_deep_copy_has_a_slot_of_its_own():
     import copy
 
