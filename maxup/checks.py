@@ -147,10 +147,11 @@ def is_capturing(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
-def refuse_batch_norm(model: Any, what: str, instead: str) -> None:
+def refuse_batch_norm(model: Any, what: str, instead: str, *, running: bool = False) -> None:
     """Several copies in one batch would be normalised with statistics of the mixture."""
     for module in model.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and (module.training or module.running_mean is None):
+        norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
+        if norm and (module.running_mean is None or (module.training and not running)):
             raise ValueError(f"{what} would let BatchNorm see several copies as one batch; {instead}")
 
 

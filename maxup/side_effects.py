@@ -75,10 +75,10 @@ def autocast(batch: Batch, dtype: torch.dtype | None) -> AbstractContextManager[
 @contextmanager
 def untouched(batch: Batch, who: str) -> Iterator[None]:
     """Refuse what draws from the global streams (which are rewound for every copy) or changes the batch in place."""
-    before, versions = _streams(), [leaf._version for leaf in leaves(batch)]
+    before, versions = streams(), [leaf._version for leaf in leaves(batch)]
     rewind = remember_random([])
     yield
-    if before != _streams():
+    if before != streams():
         rewind()
         raise ValueError(
             f"{who} drew from a global random stream, which is rewound for every copy, so that all copies would be the "
@@ -88,10 +88,15 @@ def untouched(batch: Batch, who: str) -> Iterator[None]:
         raise ValueError(f"{who} changed the batch in place; return new tensors instead")
 
 
-def _streams() -> tuple[Any, ...]:
+def streams() -> dict[str, Any]:
+    """Where the global random streams are, by name, to be compared."""
     numpy = sys.modules.get("numpy")
     kind, keys, *rest = numpy.random.get_state() if numpy else (None, b"")
-    return bytes(torch.get_rng_state().numpy()), random.getstate(), kind, bytes(keys), rest
+    return {
+        "torch": bytes(torch.get_rng_state().numpy()),
+        "Python": random.getstate(),
+        "numpy": (kind, bytes(keys), tuple(rest)),
+    }
 
 
 def remember_random(devices: Iterable[torch.device]) -> Callable[[], None]:

@@ -65,7 +65,7 @@ class Penalty:
 
     def __str__(self) -> str:
         loss, penalty, norm = (float(t.mean()) for t in (self.loss, self.penalty, self.gradient_norm))
-        return f"loss {loss:.4g} + penalty {penalty:.4g} = c {self.c:.4g} x mean gradient norm {norm:.4g}"
+        return f"loss {loss:.4g}, penalty {penalty:.4g} (c {self.c:.4g} times mean gradient norm {norm:.4g})"
 
 
 def penalty(
@@ -119,7 +119,7 @@ def remainder(
         m: Copies.
         sigma: Standard deviation of the Gaussian perturbation.
         samples: Monte Carlo samples, each of m copies.
-        generator: Source of the draws; None is torch's global stream.
+        generator: Source of the draws; default one seeded by `torch.manual_seed`.
         forward: How the model is called, `forward(model, x) -> output`.
         loss: `loss(output, target) -> (B,)`.
 
@@ -135,6 +135,9 @@ def remainder(
     """
     check_whole("samples", samples)
     base, gradients = _gradients(model, x, y, forward, loss)
+    check_whole("m", m)
+    if generator is None:  # not the global stream, which is rewound for every copy
+        generator = Generator(gradients[0].device).manual_seed(torch.initial_seed())
     gaussian = Gaussian(sigma)
     rest = []
     with untraced(bare(model), (x, y), norm="running") as rewind, torch.no_grad():

@@ -120,6 +120,8 @@ def test_knobs_that_do_not_fit_the_model_or_the_call():
     untracked[1] = nn.BatchNorm2d(5, track_running_stats=False, dtype=torch.float64)
     with pytest.raises(ValueError, match="chunk=2 would let BatchNorm see several copies"):
         mu.MaxUp(mu.Gaussian(0.1), chunk=2).select(untracked.eval(), X, Y)
+    with pytest.raises(ValueError, match="chunk=2 would let BatchNorm see several copies"):
+        mu.MaxUp(mu.Gaussian(0.1), chunk=2, norm="running").select(untracked, X, Y)
     mu.MaxUp(mu.Gaussian(0.1), strategy="retain")(batch_norm_net().eval(), X, Y)
     with pytest.raises(ValueError, match="select recomputes"):
         mu.MaxUp(mu.Gaussian(0.1), strategy="retain").select(net(), X, Y)

@@ -121,6 +121,14 @@ def test_remainder_of_a_parabola_in_closed_form(m, expected):
     assert mean.mean().item() == pytest.approx(0.25 * expected, rel=0.02)
 
 
+def test_remainder_without_a_generator_draws_all_the_same():
+    mean, error = theory.remainder(net(), *batch(), m=2, sigma=0.3, samples=20)
+    assert (error > 0).all()
+    torch.manual_seed(0)
+    again, _ = theory.remainder(net(), *batch(), m=2, sigma=0.3, samples=20)
+    torch.testing.assert_close(mean, again)
+
+
 def test_remainder_shares_dropout_masks():
     model = nn.Sequential(nn.Linear(4, 64), nn.Dropout(0.5), nn.Linear(64, 3)).double()
     x, y = torch.rand(5, 4, dtype=torch.float64), torch.zeros(5, dtype=torch.long)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from maxup.doctor.case import Case
-from maxup.side_effects import _streams
+from maxup.side_effects import streams
 
 Snapshot = dict[str, Any]  # name of a thing -> something that equals what it equalled
 HIDDEN = {"_parameters", "_buffers", "_modules", "training"}
@@ -31,7 +31,7 @@ def snapshot(case: Case) -> Snapshot:
     found: Snapshot = dict(_of_model(case.model))
     for what in ("forward", "loss"):
         found |= dict(_of_function(getattr(case, what), f"the {what} function"))
-    for what, stream in zip(("torch", "Python", "numpy"), _streams(), strict=True):
+    for what, stream in streams().items():
         found[f"random stream of {what}"] = stream
     if torch.cuda.is_available():
         found["random stream of CUDA"] = torch.cuda.get_rng_state().numpy().tobytes()

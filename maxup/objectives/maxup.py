@@ -104,8 +104,9 @@ class MaxUp(Objective):
             return worst
         model = bare(model)
         check_attached(self.perturbation, model)
-        if self.chunk > 1 and self.norm == "batch":
-            refuse_batch_norm(model, f"chunk={self.chunk}", "use norm='running' or chunk=1")
+        if self.chunk > 1:
+            running = self.norm == "running"
+            refuse_batch_norm(model, f"chunk={self.chunk}", "use norm='running' or chunk=1", running=running)
         with untraced(model, batch, norm=self.norm) as rewind, torch.no_grad(), autocast(batch, self.dtype):
             for start in range(0, m, self.chunk):  # chunk is 1 unless asked otherwise
                 worst.see(*self._score(model, batch, generator, min(self.chunk, m - start), rewind))

@@ -53,6 +53,10 @@ class Attached(Perturbation):
 
 def attach_to(layer: nn.Module, rewrite: Callable[[Tensor, Tensor, Draw], Tensor]) -> Slot:
     """Give a layer a slot and the hook that runs it. A layer has one slot: a second takes the place of the first."""
+    if isinstance(layer, nn.Sequential | nn.ModuleList):
+        raise ValueError(
+            f"a {type(layer).__name__} would run the slot as one of its parts; attach to a layer inside it"
+        )
     slot = Slot(rewrite).train(layer.training)
     if not hasattr(layer, "maxup_slot"):
         layer.register_forward_hook(_run_slot, with_kwargs=True)

@@ -21,6 +21,11 @@ def test_the_hook_hands_over_inputs_and_output():
     assert torch.equal(layer(x), 3 * x)
 
 
+def test_containers_are_refused():
+    with pytest.raises(ValueError, match="attach to a layer inside it"):
+        attach_to(nn.Sequential(nn.Linear(2, 2)), lambda inputs, output, draw: output)
+
+
 def test_attach_must_be_written():
     with pytest.raises(NotImplementedError, match="must define attach"):
         Attached().attach(nn.Linear(1, 1))
