@@ -56,7 +56,7 @@ def main(argv: list[str] | None = None) -> int:
         if not told(error):
             raise
         print(f"maxup {verb}: {error}", file=sys.stderr)
-        return 130 if type(error).__name__ == "InterruptedRunError" else 1
+        return 130 if type(error).__name__.startswith("Interrupted") else 1
 
 
 def told(error: Exception) -> bool:

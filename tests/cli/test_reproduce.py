@@ -48,6 +48,7 @@ def results(folder):
     for path in sorted((folder / "results" / "runs").rglob("*.json")):
         found[path.relative_to(folder).as_posix()] = json.loads(path.read_text()) | {
             "seconds": None,
+            "training_seconds": None,
             "environment": None,
         }
     return found
