@@ -7,11 +7,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from maxup.checks import is_capturing, leaves
 from maxup.perturb.draws import Batch
+
+RECORDED = ("running_mean", "running_var", "num_batches_tracked")
 
 
 @contextmanager
@@ -33,28 +35,30 @@ def untraced(model: nn.Module, batch: Batch, *, norm: str = "batch") -> Iterator
     device = leaves(batch)[0].device
     modules = list(model.modules())
     flags = [(module, module.training) for module in modules]
-    norms = [m for m in modules if isinstance(m, _BatchNorm) and m.training and m.track_running_stats]
-    buffers = [
-        (module._buffers, name, buffer, buffer._version, buffer.clone())
+    norms = [(m, m.track_running_stats) for m in modules if isinstance(m, _BatchNorm) and m.training]
+    buffers = [(module._buffers, dict(module._buffers)) for module in modules]
+    copies = [  # BatchNorm's own statistics need none: it is told not to record
+        (buffer, buffer._version, buffer.clone())
         for module in modules
-        if not isinstance(module, _BatchNorm)
         for name, buffer in module._buffers.items()
-        if buffer is not None
+        if buffer is not None and not (isinstance(module, _BatchNorm) and name in RECORDED)
     ]
     devices = {p.device for module in modules for p in module._parameters.values() if p is not None} | {device}
     if is_capturing(device):
         _refuse_dropout(modules)
         devices = {d for d in devices if d.type != "cuda"}  # whose stream a graph registers and advances by itself
     rewind = remember_random(devices)
-    stash = [_silence(layer, norm) for layer in norms]
+    for layer, _ in norms:
+        _silence(layer, norm)
     try:
         yield rewind
     finally:
-        for layer, before in zip(norms, stash, strict=True):
-            layer.track_running_stats = True
-            layer._buffers.update(before)
-        for holder, name, buffer, version, copy in buffers:
-            holder[name] = buffer
+        for layer, tracking in norms:
+            layer.track_running_stats = tracking
+        for holder, before in buffers:
+            holder.clear()
+            holder.update(before)
+        for buffer, version, copy in copies:
             if buffer._version != version:
                 with torch.no_grad():
                     buffer.copy_(copy)
@@ -118,19 +122,16 @@ def remember_random(devices: Iterable[torch.device]) -> Callable[[], None]:
     return rewind
 
 
-def _silence(module: _BatchNorm, norm: str) -> dict[str, Tensor | None]:
-    """Make a BatchNorm layer in training stop recording; returns the buffers taken away from it."""
+def _silence(layer: _BatchNorm, norm: str) -> None:
+    """Make a BatchNorm layer in training stop recording."""
     if norm == "running":
-        module.training = False
-        return {}
-    if not isinstance(module, nn.SyncBatchNorm):
-        module.track_running_stats = False
-        return {}
-    # Out of training it does not wait for the other processes; without buffers it uses its own batch's statistics.
-    before = {name: module._buffers[name] for name in ("running_mean", "running_var")}
-    module.training = False
-    module._buffers.update(running_mean=None, running_var=None)
-    return before
+        layer.training = False
+    elif isinstance(layer, nn.SyncBatchNorm):
+        # Out of training it does not wait for the other processes; without buffers it uses its own batch's statistics.
+        layer.training = False
+        layer._buffers.update(running_mean=None, running_var=None)
+    else:
+        layer.track_running_stats = False
 
 
 def _refuse_dropout(modules: list[nn.Module]) -> None:

@@ -26,9 +26,13 @@ class Awkward(nn.Module):
         self.head = nn.utils.parametrizations.spectral_norm(nn.Linear(4 * (SIZE - 2) ** 2, CLASSES))
         self.register_buffer("calls", torch.zeros(()))
         self.register_buffer("last", torch.zeros(()))
+        self.register_buffer("later", None)
+        self.body[1].register_buffer("seen", torch.zeros(()))
 
     def forward(self, x):
         self.calls += 1
+        self.body[1].seen += 1
+        self.later = x.mean()
         self.last = x.mean()
         self.body[4].train(not self.body[4].training)
         scale = random.random() + numpy.random.rand() + float(torch.rand(()))
@@ -40,7 +44,7 @@ class Awkward(nn.Module):
 def snapshot(model):
     return {
         "values": {k: v.clone() for k, v in model.state_dict().items()},
-        "identity": {k: id(v) for k, v in model.named_buffers()},
+        "identity": {(n, k): id(v) for n, m in model.named_modules() for k, v in m._buffers.items()},
         "flags": [m.training for m in model.modules()],
         "tracking": [getattr(m, "track_running_stats", None) for m in model.modules()],
         "gradients": [None if p.grad is None else p.grad.clone() for p in model.parameters()],
@@ -79,7 +83,14 @@ def test_the_awkward_model_does_leave_traces_by_itself():
     model(x)
     after = snapshot(model)
     changed = {n for n, v in before["values"].items() if not torch.equal(v, after["values"][n])}
-    assert {"calls", "last", "body.1.running_mean", "body.2.num_batches_tracked", "body.3.running_mean"} <= changed
+    assert {
+        "calls",
+        "last",
+        "body.1.seen",
+        "body.1.running_mean",
+        "body.2.num_batches_tracked",
+        "body.3.running_mean",
+    } <= changed
     assert any("head" in n for n in changed)
     assert not torch.equal(before["torch"], after["torch"])
     assert before["python"] != after["python"]
