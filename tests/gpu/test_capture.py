@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from maxup.engine import loop
+from maxup.engine import checkpoint, loop
 from maxup.recipes.load import recipe_from
 
 pytestmark = [
@@ -35,7 +35,7 @@ def run(folder, monkeypatch, captured, **changes):
     return (
         result,
         [r["train_loss"] for r in records if "train_loss" in r],
-        loop.checkpoint.latest(folder / "checkpoints", print),
+        checkpoint.latest(folder / "checkpoints", print),
     )
 
 
