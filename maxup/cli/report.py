@@ -1,8 +1,9 @@
 """`maxup report [TABLE]`: ours beside the paper's, on the terminal, as plots and as one HTML page."""
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
+
+from maxup.cli.parser import parser_of
 
 EXAMPLES = """examples:
   maxup report                   every table of the paper, and recipes of our own that have results
@@ -13,11 +14,10 @@ EXAMPLES = """examples:
 
 def main(argv: Sequence[str]) -> int:
     """Report."""
-    parser = argparse.ArgumentParser(
-        "maxup report",
-        description="Show our results beside the paper's: tables here, plots and a self-contained page in a folder.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = parser_of(
+        "report",
+        "Show our results beside the paper's: tables here, plots and a self-contained page in a folder.",
+        EXAMPLES,
     )
     parser.add_argument(
         "table", nargs="?", help="a table of the paper, or a YAML file that lists recipes (default: all)"
