@@ -26,7 +26,7 @@ from maxup.engine.environment import environment
 from maxup.engine.log import Metrics, Progress
 from maxup.engine.optim import average, create_optimizer, learning_rate, set_learning_rate
 from maxup.engine.resume import resume, save
-from maxup.engine.stop import InterruptedRunError, RunError, asked_to_stop
+from maxup.engine.stop import InterruptedRunError, RunError, asked_to_stop, losing_peers
 from maxup.engine.trackers import start_trackers
 from maxup.recipes.schema import Recipe
 from maxup.tasks.vision import Vision
@@ -69,7 +69,7 @@ def train(
     )
     folder.mkdir(parents=True, exist_ok=True)
     alone = locked(folder) if accelerator.is_main_process else nullcontext()
-    with alone, asked_to_stop() as asked:
+    with alone, asked_to_stop() as asked, losing_peers(accelerator.num_processes, folder):
         quiet = quiet or not accelerator.is_main_process
         own = {"model_from": model_from, "data_from": data_from}
         run = _Run(recipe, folder, accelerator, quiet=quiet, **own)
