@@ -5,6 +5,7 @@ optimiser, the schedule, checkpoints, and what is told to the user.
 """
 
 import copy
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -157,7 +158,8 @@ class _Run:
         optim, accelerator = self.recipe.optim, self.accelerator
         with nullcontext() if self.whole else accelerator.no_sync(self.model):
             outcome = self.task.step(self.model, batch)
-            if outcome.loss.device.type == "cpu" and not bool(outcome.loss.isfinite()):
+            if outcome.loss.device.type == "cpu" and not math.isfinite(outcome.loss.item()):
+                self.step += 1  # the batch is used up: going on, the run begins with the next
                 self._not_finite(batch[0], outcome.loss.detach())  # before it reaches the weights
             accelerator.backward(outcome.loss / optim.accumulate)
         if self.whole:
