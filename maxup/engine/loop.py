@@ -28,7 +28,7 @@ from maxup.engine.log import Metrics, Progress
 from maxup.engine.optim import average, create_optimizer, learning_rate, set_learning_rate
 from maxup.engine.resume import resume, save
 from maxup.engine.stop import InterruptedRunError, RunError, asked_to_stop, losing_peers
-from maxup.engine.trackers import start_trackers
+from maxup.engine.trackers import check_trackers, start_trackers, track
 from maxup.recipes.schema import Recipe
 from maxup.tasks.vision import Vision
 
@@ -62,6 +62,7 @@ def train(
         What is also written to run.json: metrics of the last and the best epoch, seed, environment, recipe, seconds in
         all, and seconds of training alone, without evaluation and checkpoints.
     """
+    check_trackers(trackers or [])
     accelerator = Accelerator(
         mixed_precision=recipe.precision,
         cpu=not torch.cuda.is_available(),
@@ -265,7 +266,7 @@ class _Run:
     def _write(self, **record: Any) -> None:
         if self.metrics is not None:
             self.metrics.write(**record)
-        self.accelerator.log({k: v for k, v in record.items() if k != "step"}, step=record["step"])
+        track(self.accelerator, record)
 
     def _agree(self, mine: bool) -> bool:
         """Whether any process says so: all must do the same."""
