@@ -91,7 +91,9 @@ class _Run:
         self.task = Vision(recipe, accelerator.device, rank=rank, world_size=world_size, **own)
         set_seed(recipe.seed, device_specific=True)  # other dropout masks in every process
         optimizer = create_optimizer(self.task.model, recipe.optim)
-        self.model, self.optimizer = accelerator.prepare(self.task.model, optimizer)
+        self.model = accelerator.prepare(self.task.model)
+        # Around an optimiser Accelerate looks for a package at every step, which a small net feels: only for fp16.
+        self.optimizer = optimizer if accelerator.scaler is None else accelerator.prepare(optimizer)
         self.ema = copy.deepcopy(self.task.model).requires_grad_(False) if recipe.optim.ema else None
         self.step, self.recorded = 0, 0
         self.seconds, self.training_seconds = 0.0, 0.0  # in all, and in steps alone
@@ -126,7 +128,7 @@ class _Run:
                     if progress.due():
                         text = f"epoch {epoch + 1}/{self.recipe.epochs}  loss {float(self.recent[-1][1]):.4f}"
                         progress.show(self.step, text, self.recipe.batch_size)
-                    if whole and (self._agree(asked()) or self._agree(time.monotonic() - saved > save_every)):
+                    if whole and self._agree(asked() or time.monotonic() - saved > save_every):
                         save(self)
                         saved = time.monotonic()
                         if self._agree(asked()):
@@ -137,8 +139,8 @@ class _Run:
                     tick = time.monotonic()
                 self._record()
                 self.training_seconds += time.monotonic() - tick
-                better = self._end_of_epoch(epoch, progress)
-                better = better and save_best
+                better = self._end_of_epoch(epoch, progress) and save_best
+                self.seconds = time.monotonic() - begun
                 if better or loader.epoch == self.recipe.epochs or self._agree(time.monotonic() - saved > save_every):
                     save(self, best=better)
                     saved = time.monotonic()
@@ -162,7 +164,7 @@ class _Run:
             if outcome.loss.device.type == "cpu" and not math.isfinite(outcome.loss.item()):
                 self.step += 1  # the batch is used up: going on, the run begins with the next
                 self._not_finite(batch[0], outcome.loss.detach())  # before it reaches the weights
-            accelerator.backward(outcome.loss / optim.accumulate)
+            accelerator.backward(outcome.loss if optim.accumulate == 1 else outcome.loss / optim.accumulate)
         if self.whole:
             if optim.clip is not None:
                 accelerator.clip_grad_norm_(self.model.parameters(), optim.clip)
