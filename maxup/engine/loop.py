@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from maxup.engine.capture import Captured, reason_against
 from maxup.engine.checkpoint import locked
+from maxup.engine.compiled import compile_blocks
 from maxup.engine.durable import write_json
 from maxup.engine.environment import environment
 from maxup.engine.log import Metrics, Progress
@@ -94,6 +95,8 @@ class _Run:
         self.model = accelerator.prepare(self.task.model)
         # Around an optimiser Accelerate looks for a package at every step, which a small net feels: only for fp16.
         self.optimizer = optimizer if accelerator.scaler is None else accelerator.prepare(optimizer)
+        wanted = recipe.compile and accelerator.device.type == "cuda"
+        self.compiled = compile_blocks(self.task.model) if wanted else 0
         self.ema = copy.deepcopy(self.task.model).requires_grad_(False) if recipe.optim.ema else None
         self.step, self.recorded = 0, 0
         self.seconds, self.training_seconds = 0.0, 0.0  # in all, and in steps alone
@@ -115,6 +118,8 @@ class _Run:
         with Progress(self.total, self.step, quiet=self.quiet) as progress:
             if self.accelerator.device.type == "cuda":
                 progress.say(f"step as one CUDA graph: {'no, ' + self.not_captured if self.not_captured else 'yes'}")
+                if self.recipe.compile:
+                    progress.say(f"blocks compiled: {self.compiled or 'none, since none repeats'}")
             while loader.epoch < self.recipe.epochs:
                 epoch = loader.epoch
                 self.model.train()
@@ -215,7 +220,9 @@ class _Run:
 
     def _evaluate(self, name: str) -> dict[str, float]:
         model = self.ema if self.ema is not None else self.accelerator.unwrap_model(self.model)
-        loss, right, count = self.task.evaluate(model, name)
+        # Evaluation has other shapes and modes than training: not worth compiling.
+        with torch.compiler.set_stance("force_eager") if self.compiled else nullcontext():
+            loss, right, count = self.task.evaluate(model, name)
         sums = torch.stack([loss.double(), right.double(), torch.tensor(count, dtype=torch.double, device=loss.device)])
         loss, right, count = self.accelerator.reduce(sums, "sum").tolist()
         return {"loss": loss / count, "accuracy": right / count}

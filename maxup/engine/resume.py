@@ -3,6 +3,7 @@
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 
@@ -89,13 +90,16 @@ def _rank_state(run: "_Run") -> dict[str, Any]:
 
 
 def _load(run: "_Run", state: dict[str, Any]) -> None:
-    _refuse_another(run, state)
     mine = state["ranks"][run.accelerator.process_index]
     run.accelerator.unwrap_model(run.model).load_state_dict(state["model"])
     run.optimizer.load_state_dict(state["optimizer"])
     for group in run.optimizer.param_groups:
         if isinstance(group["lr"], Tensor):  # load_state_dict leaves it on the CPU, where a graph would not see it
             group["lr"] = group["lr"].to(run.accelerator.device)
+    for parameter, kept in run.optimizer.state.items():  # fused updates want the parameter's own memory format
+        for key, value in kept.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                kept[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
     if state["scaler"] is not None and run.accelerator.scaler is not None:
         run.accelerator.scaler.load_state_dict(state["scaler"])
     if run.ema is not None:
