@@ -1,6 +1,7 @@
 """A pickle with a payload in place of every file the command reads: nothing runs, and there is one sentence."""
 
 import gzip
+import json
 import os
 import pickle
 import shutil
@@ -10,6 +11,7 @@ import torch
 
 import maxup
 from maxup.cli.main import main
+from maxup.engine.durable import sha256
 from maxup.saved import LoadError
 from tests.data.fake import write_cifar10, write_cifar100, write_fashion_mnist
 from tests.engine.test_checkpoint_hostile import forge
@@ -139,9 +141,16 @@ def test_every_other_file_of_a_run(place, capsys, file, kind):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("file", ["model.safetensors", "config.json"])
 def test_every_file_of_a_model(place, file, kind):
-    KINDS[kind](place / "fashion_mnist-model" / file)
-    with pytest.raises(LoadError, match=r"^\S+ holds no model: [^\n]+$"):
-        maxup.load(place / "fashion_mnist-model")
+    model = place / "fashion_mnist-model"
+    config = json.loads((model / "config.json").read_text())
+    KINDS[kind](model / file)
+    for forged in (False, file == "model.safetensors"):
+        if forged:
+            content = (model / file).read_bytes()
+            config["files"][file] = {"size": len(content), "sha256": sha256(content)}
+            (model / "config.json").write_text(json.dumps(config))
+        with pytest.raises(LoadError, match=r"^\S+ holds no model: [^\n]+$"):
+            maxup.load(model)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -5,7 +5,6 @@ import random
 import pytest
 from scipy import stats
 
-from maxup.report.own import TableError, find_table, other_results
 from maxup.report.paper import load_paper
 from maxup.report.results import load_results
 from maxup.report.tables import DASH, compare, grid, show, title
@@ -82,41 +81,6 @@ def test_perplexities_are_taken_as_they_are(tmp_path):
     assert lines["awd_lstm", "test"].ours[1.0].mean == 56.0
     assert lines["awd_lstm-dynamic", "test"].ours[1.0].mean == 51.0
     assert not lines["awd_lstm", "valid"].ours
-
-
-def test_a_table_of_one_s_own(tmp_path):
-    (tmp_path / "mine.yaml").write_text("base: digits/mlp-gaussian\nepochs: 2\n")
-    path = tmp_path / "table.yaml"
-    path.write_text("recipes: [digits/mlp-gaussian, digits/mlp-gaussian-maxup, mine.yaml]\n")
-    rows = find_table(str(path)).rows
-    assert list(rows) == ["digits/mlp-gaussian", "digits/mlp-gaussian-maxup", "mine"]
-    assert rows["digits/mlp-gaussian-maxup"].baseline == "digits/mlp-gaussian"
-    assert [row.m for row in rows.values()] == [1, 4, 1]
-
-
-@pytest.mark.parametrize(
-    "text", ["", "recipes: []", "recipes: 3", "recipes: [a/b]", "recipes: [3]", "other: 1", "{", "- x", "\x00",
-             "recipes: [digits/mlp-gaussian, digits/mlp-gaussian]", "recipes: [missing.yaml]"],
-)  # fmt: skip
-def test_a_bad_table_gives_a_sentence(tmp_path, text):
-    path = tmp_path / "table.yaml"
-    path.write_text(text)
-    with pytest.raises(TableError) as caught:
-        find_table(str(path))
-    assert "\n" not in str(caught.value)
-
-
-def test_an_unknown_table_names_the_nearest():
-    with pytest.raises(TableError, match="'table-cifar10'"):
-        find_table("table-cifar-10")
-
-
-def test_results_outside_the_paper_have_a_table(tmp_path):
-    write_run(tmp_path, "digits/mlp-gaussian-maxup", 0, 0.9, known=True)
-    write_run(tmp_path, "digits/mlp-gaussian-maxup", 0, 0.9, known=True, recipe={"maxup": {"m": 8}}, stem="seed-0-m-8")
-    table = other_results(loaded(tmp_path), PAPER.values())
-    assert [row.m for row in table.rows.values()] == [4, 8]
-    assert all(line.ours for line in compare("others", table, loaded(tmp_path)).lines)
 
 
 def test_elsewhere_than_on_a_terminal_it_is_plain(capsys):
