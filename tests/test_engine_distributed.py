@@ -66,7 +66,7 @@ def test_two_processes_finish_and_evaluate_every_example_once(whole):
     assert out.count("epoch 4/4") == 1  # one process speaks
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_killed_rank_ends_the_job_with_a_sentence_and_the_same_command_goes_on(tmp_path, whole, rank):
     process = torchrun(tmp_path, tmp_path / "run", options=["--save_every", "0"])
     while len(list((tmp_path / "run" / "checkpoints").glob("step-*"))) < 2:

@@ -20,7 +20,7 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import set_seed
 from torch import Tensor, nn
 
-from maxup.engine.capture import Captured, reason_against
+from maxup.engine.capture import captured, reason_against
 from maxup.engine.checkpoint import locked
 from maxup.engine.compiled import compile_blocks
 from maxup.engine.durable import write_json
@@ -105,7 +105,16 @@ class _Run:
         self.loss = torch.zeros((), device=accelerator.device)  # sum since the last record
         self.recent: deque[tuple[Tensor, Tensor]] = deque(maxlen=LOG_EVERY)  # examples and loss of the latest steps
         self.total = recipe.epochs * len(self.task.loader)
-        self.update, self.whole = self._capture(), True
+        self.not_captured = reason_against(
+            self.task.model,
+            device=accelerator.device,
+            processes=world_size,
+            fixed_shapes=self.task.loader.drop_last,
+            accumulate=recipe.optim.accumulate,
+            precision=recipe.precision,
+        )
+        self.update: Callable[[Any], Tensor] = self._update if self.not_captured else captured(self._update, self.task)
+        self.whole = True
         self.metrics: Metrics | None = None
 
     def go(self, asked: Callable[[], bool], save_every: float, save_best: bool) -> dict[str, Any]:
@@ -226,28 +235,6 @@ class _Run:
         sums = torch.stack([loss.double(), right.double(), torch.tensor(count, dtype=torch.double, device=loss.device)])
         loss, right, count = self.accelerator.reduce(sums, "sum").tolist()
         return {"loss": loss / count, "accuracy": right / count}
-
-    def _capture(self) -> Callable[[tuple[Tensor, Tensor, Tensor]], Tensor]:
-        """The update as one CUDA graph where that is safe, else as it is."""
-        self.not_captured = reason_against(
-            self.task.model,
-            device=self.accelerator.device,
-            processes=self.accelerator.num_processes,
-            fixed_shapes=self.task.loader.drop_last,
-            accumulate=self.recipe.optim.accumulate,
-            precision=self.recipe.precision,
-        )
-        if self.not_captured:
-            return self._update
-        objective = self.task.objective
-
-        def replayed() -> None:
-            objective.step += 1
-
-        def generators() -> list[torch.Generator]:
-            return [g for g in (objective.generator, self.task.generator) if g is not None]
-
-        return Captured(self._update, key=objective.copies, generators=generators, replayed=replayed)
 
     def _finish(self) -> dict[str, Any]:
         result = {

@@ -161,7 +161,7 @@ def _stack(images: list[Any]) -> Tensor:
 
 @contextmanager
 def forked_random(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed the global streams of torch (of the CPU and this device), Python and numpy inside; put them back at the end."""
+    """Seed the global streams inside (of torch on the CPU and this device, Python, numpy); put them back at the end."""
     rewind = remember_random([device])
     torch.default_generator.manual_seed(seed)
     if device.type not in ("cpu", "meta"):
