@@ -132,7 +132,7 @@ def _look_up(levels: Tensor, operation: Tensor, magnitude: Tensor) -> Tensor:
     new = old
     for name, table in tables.items():
         new = torch.where(operation == NUMBER[name], table, new)
-    return new.expand(*places.shape[:2], 256).gather(2, places).view_as(levels).to(levels.dtype)
+    return new.to(levels.dtype).expand(*places.shape[:2], 256).gather(2, places).view_as(levels)
 
 
 def _stretched(places: Tensor, old: Tensor) -> Tensor:
