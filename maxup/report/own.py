@@ -1,6 +1,7 @@
 """Tables of recipes: a paper's table by its name, or a list of recipes from a file or from what was run."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from maxup.recipes.load import RecipeError, parse_recipe
 from maxup.registry import nearest
 from maxup.report.paper import Metric, Row, Table, load_paper, table_names
 from maxup.report.results import Result, known_recipe, short_name
+from maxup.report.tables import belongs
 
 
 class TableError(ValueError):
@@ -56,13 +58,43 @@ def table_of(recipes: Iterable[tuple[str, int | None]], caption: str) -> Table:
     return Table(0, "", caption, "", "%", "higher", 2, "method", "metric", metrics, rows)
 
 
+def with_other_m(table: Table, results: Iterable[Result]) -> Table:
+    """An ablation with a row for every m that its recipes were run with; any other table as it is.
+
+    Example:
+        >>> from maxup.report.paper import load_paper
+        >>> run = Result("cifar100/resnet110-cutout-maxup", 0, 2, False, 1.0, {}, 1.0, {})
+        >>> [row.m for row in with_other_m(load_paper()["table-ablation"], [run]).rows.values()][:5]
+        [1, 2, 4, 10, 20]
+    """
+    if table.down != "m":
+        return table
+    copies: dict[str, set[int]] = {}
+    for result in results:
+        copies.setdefault(result.recipe, set()).add(result.m)
+    rows = dict(table.rows)
+    for key, row in table.rows.items():
+        there = {other.m for other in rows.values() if other.recipe == row.recipe}
+        for m in copies.get(short_name(row.recipe or ""), set()) - there if row.maxup else ():
+            rows[f"{key.rpartition('-')[0]}-m{m}"] = replace(row, m=m, values={}, ours=True)
+    models = list(dict.fromkeys(row.model for row in rows.values()))
+    order = sorted(rows, key=lambda key: (models.index(rows[key].model), rows[key].m or 0))
+    return replace(table, rows={key: rows[key] for key in order})
+
+
 def other_results(results: Iterable[Result], tables: Iterable[Table]) -> Table | None:
-    """A table of the results with recipes that none of these tables has, or None."""
-    in_tables = {short_name(row.recipe) for table in tables for row in table.rows.values() if row.recipe}
-    others = sorted({(r.recipe, 0 if r.own_m else r.m) for r in results if r.recipe not in in_tables})
+    """A table of the results that no row of these tables is for, or None."""
+    rows = [row for table in tables for row in table.rows.values()]
+    others = [result for result in results if not any(belongs(result, row) for row in rows)]
     if not others:
         return None
-    return table_of([(recipe, m or None) for recipe, m in others], "Recipes of our own, not in the paper")
+    chosen = sorted({(r.recipe, 0 if r.own_m else r.m) for r in others})
+    table = table_of([(recipe, m or None) for recipe, m in chosen], "Recipes of our own, not in the paper")
+    for key, row in table.rows.items():
+        copies = {r.m for r in others if belongs(r, row)}
+        if row.m is None and len(copies) == 1:  # a recipe that is not here: its runs know
+            table.rows[key] = replace(row, m=copies.pop())
+    return table
 
 
 def _copies(recipe: str) -> int | None:

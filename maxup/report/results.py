@@ -37,6 +37,7 @@ class Result:
     last: dict[str, float]
     """What was measured after the last epoch."""
     seconds: float
+    """Of training alone; in all, where the run did not tell them apart."""
     environment: dict[str, Any]
     curve: Path | None = None
     """Its metrics.jsonl, where the run's folder is there."""
@@ -132,7 +133,8 @@ def _result(name: str, path: Path, stem: str, recipe: str) -> Result:
         budget = named if budget != 1 and epochs == scaled(known.epochs, named) else float(f"{budget:.3g}")
     curve = path.parent / "metrics.jsonl" if path.name == "run.json" else None
     last = {k: float(v) for k, v in run["last"].items() if isinstance(v, int | float)}
-    return Result(name, run["seed"], m, own_m, budget, last, float(run["seconds"]), run["environment"], curve)
+    seconds = float(run.get("training_seconds", run["seconds"]))
+    return Result(name, run["seed"], m, own_m, budget, last, seconds, run["environment"], curve)
 
 
 def scaled(epochs: int, budget: float) -> int:
