@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from maxup.report.paper import Table
 from maxup.report.results import Result
 from maxup.report.tables import Comparison, Line
 
@@ -68,16 +69,15 @@ def finish(figure: "Figure", comparison: Comparison, kind: str, subject: str, ti
     return Plot(f"{comparison.name}-{kind}-{slug}", f"{subject}: {title}", said, png.getvalue(), svg.getvalue())
 
 
-def main_metric(comparison: Comparison) -> str:
-    """The metric that is plotted."""
-    metrics = comparison.table.metrics
-    return "test" if "test" in metrics else next(iter(metrics))
+def main_metric(table: Table) -> str:
+    """The metric that is plotted, and listed: the test split's, or the first."""
+    return "test" if "test" in table.metrics else next(iter(table.metrics))
 
 
 def metric_label(comparison: Comparison) -> str:
     """That metric with its unit."""
     table = comparison.table
-    title = table.metrics[main_metric(comparison)].title
+    title = table.metrics[main_metric(table)].title
     return f"{title} [%]" if table.unit == "%" else f"{title} {table.unit}"
 
 

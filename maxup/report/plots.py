@@ -20,7 +20,7 @@ def plots(comparison: Comparison, results: Sequence[Result]) -> list[Plot]:
 
     models: dict[str, dict[str, list[Line]]] = {}
     for line in comparison.lines:
-        if line.metric == main_metric(comparison):
+        if line.metric == main_metric(comparison.table):
             models.setdefault(line.row.model, {}).setdefault(_family(line.row), []).append(line)
     drawn: list[Plot | None] = []
     with rc_context(STYLE):
