@@ -17,7 +17,7 @@ class TableError(ValueError):
 
 
 def find_table(name: str) -> Table:
-    """A table of the paper, or that of a YAML file with a list `recipes`.
+    """A table of the paper, or that of a YAML file with a list `recipes`: names, or {recipe: name, m: 10}.
 
     Files of recipes in that list are looked for beside the table's file.
 
@@ -111,18 +111,44 @@ def _read_list(path: Path) -> Table:
         said: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
         raise TableError(f"{path} cannot be read as YAML: {' '.join(str(error).split())[:200]}") from None
-    recipes = said.get("recipes") if isinstance(said, dict) and set(said) == {"recipes"} else None
-    if not isinstance(recipes, list) or not recipes or not all(isinstance(recipe, str) for recipe in recipes):
+    rows = said.get("recipes") if isinstance(said, dict) and set(said) == {"recipes"} else None
+    if not isinstance(rows, list) or not rows or not all(map(_is_row, rows)):
         raise TableError(
-            f"{path} must hold a list of recipes and nothing else, such as  recipes: [digits/mlp-gaussian]"
+            f"{path} must hold a list of recipes and nothing else, such as  recipes: [digits/mlp-gaussian, {{recipe: "
+            "digits/mlp-gaussian-maxup, m: 10}]"
         )
-    names = [short_name(recipe) for recipe in recipes]
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise TableError(f"{path} has {min(twice)} more than once; results go by that name")
-    found = [str(path.parent / recipe) if recipe.endswith((".yaml", ".yml")) else recipe for recipe in recipes]
-    for recipe in found:
+    chosen = []
+    for recipe, m in ((row, None) if isinstance(row, str) else (row["recipe"], row["m"]) for row in rows):
+        place = str(path.parent / recipe) if recipe.endswith((".yaml", ".yml")) else recipe
         try:
-            parse_recipe(recipe, [])
+            known = parse_recipe(place, [])
+            if m == 1 and known.objective != "standard":
+                place = _twin(place)  # m = 1 is the twin
+                known = parse_recipe(place, [])
         except RecipeError as error:
             raise TableError(f"{path}: {error}") from None
-    return table_of([(recipe, None) for recipe in found], f"The recipes of {path.name}")
+        own = 1 if known.objective == "standard" else known.maxup.m
+        if m not in (None, own) and known.objective == "standard":
+            raise TableError(f"{path}: {recipe} draws one copy of every example; m is for a recipe with MaxUp")
+        chosen.append((place, None if m == own else m))
+    names = [(short_name(recipe), m) for recipe, m in chosen]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise TableError(f"{path} has {twice[0][0]} more than once with one m; results go by that name")
+    return table_of(chosen, f"The recipes of {path.name}")
+
+
+def _twin(recipe: str) -> str:
+    """The recipe without MaxUp, which has the same name without -maxup."""
+    stem, dot, ending = recipe.rpartition(".") if recipe.endswith((".yaml", ".yml")) else (recipe, "", "")
+    if not stem.endswith("-maxup"):
+        raise RecipeError(f"{recipe} with m = 1 is its twin, whose name is the same without -maxup; name that instead")
+    return stem.removesuffix("-maxup") + dot + ending
+
+
+def _is_row(row: Any) -> bool:
+    match row:
+        case str():
+            return True
+        case {"recipe": str(), "m": int(m), **rest}:
+            return not rest and not isinstance(m, bool) and m >= 1
+    return False
