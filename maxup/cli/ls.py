@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from maxup.cli.report import folder
+
 EXAMPLES = """examples:
   maxup ls             every recipe
   maxup ls digits      those with "digits" in their name
@@ -24,7 +26,7 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("word", nargs="?", default="", help="show recipes whose name holds this")
     parser.add_argument("--models", action="store_true", help="list networks instead")
-    option = partial(parser.add_argument, metavar="DIR", type=Path)
+    option = partial(parser.add_argument, metavar="DIR", type=folder)
     option("--results", default=Path("results/runs"), help="result files (default: results/runs)")
     option("--runs", default=Path("runs"), help="folders of runs (default: runs)")
     args = parser.parse_args(argv)

@@ -42,7 +42,8 @@ def listing(word: str, *, results: Path, runs: Path) -> tuple[list[Entry], list[
         copies = _copies(name)
         paper, table, row = _paper(name, copies, tables)
         number, seconds = _ours([r for r in found if r.recipe == name and r.own_m], table, row)
-        entries.append(Entry(name, what, paper, number, copies if seconds is None else f"{seconds:,.0f} s"))
+        cost = copies if seconds is None else f"{seconds:,.{1 if seconds < 10 else 0}f} s"
+        entries.append(Entry(name, what, paper, number, cost))
     return entries, notes
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from maxup.recipes.load import RecipeError, parse_recipe
-from maxup.registry import nearest
 from maxup.report.paper import Metric, Row, Table, load_paper, table_names
 from maxup.report.results import Result, known_recipe, short_name
 from maxup.report.tables import belongs
@@ -29,7 +28,8 @@ def find_table(name: str) -> Table:
         return _read_list(Path(name))
     paper = load_paper()
     if name not in paper:
-        raise TableError(nearest(name, table_names(), "table") + ", or a YAML file with a list of recipes")
+        known = ", ".join(table_names())
+        raise TableError(f"there is no table {name!r}; name one of {known}, or a YAML file with a list of recipes")
     return paper[name]
 
 

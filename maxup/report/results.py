@@ -166,6 +166,8 @@ def _result_files(root: Path) -> Iterator[tuple[str, Path, str]]:
 def _run_files(root: Path) -> Iterator[tuple[str, Path, str]]:
     for path in sorted(root.rglob("run.json")):
         folder = path.parent
+        if "runs" in folder.relative_to(root).parts:  # of a comparison, which keeps its own there
+            continue
         yield _below(folder.parent if NAME.fullmatch(folder.name) else folder, root), path, folder.name
 
 
