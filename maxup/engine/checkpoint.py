@@ -14,7 +14,7 @@ from typing import Any
 import safetensors.torch
 
 from maxup.checks import check_whole
-from maxup.engine.durable import dump, parse, put, read, reason, sha256, sweep, sync, temporary, write
+from maxup.engine.durable import dump, parse, put, read, reason, replace, sha256, sweep, sync, temporary, write
 from maxup.engine.pack import pack, unpack
 
 HEAD = {"format": "maxup-checkpoint", "version": 1}
@@ -239,10 +239,7 @@ def _mark_best(folder: Path, step: int) -> None:
     before = None
     with suppress(CheckpointError):
         before = _best_there(folder)
-    new = temporary(folder / BEST)
-    write(new, dump(HEAD | {"step": step, "before": before}))
-    new.replace(folder / BEST)
-    sync(folder)
+    replace(folder / BEST, dump(HEAD | {"step": step, "before": before}))
 
 
 def _prune(folder: Path, step: int, keep: int) -> None:

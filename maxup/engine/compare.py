@@ -12,10 +12,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from maxup.engine.durable import write_json
 from maxup.engine.environment import environment
-from maxup.engine.loop import RunError, train, write_json
+from maxup.engine.loop import train
 from maxup.engine.measure import measure
 from maxup.engine.runs import build_task, open_run
+from maxup.engine.stop import RunError
 from maxup.objectives.adversarial import Adversarial
 from maxup.recipes.schema import Recipe
 from maxup.report.comparison import METRICS, Runs, short, show, summary, twin

@@ -46,6 +46,28 @@ def put(new: Path, final: Path) -> None:
         raise
 
 
+def replace(path: Path, data: bytes) -> None:
+    """Write a file, in place of one that may be there; at any moment the old or the new one is there, whole."""
+    new = temporary(path)
+    remove(new)  # of a process of the same number, long dead
+    write(new, data)
+    new.replace(path)
+    sync(path.parent)
+
+
+def write_json(path: Path, document: Any) -> None:
+    """Write a JSON file for people to read too, whole or not at all.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_json(Path(folder, "a.json"), {"a": 1})
+        ...     print(Path(folder, "a.json").read_text().split())
+        ['{', '"a":', '1', '}']
+    """
+    replace(path, (json.dumps(document, indent=1) + "\n").encode())
+
+
 def temporary(path: Path) -> Path:
     """Where this process writes a path before it renames it."""
     return path.with_name(f".tmp-{os.getpid()}-{path.name}")

@@ -57,3 +57,20 @@ def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
             group["lr"].fill_(rate)
         else:
             group["lr"] = rate
+
+
+@torch.no_grad()
+def average(ema: nn.Module, model: nn.Module, decay: float) -> None:
+    """Move an average of the weights towards the weights; buffers become the model's own.
+
+    Example:
+        >>> ema, model = nn.Linear(1, 1), nn.Linear(1, 1)
+        >>> _ = nn.init.zeros_(ema.weight), nn.init.ones_(model.weight)
+        >>> average(ema, model, 0.75)
+        >>> ema.weight.item()
+        0.25
+    """
+    for kept, new in zip(ema.parameters(), model.parameters(), strict=True):
+        kept.lerp_(new, 1 - decay)
+    for old, buffer in zip(ema.buffers(), model.buffers(), strict=True):
+        old.copy_(buffer)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from maxup.engine import checkpoint
-from maxup.engine.loop import RunError
+from maxup.engine.stop import RunError
 from maxup.recipes.load import recipe_from
 from maxup.recipes.schema import Recipe
 from maxup.tasks.vision import Vision

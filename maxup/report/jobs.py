@@ -95,10 +95,7 @@ def keep(job: Job, folder: Path, results: Path) -> bool:
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
     durable.sweep(path.parent)
-    new = durable.temporary(path)
-    durable.write(new, durable.read(folder / "run.json"))
-    new.replace(path)
-    durable.sync(path.parent)
+    durable.replace(path, durable.read(folder / "run.json"))
     return True
 
 

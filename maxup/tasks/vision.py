@@ -62,7 +62,10 @@ class Vision:
         }
         classes = len(self.train.classes)
         create = model_from or partial(create_model, recipe.model.name)
-        self.model = create(shape=tuple(self.train.x.shape[1:]), classes=classes, **recipe.model.args).to(device)
+        model = create(shape=tuple(self.train.x.shape[1:]), classes=classes, **recipe.model.args).to(device)
+        if device.type == "cuda":
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # in place
+        self.model = model
         self.augment = perturbation(recipe.augment, classes) if recipe.augment else None
         self.objective = objective(recipe, classes, len(self.loader))
         for inside in attached(self.objective.perturbation):
@@ -135,7 +138,7 @@ def objective(recipe: Recipe, classes: int, steps_per_epoch: int) -> Objective:
     drawn = perturbation(recipe.perturb, classes)
     if recipe.objective == "standard":
         return MaxUp(drawn, m=1)
-    epochs = max(1, round(knobs.warmup * recipe.epochs)) if knobs.warmup else 0
+    epochs = min(knobs.warmup, max(1, recipe.epochs // 4))
     m = warmup(knobs.m, steps=epochs * steps_per_epoch)
     if recipe.objective == "average":
         return Average(drawn, m=m)

@@ -1,4 +1,5 @@
 import errno
+import json
 import os
 import subprocess
 
@@ -32,6 +33,23 @@ def test_nothing_is_overwritten(tmp_path):
     durable.write(tmp_path / "a", b"1")
     with pytest.raises(FileExistsError):
         durable.write(tmp_path / "a", b"2")
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
+    file, stale = tmp_path / "a.json", durable.temporary(tmp_path / "a.json")
+    stale.write_text("half")  # of a dead process with our number
+    durable.write_json(file, {"a": [1, "é"]})
+    assert json.loads(file.read_text()) == {"a": [1, "é"]}
+    durable.replace(file, b"2")
+    assert file.read_bytes() == b"2"
+
+    def full(_):
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="full"):
+        durable.replace(file, b"3")
+    assert file.read_bytes() == b"2"
 
 
 @pytest.mark.parametrize("text", ["NaN", "[Infinity]", '{"a": 1, "a": 1}', "", "é", "\x80", "[1", "9" * 5000])

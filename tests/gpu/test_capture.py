@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from maxup.engine import loop
+from maxup.engine import checkpoint, loop
 from maxup.recipes.load import recipe_from
 
 pytestmark = [
@@ -19,11 +19,18 @@ RECIPE = {
     "augment": [{"name": "crop_flip", "padding": 1}],
     "perturb": [{"name": "cutout", "length": 3}],
     "objective": "maxup",
-    "maxup": {"m": 4, "warmup": 0.2},
+    "maxup": {"m": 4, "warmup": 1},
     "optim": {"lr": 0.05, "schedule": "cosine", "clip": 1.0, "ema": 0.9},
     "epochs": 5,
     "batch_size": 50,
 }
+
+
+@pytest.fixture(autouse=True)
+def _deterministic():
+    torch.backends.cudnn.deterministic = True  # in channels_last some convolutions are not
+    yield
+    torch.backends.cudnn.deterministic = False
 
 
 def run(folder, monkeypatch, captured, **changes):
@@ -35,7 +42,7 @@ def run(folder, monkeypatch, captured, **changes):
     return (
         result,
         [r["train_loss"] for r in records if "train_loss" in r],
-        loop.checkpoint.latest(folder / "checkpoints", print),
+        checkpoint.latest(folder / "checkpoints", print),
     )
 
 

@@ -1,0 +1,111 @@
+"""What a checkpoint of a run holds, and how a run goes on from it as if it had never stopped."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import torch
+from accelerate.utils import gather_object
+from torch import Tensor
+
+from maxup.engine import checkpoint
+from maxup.engine.stop import RunError
+from maxup.engine.streams import random_streams, restore_streams
+
+if TYPE_CHECKING:
+    from maxup.engine.loop import _Run
+
+
+def save(run: "_Run", *, best: bool = False) -> None:
+    """Write a checkpoint; every process of a run must call this, and one writes.
+
+    Args:
+        run: Whose state.
+        best: Whether this is the best so far.
+    """
+    ranks = gather_object([_rank_state(run)])
+    if run.accelerator.is_main_process:
+        scaler = run.accelerator.scaler
+        state = {
+            "recipe": asdict(run.recipe),
+            "step": run.step,
+            "recorded": run.recorded,
+            "seconds": run.seconds,
+            "training_seconds": run.training_seconds,
+            "best": run.best,
+            "last": run.last,
+            "metrics_size": run.metrics.flush() if run.metrics else 0,
+            "model": run.accelerator.unwrap_model(run.model).state_dict(),
+            "optimizer": run.optimizer.state_dict(),
+            "scaler": None if scaler is None else scaler.state_dict(),
+            "ema": None if run.ema is None else run.ema.state_dict(),
+            "loader": run.task.loader.state_dict(),
+            "ranks": ranks,
+        }
+        checkpoint.save(run.folder / "checkpoints", run.step, state, best=best)
+    run.accelerator.wait_for_everyone()
+
+
+def resume(run: "_Run") -> int:
+    """Go on from the newest checkpoint that is whole, if there is one.
+
+    Returns:
+        The length of metrics.jsonl then; 0 for a run that begins.
+    """
+    saved = run.folder / "checkpoints"
+    found = checkpoint.latest(saved, lambda sentence: None if run.quiet else print(sentence, flush=True))
+    if found is not None:
+        _load(run, found[1])
+        return int(found[1]["metrics_size"])
+    if any(saved.glob("step-*")):
+        raise RunError(f"none of the checkpoints in {saved} can be read; remove {run.folder} to start afresh")
+    return 0
+
+
+def _rank_state(run: "_Run") -> dict[str, Any]:
+    """What is different in every process: the random streams and the running loss."""
+    return {
+        "objective": run.task.objective.state_dict(),
+        "augment": run.task.generator.get_state(),
+        "loss": run.loss.cpu(),
+        "streams": random_streams(),
+    }
+
+
+def _load(run: "_Run", state: dict[str, Any]) -> None:
+    _refuse_another(run, state)
+    mine = state["ranks"][run.accelerator.process_index]
+    run.accelerator.unwrap_model(run.model).load_state_dict(state["model"])
+    run.optimizer.load_state_dict(state["optimizer"])
+    for group in run.optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):  # load_state_dict leaves it on the CPU, where a graph would not see it
+            group["lr"] = group["lr"].to(run.accelerator.device)
+    for parameter, kept in run.optimizer.state.items():  # fused updates want the parameter's own memory format
+        for key, value in kept.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                kept[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+    if state["scaler"] is not None and run.accelerator.scaler is not None:
+        run.accelerator.scaler.load_state_dict(state["scaler"])
+    if run.ema is not None:
+        run.ema.load_state_dict(state["ema"])
+    run.task.loader.load_state_dict(state["loader"])
+    run.step, run.recorded = state["step"], state["recorded"]
+    run.seconds, run.training_seconds = state["seconds"], state["training_seconds"]
+    run.best, run.last = state["best"], state["last"]
+    run.loss.copy_(mine["loss"])
+    run.task.objective.load_state_dict(mine["objective"])
+    run.task.generator.set_state(mine["augment"])
+    restore_streams(mine["streams"])
+
+
+def _refuse_another(run: "_Run", state: dict[str, Any]) -> None:
+    """A RunError where the checkpoint is of another recipe, or of another number of processes."""
+    before, now = ({k: v for k, v in r.items() if k != "epochs"} for r in (state["recipe"], asdict(run.recipe)))
+    changed = [key for key in now if now[key] != before.get(key)]
+    if changed or state["recipe"]["epochs"] != run.recipe.epochs:
+        raise RunError(
+            f"{run.folder} holds a run of another recipe (different: {', '.join(changed) or 'epochs'}); "
+            "choose another folder with --out, or remove it"
+        )
+    ranks, processes = state["ranks"], run.accelerator.num_processes
+    if len(ranks) != processes:
+        raise RunError(f"{run.folder} was begun by {len(ranks)} processes and there are {processes}; use as many")
