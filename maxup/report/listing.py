@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
+from itertools import takewhile
 from pathlib import Path
 
 from maxup.recipes.load import find_recipe, list_recipes, read_recipe
@@ -37,9 +38,7 @@ def listing(word: str, *, results: Path, runs: Path) -> tuple[list[Entry], list[
     tables = load_paper().values()
     entries = []
     for name in (name for name in list_recipes() if word in name):
-        first = find_recipe(name).read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
-        what = first.partition(". ")[0].removesuffix(".")
-        copies = _copies(name)
+        what, copies = _what(name), _copies(name)
         paper, table, row = _paper(name, copies, tables)
         number, seconds = _ours([r for r in found if r.recipe == name and r.own_m], table, row)
         cost = copies if seconds is None else f"{seconds:,.{1 if seconds < 10 else 0}f} s"
@@ -67,6 +66,13 @@ def show(entries: Sequence[Entry]) -> None:
         table.add_row(*row)
     if rows:
         console.print(table)
+
+
+def _what(name: str) -> str:
+    """The first sentence of a recipe's comment, which may go on in a second line; a command is indented."""
+    lines = takewhile(lambda line: line.startswith("# "), find_recipe(name).read_text(encoding="utf-8").splitlines())
+    text = " ".join(line[2:] for line in lines if not line.startswith("#  "))
+    return text.partition(". ")[0].removesuffix(".")
 
 
 def _copies(name: str) -> str:

@@ -9,7 +9,7 @@ A run's own folder, <runs>/<recipe>/seed-0/run.json, holds the same.
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -176,8 +176,11 @@ def _below(folder: Path, root: Path) -> str:
 
 
 def _flat(said: dict[str, Any]) -> dict[str, Any]:
+    """What a recipe says, by dotted keys; what a section holds may be another mapping, which stays whole."""
+    sections = {f.name for f in fields(Recipe) if is_dataclass(f.default_factory)}
     flat: dict[str, Any] = {}
     for key, value in said.items():
-        inner = isinstance(value, dict) and key in ("data", "model", "maxup", "adversarial", "optim")
-        flat |= {f"{key}.{k}": v for k, v in value.items()} if inner else {key: value}
+        if key in sections and not isinstance(value, dict):
+            raise TypeError(f"its recipe has {value!r:.40} for {key}")
+        flat |= {f"{key}.{k}": v for k, v in value.items()} if key in sections else {key: value}
     return flat

@@ -1,10 +1,12 @@
 """Result files for tests, as a run writes them."""
 
 import json
+import re
 from dataclasses import asdict
 
-from maxup.recipes.load import parse_recipe
+from maxup.recipes.load import list_recipes, parse_recipe
 from maxup.recipes.schema import Recipe
+from maxup.report.results import scaled
 
 ENVIRONMENT = {"commit": "0" * 40 + "+", "versions": {"torch": "2.13"}, "hardware": "a <b>CPU</b>", "threads": 1}
 
@@ -14,7 +16,9 @@ def write_run(
     stem=None, curve=None, known=False, recipe=None, seconds=60.0, training_seconds=None, **last,
 ):  # fmt: skip
     """A result file, or the folder of a run if there is a curve."""
-    said = asdict(parse_recipe(name, []) if known else Recipe()) | {"seed": seed}
+    said = asdict(parse_recipe(name, []) if known or name in list_recipes() else Recipe()) | {"seed": seed}
+    if match := re.search(r"-budget-([\d.]+)", stem or ""):
+        said["epochs"] = scaled(said["epochs"], float(match[1]))
     for key, value in (recipe or {}).items():
         said[key] = said[key] | value if isinstance(value, dict) else value
     run = {
