@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from maxup.report.figure import COLOURS, Plot, blank, finish, machines, metric_label, time_unit
+from maxup.report.figure import COLOURS, Plot, blank, finish, machines, main_metric, metric_label, time_unit
 from maxup.report.results import Result
 from maxup.report.tables import Comparison, Line, belongs
 
@@ -32,7 +32,8 @@ def accuracy_against_m(
     panel.minorticks_off()
     panel.margins(x=0.08)
     said = "; ".join(f"{name}: " + ", ".join(f"{y:.2f} at m = {m}" for m, y, _ in v) for name, v in series.items())
-    return finish(figure, comparison, "m", subject, "against the number of copies m, mean ± std.", said)
+    title = comparison.table.metrics[main_metric(comparison.table)].title.lower()
+    return finish(figure, comparison, "m", subject, f"{title} against the number of copies m, mean ± std.", said)
 
 
 def cost_against_m(
