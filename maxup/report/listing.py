@@ -1,7 +1,7 @@
 """The recipes in a list: what each is, the paper's number, ours, and what it costs."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass
 from itertools import takewhile
 from pathlib import Path
 
@@ -11,6 +11,8 @@ from maxup.report.paper import Row, Table, load_paper
 from maxup.report.results import Result, load_results
 from maxup.report.statistics import estimate
 from maxup.report.tables import DASH, measured, ours
+
+WIDE = 110  # characters of a terminal that has room for every column
 
 
 @dataclass(frozen=True)
@@ -47,23 +49,32 @@ def listing(word: str, *, results: Path, runs: Path) -> tuple[list[Entry], list[
 
 
 def show(entries: Sequence[Entry]) -> None:
-    """Print them: a table on a terminal, a line for each elsewhere."""
+    """Print them: a table on a terminal, on a narrow one with two columns in one; a line for each elsewhere."""
     from rich.console import Console
     from rich.table import Table as Rich
+    from rich.text import Text
 
     console = Console(highlight=False, markup=False)
-    names = [field.name for field in fields(Entry)]
     rows = [astuple(entry) for entry in entries]
     if not console.is_terminal:
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for row in rows:
             print("  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip())
         return
+    narrow = console.width < WIDE
+    longest = {name: max((len(getattr(entry, name)) for entry in entries), default=0) for name in ("recipe", "cost")}
     table = Rich(box=None, pad_edge=False, header_style="bold")
-    for name in names:
-        table.add_column("ours (n seeds)" if name == "ours" else name, overflow="fold", no_wrap=name != "what")
-    for row in rows:
-        table.add_row(*row)
+    table.add_column("recipe", overflow="fold", width=min(longest["recipe"], console.width // 2))
+    if not narrow:
+        table.add_column("what")
+    table.add_column("paper")
+    table.add_column("ours (n seeds)")
+    table.add_column("cost", width=max(4, longest["cost"]))
+    for recipe, what, *rest in rows:
+        if narrow:
+            table.add_row(Text.assemble(recipe, "\n", (what, "dim")), *rest)
+        else:
+            table.add_row(recipe, what, *rest)
     if rows:
         console.print(table)
 
