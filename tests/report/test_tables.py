@@ -5,6 +5,7 @@ import random
 import pytest
 from scipy import stats
 
+from maxup.report.own import other_results, with_other_m
 from maxup.report.paper import load_paper
 from maxup.report.results import load_results
 from maxup.report.tables import DASH, compare, grid, show, title
@@ -71,6 +72,16 @@ def test_the_ablation_s_rows_share_a_recipe_and_differ_in_m(tmp_path):
     found = loaded(tmp_path)
     ablation = {line.key: line for line in compare("table-ablation", PAPER["table-ablation"], found).lines}
     assert [ablation[f"resnet110-m{m}"].ours[1.0].mean for m in (4, 10, 20)] == pytest.approx([75, 76, 74])
+    write_run(tmp_path, name, 0, 0.74, recipe={"objective": "maxup", "maxup": {"m": 2}}, stem="seed-0-m-2")
+    table = with_other_m(PAPER["table-ablation"], loaded(tmp_path))
+    small = [(key, row.m, row.ours) for key, row in table.rows.items() if row.model == "ResNet-110"]
+    assert [m for _, m, _ in small] == [1, 2, 4, 10, 20]
+    assert small[1] == ("resnet110-m2", 2, True)
+    extra = {line.key: line for line in compare("table-ablation", table, loaded(tmp_path)).lines}["resnet110-m2"]
+    assert extra.paper is None
+    assert extra.ours[1.0].mean == pytest.approx(74)
+    assert other_results(loaded(tmp_path), [table]) is None
+    assert [row.m for row in other_results(loaded(tmp_path), [PAPER["table-ablation"]]).rows.values()] == [2]
     cifar100 = {line.key: line for line in compare("table-cifar100", PAPER["table-cifar100"], found).lines}
     assert cifar100["resnet110-cutout-maxup"].ours[1.0].mean == pytest.approx(75)
 
