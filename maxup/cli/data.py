@@ -7,6 +7,7 @@ from maxup.cli.parser import parser_of
 EXAMPLES = """example:
   MAXUP_DATA=~/datasets maxup data
 """
+WITH = {"digits": "comes with scikit-learn", "text": "comes with Python; or any folder, as data.root"}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -18,6 +19,6 @@ def main(argv: Sequence[str]) -> int:
     from maxup.data.find import locate, missing
 
     for name in list_data():
-        found = "comes with scikit-learn" if name == "digits" else locate(name, args.root)
+        found = WITH.get(name) or locate(name, args.root)
         print(f"{name:<14} {found if found else 'not found. ' + missing(name)}")
     return 0

@@ -9,11 +9,12 @@ from maxup.registry import nearest
 
 if TYPE_CHECKING:
     from maxup.data.images import Images
+    from maxup.data.text import Text
 
 __all__ = ["DATA", "DataError", "Root", "list_data", "load_data"]
 
 Root = str | os.PathLike[str] | None  # a folder to look in first
-Load = Callable[[Root], "tuple[Images, Images | None]"]
+Load = Callable[[Root], "tuple[Images, Images | None] | Text"]
 
 
 class DataError(RuntimeError):
@@ -27,12 +28,15 @@ def _later(module: str, function: str) -> Load:
     return load
 
 
-# Every data set there is: its name, and what returns its training and test images.
+# Every data set there is: its name, and what returns its training and test images, or its text.
 DATA: dict[str, Load] = {
     "digits": _later("digits", "load_digits"),
     "fashion_mnist": _later("fashion_mnist", "load_fashion_mnist"),
     "cifar10": _later("cifar", "load_cifar10"),
     "cifar100": _later("cifar", "load_cifar100"),
+    "ptb": _later("text", "load_ptb"),
+    "wikitext2": _later("text", "load_wikitext2"),
+    "text": _later("text", "load_text"),
 }
 
 
@@ -41,13 +45,15 @@ def list_data() -> list[str]:
 
     Example:
         >>> list_data()
-        ['cifar10', 'cifar100', 'digits', 'fashion_mnist']
+        ['cifar10', 'cifar100', 'digits', 'fashion_mnist', 'ptb', 'text', 'wikitext2']
     """
     return sorted(DATA)
 
 
-def load_data(name: str, root: Root = None) -> "tuple[Images, Images | None]":
+def load_data(name: str, root: Root = None) -> Any:
     """The training and the test images of a data set; the latter are None where it has no split of its own.
+
+    Of a text it is a `Text`, with its three parts.
 
     Args:
         name: One of `list_data()`.

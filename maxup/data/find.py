@@ -8,6 +8,7 @@ from pathlib import Path
 from maxup.data import DataError, Root
 from maxup.registry import nearest
 
+PACKAGES = {"digits": "sklearn", "text": "pydoc_data"}  # data sets inside a package
 SYSTEM = (Path("/usr/share/datasets"),)  # where Debian's packages put theirs
 
 
@@ -49,13 +50,25 @@ SOURCES = {
         get="Unpack the archive cifar-100-python.tar.gz inside data: it makes the folder cifar-100-python with train, "
         "test and meta.",
     ),
+    "ptb": Source(
+        folders=("ptb", "penn", "simple-examples/data", "."),
+        files=("ptb.train.txt", "ptb.valid.txt", "ptb.test.txt"),
+        get="Put ptb.train.txt, ptb.valid.txt and ptb.test.txt, as Mikolov prepared them, into data/ptb.",
+    ),
+    "wikitext2": Source(
+        folders=("wikitext-2", "wikitext2", "."),
+        files=("wiki.train.tokens", "wiki.valid.tokens", "wiki.test.tokens"),
+        get="Unpack the archive wikitext-2-v1.zip inside data: it makes the folder wikitext-2 with wiki.train.tokens, "
+        "wiki.valid.tokens and wiki.test.tokens.",
+    ),
+    "text": Source(folders=(".",), files=("topics.py",), get="It comes with Python itself, as pydoc_data."),
 }
 
 
 def places(name: str, root: Root = None) -> list[Path]:
     """The folders a data set is looked for in, in order: root, MAXUP_DATA, ./data, the system's."""
-    if name == "digits":
-        spec = find_spec("sklearn")  # finds the package without importing it
+    if name in PACKAGES:
+        spec = find_spec(PACKAGES[name])  # finds the package without importing it
         return [Path(folder) for folder in (spec and spec.submodule_search_locations) or ()]
     named = [Path(folder).expanduser() for folder in (root, os.environ.get("MAXUP_DATA")) if folder]
     return list(dict.fromkeys([*named, Path("data"), *SYSTEM]))
