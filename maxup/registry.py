@@ -21,6 +21,7 @@ PERTURBATIONS = {
     "lighting": "maxup.perturb.lighting:Lighting",
     "label_noise": "maxup.perturb.labels:LabelNoise",
     "feature_noise": "maxup.perturb.feature:FeatureNoise",
+    "embedding_dropout": "maxup.perturb.embedding:EmbeddingDropout",
     "manifold_mixup": "maxup.perturb.manifold_mixup:ManifoldMixup",
 }
 MODELS = {
@@ -30,6 +31,7 @@ MODELS = {
     **{f"preact_resnet{depth}": f"maxup.models.preact_resnet:preact_resnet{depth}" for depth in (20, 56, 110)},
     **{name: f"maxup.models.wide_resnet:{name}" for name in ("wrn16_4", "wrn40_2", "wrn28_10")},
 }
+LANGUAGE_MODELS = {"awd_lstm": "maxup.models.awd_lstm:AWDLSTM"}
 
 
 class UnknownNameError(ValueError):

@@ -30,9 +30,9 @@ def main(argv: Sequence[str]) -> int:
     option("--runs", default=Path("runs"), help="folders of runs (default: runs)")
     args = parser.parse_args(argv)
     if args.models:
-        from maxup.registry import MODELS
+        from maxup.registry import LANGUAGE_MODELS, MODELS
 
-        print("\n".join(name for name in sorted(MODELS) if args.word in name))
+        print("\n".join(name for name in sorted([*MODELS, *LANGUAGE_MODELS]) if args.word in name))
         return 0
     from maxup.report.listing import listing, show
 

@@ -76,6 +76,10 @@ class DeviceLoader:
             return len(self.x) // (self.batch_size * self.world_size)
         return -(-self._share() // self.batch_size)
 
+    def steps(self, epochs: int) -> int:
+        """Batches of the first epochs together."""
+        return epochs * len(self)
+
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         rows = self._rows().to(self.x.device)  # (share,), once an epoch: no batch makes the device wait
         while self.position < len(self):

@@ -94,7 +94,7 @@ def reason_against(model: nn.Module, *, device: torch.device, processes: int, fi
     if processes > 1:
         return "several processes"
     if not fixed_shapes:
-        return "the last batch of an epoch is smaller"
+        return "batches differ in size"
     for name, wanted in (("accumulate", 1), ("precision", ("no", "bf16"))):
         if knobs[name] not in (wanted if isinstance(wanted, tuple) else (wanted,)):
             return f"{name} is {knobs[name]}"

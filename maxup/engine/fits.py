@@ -13,9 +13,8 @@ if TYPE_CHECKING:
 KEPT = {
     "SGD": {"momentum_buffer"},
     "AdamW": {"step", "exp_avg", "exp_avg_sq"},
-    "ASGD": {"step", "eta", "mu", "ax"},
 }
-SHAPED = {"momentum_buffer", "exp_avg", "exp_avg_sq", "ax"}
+SHAPED = {"momentum_buffer", "exp_avg", "exp_avg_sq"}
 
 
 def check(run: "_Run", step: int, state: dict[str, Any]) -> None:
@@ -33,7 +32,8 @@ def check(run: "_Run", step: int, state: dict[str, Any]) -> None:
         "last": lambda it: _is_record(run, it, state["loader"]["epoch"], newest=True),
         "best": lambda it: _is_record(run, it, state["loader"]["epoch"]),
         "model": lambda it: _shapes(it) == _shapes(run.accelerator.unwrap_model(run.model).state_dict()),
-        "ema": lambda it: it is None if run.ema is None else _shapes(it) == _shapes(run.ema.state_dict()),
+        "ema": lambda it: _is_average(run, it, state["averaged"], step),
+        "stages": lambda it: _is_stage(run, it, state["loader"]["epoch"]),
         "optimizer": lambda it: _is_optimizer(run.optimizer, it),
         "scaler": lambda it: (it is None) == (run.accelerator.scaler is None),
         "ranks": lambda it: all(_is_rank(run, rank, step) for rank in it),
@@ -52,8 +52,24 @@ def _whole(value: Any, most: int) -> bool:
 
 
 def _is_place(run: "_Run", epoch: Any, position: Any, step: int) -> bool:
-    batches = len(run.task.loader)
-    return _whole(epoch, run.recipe.epochs) and _whole(position, batches) and epoch * batches + position == step
+    loader = run.task.loader
+    if not _whole(epoch, run.stages.longest) or not _whole(position, step):
+        return False
+    return loader.steps(epoch) + position == step <= loader.steps(epoch + 1)
+
+
+def _is_average(run: "_Run", weights: Any, count: Any, step: int) -> bool:
+    if weights is None:
+        return run.recipe.optim.ema is None and count == 0
+    wanted = run.recipe.optim.ema is not None or run.recipe.optim.name == "asgd"
+    same = _shapes(weights) == _shapes(run.accelerator.unwrap_model(run.model).state_dict())
+    return wanted and same and _whole(count, step)
+
+
+def _is_stage(run: "_Run", stages: Any, epoch: int) -> bool:
+    """The kinds are checked by the stages themselves."""
+    numbers = all(type(value) is float for value in stages["checks"])
+    return numbers and _whole(stages["stage"], run.recipe.optim.restarts + 1) and _whole(stages["begun"], epoch)
 
 
 def _is_time(value: Any) -> bool:
@@ -64,7 +80,7 @@ def _is_record(run: "_Run", record: Any, epoch: int, *, newest: bool = False) ->
     """Whether this is what an epoch of the run ends with; before the first end, {}."""
     if not epoch:
         return bool(record == {})
-    names = {f"{name}_{kind}" for name in run.task.evaluation for kind in ("loss", "accuracy")}
+    names = {f"{name}_{kind}" for name in run.task.every_epoch for kind in ("loss", run.task.judge)}
     numbers = all(type(record[name]) is float for name in names)
     of = record["epoch"]
     return set(record) == {"epoch", *names} and numbers and _whole(of, epoch) and (not newest or of == epoch)

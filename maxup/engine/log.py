@@ -97,13 +97,13 @@ class Progress:
         now = time.monotonic()
         return not self.quiet and now - self.last >= (0.2 if self.bar else self.every)
 
-    def show(self, done: int, text: str, examples: int) -> None:
-        """Show where the run is; `examples` is how many a step has."""
+    def show(self, done: int, text: str, examples: int, unit: str = "examples") -> None:
+        """Show where the run is; `examples` is how many a step has, and `unit` what they are."""
         now = time.monotonic()
         self.last, self.done = now, done
         speed = (done - self.begun) * examples / max(now - self.start, 1e-9)
         left = (self.total - done) * (now - self.start) / max(done - self.begun, 1)
-        line = f"{text}  {speed:,.0f} examples/s"
+        line = f"{text}  {speed:,.0f} {unit}/s"
         if self.bar:
             self.bar.update(self.task, completed=done, description=line)
         else:

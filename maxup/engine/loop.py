@@ -4,11 +4,10 @@ A step is the task's own (`task.step(model, batch) -> Outcome`); the loop adds p
 optimiser, the schedule, checkpoints, and what is told to the user.
 """
 
-import copy
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -26,12 +25,13 @@ from maxup.engine.compiled import compile_blocks
 from maxup.engine.durable import write_json
 from maxup.engine.environment import environment
 from maxup.engine.log import Metrics, Progress
-from maxup.engine.optim import average, create_optimizer, learning_rate, set_learning_rate
-from maxup.engine.resume import resume, save
+from maxup.engine.optim import average, create_optimizer, frozen_copy, learning_rate, set_learning_rate
+from maxup.engine.resume import load_best, resume, save
+from maxup.engine.stages import Stages
 from maxup.engine.stop import InterruptedRunError, RunError, asked_to_stop, losing_peers
 from maxup.engine.trackers import check_trackers, start_trackers, track
 from maxup.recipes.schema import Recipe
-from maxup.tasks.vision import Vision
+from maxup.tasks import create_task
 
 LOG_EVERY = 50
 
@@ -89,7 +89,7 @@ class _Run:
         self.recipe, self.folder, self.accelerator, self.quiet = recipe, folder, accelerator, quiet
         set_seed(recipe.seed)  # the same weights in every process
         rank, world_size = accelerator.process_index, accelerator.num_processes
-        self.task = Vision(recipe, accelerator.device, rank=rank, world_size=world_size, **own)
+        self.task = create_task(recipe, accelerator.device, rank=rank, world_size=world_size, **own)
         set_seed(recipe.seed, device_specific=True)  # other dropout masks in every process
         optimizer = create_optimizer(self.task.model, recipe.optim)
         self.model = accelerator.prepare(self.task.model)
@@ -97,14 +97,16 @@ class _Run:
         self.optimizer = optimizer if accelerator.scaler is None else accelerator.prepare(optimizer)
         wanted = recipe.compile and accelerator.device.type == "cuda"
         self.compiled = compile_blocks(self.task.model) if wanted else 0
-        self.ema = copy.deepcopy(self.task.model).requires_grad_(False) if recipe.optim.ema else None
+        self.ema = frozen_copy(self.task.model) if recipe.optim.ema else None
+        self.averaged = 0  # weights in the uniform average of "asgd"
+        self.stages = Stages(recipe.optim, recipe.epochs, lower=self.task.lower)
         self.step, self.recorded = 0, 0
         self.seconds, self.training_seconds = 0.0, 0.0  # in all, and in steps alone
         self.best: dict[str, Any] = {}
         self.last: dict[str, Any] = {}
         self.loss = torch.zeros((), device=accelerator.device)  # sum since the last record
         self.recent: deque[tuple[Tensor, Tensor]] = deque(maxlen=LOG_EVERY)  # examples and loss of the latest steps
-        self.total = recipe.epochs * len(self.task.loader)
+        self.total = self.task.loader.steps(self.stages.longest)
         self.not_captured = reason_against(
             self.task.model,
             device=accelerator.device,
@@ -123,14 +125,20 @@ class _Run:
         if self.accelerator.is_main_process:
             self.metrics = Metrics(self.folder / "metrics.jsonl", going_on)
         start_trackers(self.accelerator, self.folder)
+        save_best = save_best or self.recipe.optim.restarts > 0
         loader, saved, begun = self.task.loader, time.monotonic(), time.monotonic() - self.seconds
         with Progress(self.total, self.step, quiet=self.quiet) as progress:
             if self.accelerator.device.type == "cuda":
                 progress.say(f"step as one CUDA graph: {'no, ' + self.not_captured if self.not_captured else 'yes'}")
                 if self.recipe.compile:
                     progress.say(f"blocks compiled: {self.compiled or 'none, since none repeats'}")
-            while loader.epoch < self.recipe.epochs:
+            while not self.stages.done:
                 epoch = loader.epoch
+                if self.stages.over:
+                    self._next_stage(epoch, progress)
+                    continue
+                if self.stages.averaging and self.ema is None:
+                    self.ema, self.averaged = frozen_copy(self.task.model), 0
                 self.model.train()
                 tick = time.monotonic()
                 for batch in loader:
@@ -140,8 +148,8 @@ class _Run:
                         self._record()
                     self.training_seconds += time.monotonic() - tick
                     if progress.due():
-                        text = f"epoch {epoch + 1}/{self.recipe.epochs}  loss {float(self.recent[-1][1]):.4f}"
-                        progress.show(self.step, text, self.recipe.batch_size)
+                        text = f"epoch {epoch + 1}/{self.stages.longest}  loss {float(self.recent[-1][1]):.4f}"
+                        progress.show(self.step, text, self._size(batch), self.task.unit)
                     if whole and self._agree(asked() or time.monotonic() - saved > save_every):
                         save(self)
                         saved = time.monotonic()
@@ -155,16 +163,20 @@ class _Run:
                 self.training_seconds += time.monotonic() - tick
                 better = self._end_of_epoch(epoch, progress) and save_best
                 self.seconds = time.monotonic() - begun
-                if better or loader.epoch == self.recipe.epochs or self._agree(time.monotonic() - saved > save_every):
+                if better or self.stages.over or self._agree(time.monotonic() - saved > save_every):
                     save(self, best=better)
                     saved = time.monotonic()
         return self._finish()
 
     def _step(self, batch: tuple[Tensor, Tensor, Tensor]) -> bool:
         """One batch; whether it ended with an update of the weights."""
-        set_learning_rate(self.optimizer, learning_rate(self.recipe.optim, self.step / self.total))
-        self.whole = (self.step + 1) % self.recipe.optim.accumulate == 0 or (self.step + 1) % len(self.task.loader) == 0
+        optim, loader = self.recipe.optim, self.task.loader
+        set_learning_rate(self.optimizer, self.task.pace(batch) * learning_rate(optim, self.step / self.total))
+        self.whole = (self.step + 1) % optim.accumulate == 0 or loader.position == len(loader)
         loss = self.update(batch)
+        if self.whole and self.ema is not None and optim.name == "asgd":
+            self.averaged += 1
+            average(self.ema, self.task.model, 1 - 1 / self.averaged)
         self.recent.append((batch[0], loss))
         self.loss += loss
         self.step += 1
@@ -216,27 +228,51 @@ class _Run:
 
     def _end_of_epoch(self, epoch: int, progress: Progress) -> bool:
         """Evaluate; whether this is the best epoch so far by validation, or by test where nothing is held out."""
-        found = {f"{name}_{k}": v for name in self.task.evaluation for k, v in self._evaluate(name).items()}
-        judge = "validation_accuracy" if "validation_accuracy" in found else "test_accuracy"
+        found = self._measure(self.task.every_epoch)
+        judge = f"{'validation' if 'validation' in self.task.every_epoch else 'test'}_{self.task.judge}"
         self.last = {"epoch": epoch + 1, **found}
-        better = not self.best or found[judge] > self.best[judge]
+        better = not self.best or (found[judge] < self.best[judge] if self.task.lower else found[judge] > self.best[judge])
         if better:
             self.best = self.last
         self._write(step=self.step, seconds=self.seconds, **self.last)
-        shown = "  ".join(f"{k.replace('_', ' ')} {_show(k, v)}" for k, v in found.items())
-        progress.say(f"epoch {epoch + 1}/{self.recipe.epochs}  {shown}")
+        averaged = "" if self.ema is None or self.recipe.optim.ema else "  averaged"
+        progress.say(f"epoch {epoch + 1}/{self.stages.longest}  {_shown(found)}{averaged}")
+        self.stages.check(epoch + 1, found[judge])
         return better
+
+    def _next_stage(self, epoch: int, progress: Progress) -> None:
+        """Where a run restarts, every stage ends by going back to the best epoch, and so does the last."""
+        self.stages.next(epoch)
+        if self.recipe.optim.restarts:
+            load_best(self)
+            self.ema, self.averaged = None, 0
+            self.optimizer.state.clear()
+            self.last = {"epoch": epoch, **self._measure(self.task.every_epoch)}
+            progress.say(f"back at epoch {self.best['epoch']}, the best  {_shown(self.last)}")
+            save(self)
+
+    def _measure(self, splits: Iterable[str]) -> dict[str, float]:
+        return {f"{name}_{k}": v for name in splits for k, v in self._evaluate(name).items()}
+
+    def _size(self, batch: tuple[Tensor, Tensor, Tensor]) -> int:
+        """What a batch of all processes counts in the task's unit."""
+        return self.recipe.batch_size * (batch[2].shape[1] if self.task.unit == "tokens" else 1)
 
     def _evaluate(self, name: str) -> dict[str, float]:
         model = self.ema if self.ema is not None else self.accelerator.unwrap_model(self.model)
         # Evaluation has other shapes and modes than training: not worth compiling.
         with torch.compiler.set_stance("force_eager") if self.compiled else nullcontext():
-            loss, right, count = self.task.evaluate(model, name)
-        sums = torch.stack([loss.double(), right.double(), torch.tensor(count, dtype=torch.double, device=loss.device)])
-        loss, right, count = self.accelerator.reduce(sums, "sum").tolist()
-        return {"loss": loss / count, "accuracy": right / count}
+            found, seen = self.task.evaluate(model, name)
+        sums = torch.tensor([*found.values(), seen], dtype=torch.double, device=self.accelerator.device)
+        *totals, count = self.accelerator.reduce(sums, "sum").tolist()
+        return self.task.measures({metric: total / count for metric, total in zip(found, totals, strict=True)})
 
     def _finish(self) -> dict[str, Any]:
+        rest = [name for name in self.task.evaluation if name not in self.task.every_epoch]
+        model = self.ema if self.ema is not None else self.accelerator.unwrap_model(self.model)
+        self.last |= self._measure(rest)
+        if self.accelerator.is_main_process:
+            self.last |= self.task.finish(model, self.folder, quiet=self.quiet)
         result = {
             "recipe": asdict(self.recipe),
             "seed": self.recipe.seed,
@@ -271,5 +307,11 @@ class _Run:
         return bool(self.accelerator.reduce(torch.tensor(int(mine), device=self.accelerator.device), "sum"))
 
 
+def _shown(found: dict[str, Any]) -> str:
+    return "  ".join(f"{k.replace('_', ' ')} {_show(k, v)}" for k, v in found.items() if k != "epoch")
+
+
 def _show(name: str, value: float) -> str:
+    if name.endswith("perplexity"):
+        return f"{value:.2f}"
     return f"{100 * value:.2f} %" if name.endswith("accuracy") else f"{value:.4f}"

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from maxup.engine import checkpoint, fits
 from maxup.engine.durable import reason
+from maxup.engine.optim import frozen_copy
 from maxup.engine.stop import RunError
 from maxup.engine.streams import random_streams, restore_streams
 
@@ -39,6 +40,9 @@ def save(run: "_Run", *, best: bool = False) -> None:
             "optimizer": run.optimizer.state_dict(),
             "scaler": None if scaler is None else scaler.state_dict(),
             "ema": None if run.ema is None else run.ema.state_dict(),
+            "averaged": run.averaged,
+            "stages": run.stages.state_dict(),
+            "task": run.task.identity,
             "loader": run.task.loader.state_dict(),
             "ranks": ranks,
         }
@@ -79,10 +83,22 @@ def resume(run: "_Run") -> int:
     return size or 0
 
 
+def load_best(run: "_Run") -> None:
+    """Put the weights that were evaluated in the best epoch into the model, as its best checkpoint holds them."""
+    said: list[str] = []
+    found = checkpoint.best(run.folder / "checkpoints", said.append)
+    if found is None:
+        raise RunError(f"{run.folder} has no best checkpoint to go back to{': ' + said[0] if said else ''}")
+    _, state = found
+    weights = state["ema"] if state["ema"] is not None else state["model"]
+    run.accelerator.unwrap_model(run.model).load_state_dict(weights)
+
+
 def _rank_state(run: "_Run") -> dict[str, Any]:
     """What is different in every process: the random streams and the running loss."""
     return {
         "objective": run.task.objective.state_dict(),
+        "task": run.task.state_dict(),
         "augment": run.task.generator.get_state(),
         "loss": run.loss.cpu(),
         "streams": random_streams(),
@@ -102,14 +118,18 @@ def _load(run: "_Run", state: dict[str, Any]) -> None:
                 kept[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
     if state["scaler"] is not None and run.accelerator.scaler is not None:
         run.accelerator.scaler.load_state_dict(state["scaler"])
-    if run.ema is not None:
+    run.ema, run.averaged = None, state["averaged"]
+    if state["ema"] is not None:
+        run.ema = frozen_copy(run.task.model)
         run.ema.load_state_dict(state["ema"])
+    run.stages.load_state_dict(state["stages"])
     run.task.loader.load_state_dict(state["loader"])
     run.step, run.recorded = state["step"], state["recorded"]
     run.seconds, run.training_seconds = state["seconds"], state["training_seconds"]
     run.best, run.last = state["best"], state["last"]
     run.loss.copy_(mine["loss"])
     run.task.objective.load_state_dict(mine["objective"])
+    run.task.load_state_dict(mine["task"])
     run.task.generator.set_state(mine["augment"])
     restore_streams(mine["streams"])
 
@@ -123,6 +143,7 @@ def _refuse_another(run: "_Run", state: dict[str, Any]) -> None:
             f"{run.folder} holds a run of another recipe (different: {', '.join(changed) or 'epochs'}); "
             "choose another folder with --out, or remove it"
         )
+    run.task.refuse_another(state["task"], run.folder)
     ranks, processes = state["ranks"], run.accelerator.num_processes
     if len(ranks) != processes:
         raise RunError(f"{run.folder} was begun by {len(ranks)} processes and there are {processes}; use as many")

@@ -12,7 +12,7 @@ from maxup.engine.durable import reason
 from maxup.engine.stop import RunError
 from maxup.recipes.load import recipe_from
 from maxup.recipes.schema import Recipe
-from maxup.tasks.vision import Vision
+from maxup.tasks import create_task
 
 
 @dataclass
@@ -20,7 +20,7 @@ class Run:
     """A run's checkpoint in memory."""
 
     recipe: Recipe
-    task: Vision
+    task: Any
     """Its data and objective."""
     model: nn.Module
     """What was evaluated in training, the average of the weights where there is one; in evaluation mode."""
@@ -37,6 +37,7 @@ def open_run(folder: Path, which: str = "last") -> Run:
     state, step = _state(folder, which)
     recipe = recipe_from(state["recipe"])
     task = build_task(recipe)
+    task.refuse_another(state.get("task", {}), folder)
     weights = state["ema"] if state["ema"] is not None else state["model"]
     try:
         task.model.load_state_dict(weights)
@@ -47,19 +48,20 @@ def open_run(folder: Path, which: str = "last") -> Run:
 
 
 def evaluate(run: Run) -> dict[str, dict[str, float]]:
-    """Loss, accuracy and number of images of every split that training evaluated."""
+    """What training measures of every split, such as loss and accuracy, and the number of examples."""
     found = {}
     for name in run.task.evaluation:
-        loss, right, count = run.task.evaluate(run.model, name)
-        found[name] = {"loss": float(loss) / count, "accuracy": float(right) / count, "count": count}
+        sums, count = run.task.evaluate(run.model, name)
+        means = {metric: float(total) / count for metric, total in sums.items()}
+        found[name] = run.task.measures(means) | {"count": count}
     run.model.eval()
     return found
 
 
-def build_task(recipe: Recipe) -> Vision:
+def build_task(recipe: Recipe) -> Any:
     """The task of a recipe on the device there is, in one process; a sentence where it cannot be built."""
     try:
-        return Vision(recipe, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+        return create_task(recipe, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     except (ValueError, TypeError) as error:
         raise RunError(f"the recipe cannot be built: {reason(error)}") from error
 

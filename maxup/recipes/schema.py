@@ -35,7 +35,7 @@ class Optim:
     """How weights are updated."""
 
     name: Literal["sgd", "adamw", "asgd"] = "sgd"
-    """Optimiser."""
+    """Optimiser; "asgd" is SGD whose weights are averaged, and the average is what is evaluated."""
     lr: float = 0.1
     """Learning rate at the start."""
     momentum: float = 0.9
@@ -58,6 +58,12 @@ class Optim:
     """Batches whose gradients are added up before a step."""
     ema: float | None = None
     """Decay of an exponential moving average of the weights, which is then what is evaluated; default none."""
+    average_from: float | None = 0.0
+    """Of "asgd": fraction of the epochs after which averaging begins; null begins when validation no longer improves."""
+    patience: int = 5
+    """Of "asgd": it no longer improves where an epoch is worse than the best of all but the last so many."""
+    restarts: int = 0
+    """Of "asgd": fine-tuning stages, each from the best point so far, until validation no longer improves."""
 
 
 @dataclass
@@ -76,6 +82,8 @@ class MaxUpKnobs:
     """Copies scored in one forward pass."""
     rank: Literal["loss", "kl"] = "loss"
     """How copies are compared."""
+    unit: Literal["column", "token", "batch"] = "column"
+    """Of text: whose worst copy is taken, that of every column of a window, of every token, or of the batch."""
 
 
 @dataclass
@@ -91,9 +99,31 @@ class AdversarialKnobs:
 
 
 @dataclass
+class LanguageKnobs:
+    """Settings of language models."""
+
+    bptt: int = 70
+    """Words of a window, nearly; the learning rate is scaled by its length."""
+    epsilon: float = 0.0
+    """Of the adversarial softmax: radius of the ball about the target's word vector, in lengths of it."""
+    alpha: float = 2.0
+    """Weight of the mean square of the last layer's states."""
+    beta: float = 1.0
+    """Weight of the mean square of their change from word to word."""
+    validation_columns: int = 10
+    """Columns the validation text is read in."""
+    test_columns: int = 1
+    """Columns the test text is read in."""
+    dynamic: bool = False
+    """End with dynamic evaluation."""
+
+
+@dataclass
 class Recipe:
     """One experiment."""
 
+    task: Literal["vision", "language"] = "vision"
+    """Images with classes, or text."""
     data: Data = field(default_factory=Data)
     model: Model = field(default_factory=Model)
     augment: list[Spec] = field(default_factory=list)
@@ -106,11 +136,12 @@ class Recipe:
     adversarial: AdversarialKnobs = field(default_factory=AdversarialKnobs)
     hard_fraction: float = 0.25
     """Of "hard_examples": the fraction of a batch trained on."""
+    language: LanguageKnobs = field(default_factory=LanguageKnobs)
     optim: Optim = field(default_factory=Optim)
     epochs: int = 60
-    """Passes over the training examples."""
+    """Passes over the training examples; with optim.restarts, the most passes of every stage."""
     batch_size: int = 128
-    """Examples of a batch, over all processes."""
+    """Examples of a batch, or columns of a text, over all processes."""
     precision: Literal["no", "bf16", "fp16"] = "no"
     """Mixed precision."""
     compile: bool = False

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,8 +26,13 @@ from maxup.recipes.schema import Recipe, Spec
 from maxup.registry import PERTURBATIONS, build, takes
 
 
+Batch = tuple[Tensor, Tensor, Tensor]
+
+
 class Vision:
     """The data, the network and the objective of one recipe, on one device.
+
+    `maxup.tasks` says what the loop asks of a task.
 
     Args:
         recipe: What to build.
@@ -36,6 +42,9 @@ class Vision:
         model_from: Builds the network instead of the recipe's.
         data_from: Returns the data instead of the recipe's.
     """
+
+    judge, lower, unit = "accuracy", False, "examples"
+    identity: dict[str, str] = {}  # noqa: RUF012  # nothing to tell checkpoints apart by, besides the recipe
 
     def __init__(
         self,
@@ -60,6 +69,7 @@ class Vision:
             for name, images in (("validation", self.validation), ("test", self.test))
             if images is not None
         }
+        self.every_epoch = tuple(self.evaluation)
         classes = len(self.train.classes)
         create = model_from or partial(create_model, recipe.model.name)
         model = create(shape=tuple(self.train.x.shape[1:]), classes=classes, **recipe.model.args).to(device)
@@ -84,18 +94,39 @@ class Vision:
         return self.objective.run(model, x, y)
 
     @torch.no_grad()
-    def evaluate(self, model: Any, name: str) -> tuple[Tensor, Tensor, int]:
-        """Sum of losses, number of right answers, number of examples: of this process's share of a split."""
+    def evaluate(self, model: Any, name: str) -> tuple[dict[str, Tensor], int]:
+        """Sums of losses and of right answers, and the number of examples: this process's share of a split."""
         model.eval()
-        device, count = self.generator.device, 0
-        loss, right = torch.zeros((), device=device), torch.zeros((), device=device)
+        sums, count = {metric: torch.zeros((), device=self.generator.device) for metric in ("loss", "accuracy")}, 0
         for _, x, y in self.evaluation[name]:
             output = model(self.train.normalise(x))
-            loss += nn.functional.cross_entropy(output, y, reduction="sum")
-            right += (output.argmax(1) == y).sum()
+            sums["loss"] += nn.functional.cross_entropy(output, y, reduction="sum")
+            sums["accuracy"] += (output.argmax(1) == y).sum()
             count += len(y)
         model.train()
-        return loss, right, count
+        return sums, count
+
+    def measures(self, means: dict[str, float]) -> dict[str, float]:
+        """What is told of a split, from the means of what `evaluate` sums."""
+        return means
+
+    def pace(self, batch: Batch) -> float:
+        """Factor of the learning rate."""
+        return 1.0
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a step leaves for the next, besides what the loop knows: nothing."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+
+    def refuse_another(self, identity: dict[str, str], folder: Path) -> None:
+        """A sentence where a checkpoint is of other data."""
+
+    def finish(self, model: nn.Module, folder: Path, *, quiet: bool) -> dict[str, float]:
+        """What is measured once, at the end."""
+        return {}
 
 
 def load_splits(
