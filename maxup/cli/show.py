@@ -52,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
     from maxup.report.contact_sheet import contact_sheet, draw_copies
     from maxup.tasks.vision import perturbation
 
-    run = open_run(Path(args.run), args.checkpoint)
+    run = open_run(Path(args.run), args.checkpoint, task="vision")
     task, knobs = run.task, run.recipe.maxup
     if not run.recipe.perturb:
         raise RunError(f"{args.run} has no copies to show: the recipe's perturb is empty")

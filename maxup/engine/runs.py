@@ -29,22 +29,25 @@ class Run:
     """What training measured at the end of the epoch: {} where the checkpoint lies within the first one."""
 
 
-def open_run(folder: Path, which: str = "last") -> Run:
+def open_run(folder: Path, which: str = "last", *, task: str | None = None) -> Run:
     """Build what a run's recipe says and load the weights of its "best" or "last" checkpoint.
 
-    Nothing in the folder can run code. A RunError, or the CheckpointError or RecipeError behind it, says what is wrong.
+    A task named is the only one that will do. Nothing in the folder can run code. A RunError, or the CheckpointError or RecipeError behind it, says what is wrong.
     """
     state, step = _state(folder, which)
     recipe = recipe_from(state["recipe"])
-    task = build_task(recipe)
-    task.refuse_another(state.get("task", {}), folder)
+    if task not in (None, recipe.task):
+        kinds = {"vision": "images", "language": "text"}
+        raise RunError(f"{folder} is a run on {kinds[recipe.task]}, and this is for runs on {kinds[str(task)]}")
+    built = build_task(recipe)
+    built.refuse_another(state.get("task", {}), folder)
     weights = state["ema"] if state["ema"] is not None else state["model"]
     try:
-        task.model.load_state_dict(weights)
+        built.model.load_state_dict(weights)
     except (RuntimeError, TypeError, AttributeError) as error:
         raise RunError(f"{folder} holds weights that do not fit its recipe: {reason(error)}") from error
     found = state["best" if which == "best" else "last"]
-    return Run(recipe, task, task.model.eval(), step, found)
+    return Run(recipe, built, built.model.eval(), step, found)
 
 
 def evaluate(run: Run) -> dict[str, dict[str, float]]:
