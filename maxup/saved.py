@@ -4,6 +4,7 @@ config.json names a model of our registry and its arguments; nothing else in it 
 """
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from maxup.engine.durable import dump, parse, read, reason, sha256, sync, write
-from maxup.registry import MODELS, build
+from maxup.registry import LANGUAGE_MODELS, MODELS, build
 
 FORMAT, VERSION = "maxup-model", 1
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
@@ -49,8 +50,8 @@ def save(folder: Path, model: nn.Module, config: dict[str, Any]) -> None:
 def load(folder: str | os.PathLike[str]) -> nn.Module:
     """The model that `maxup export RUN DIR` wrote, in evaluation mode; its `config` says what it was trained on.
 
-    It takes images normalised as the config says, `(x / top - mean) / std` for bytes x of shape (B, C, H, W). Nothing
-    in the folder can run code.
+    It takes images normalised as the config says, `(x / top - mean) / std` for bytes x of shape (B, C, H, W). A language
+    model takes tokens, places in `config["words"]`, and its own `start(B)`. Nothing in the folder can run code.
 
     Args:
         folder: The folder with model.safetensors and config.json.
@@ -80,12 +81,19 @@ def _config(folder: Path) -> dict[str, Any]:
         case {
             "format": "maxup-model",
             "files": {"model.safetensors": dict()},
+            "recipe": {"task": "language", "model": {"name": str(), "args": dict()}},
+            "words": [str(), *_],
+        } as config:
+            return dict(config)
+        case {
+            "format": "maxup-model",
+            "files": {"model.safetensors": dict()},
             "recipe": {"model": {"name": str(), "args": dict()}},
             "classes": [str(), *_],
             "shape": [int(), int(), int()] as shape,
         } as config if min(shape) > 0:
             return dict(config)
-    raise ValueError(f"{CONFIG} is not that of a model: it must have format, files, recipe, classes and shape")
+    raise ValueError(f"{CONFIG} is not that of a model: it must have format, files, recipe, classes and shape, or words")
 
 
 def _weights(folder: Path, config: dict[str, Any]) -> dict[str, Tensor]:
@@ -97,15 +105,20 @@ def _weights(folder: Path, config: dict[str, Any]) -> dict[str, Tensor]:
 def _build(config: dict[str, Any], weights: dict[str, Tensor]) -> nn.Module:
     """The model, built without memory first: a config that asks for more than the weights hold is refused for free."""
     named = config["recipe"]["model"]
-    arguments = named["args"] | {"shape": tuple(config["shape"]), "classes": len(config["classes"])}
+    if "words" in config:
+        make, arguments = partial(build, LANGUAGE_MODELS, "language model"), {"words": len(config["words"])}
+    else:
+        make, arguments = partial(build, MODELS, "model"), {"shape": tuple(config["shape"])}
+        arguments["classes"] = len(config["classes"])
+    arguments = named["args"] | arguments
     with torch.device("meta"):
-        outline = build(MODELS, "model", named["name"], **arguments)
+        outline = make(named["name"], **arguments)
     for name, wanted in outline.state_dict().items():
         if name not in weights or weights[name].shape != wanted.shape or weights[name].dtype != wanted.dtype:
             raise ValueError(f"{WEIGHTS} does not fit the model that {CONFIG} names: {name} is missing or another")
     if more := set(weights) - set(outline.state_dict()):
         raise ValueError(f"{WEIGHTS} does not fit the model that {CONFIG} names: it has no {min(more)!r:.60}")
     with torch.random.fork_rng(devices=[]):  # initial weights, about to be replaced, cost the caller no random numbers
-        model: nn.Module = build(MODELS, "model", named["name"], **arguments)
+        model: nn.Module = make(named["name"], **arguments)
     model.load_state_dict(weights)
     return model

@@ -29,17 +29,7 @@ def main(argv: Sequence[str]) -> int:
     from maxup.saved import save
 
     run = open_run(args.run, args.checkpoint)
-    images = run.task.train
-    config = {
-        "recipe": asdict(run.recipe),
-        "classes": list(images.classes),
-        "shape": list(images.x.shape[1:]),
-        "mean": list(images.mean),
-        "std": list(images.std),
-        "top": images.top,
-        "metrics": run.recorded,
-        "step": run.step,
-    }
-    save(args.dir, run.model, config)
+    config = {"recipe": asdict(run.recipe), "metrics": run.recorded, "step": run.step}
+    save(args.dir, run.model, config | run.task.description())
     print(f'{args.dir}: now  maxup.load("{args.dir}")')
     return 0

@@ -13,6 +13,7 @@ The loop asks of a task:
     state_dict, load_state_dict     what a step leaves for the next
     identity, refuse_another        what a checkpoint must agree in, besides the recipe
     finish(model, folder)           what is measured once, at the end
+    description()                   what an exported model says of the data
 """
 
 from typing import Any

@@ -28,7 +28,7 @@ RATES = (3e-5, 5e-5, 7e-5, 1e-4)
 DECAYS = (1e-3, 2e-3, 3e-3, 5e-3)
 EPSILON = 2e-5
 SEGMENT = 5  # words between updates
-TUNED_ON = 5_000  # words at the start of the validation text
+TUNED_ON = 5_000  # words at the start of the validation text, and at most a quarter of it
 COLUMNS = 100  # of the training text, for the statistics
 FILE = "dynamic.json"
 DIVERGED = 1e9  # a loss for what is not finite, which JSON does not know
@@ -54,7 +54,7 @@ def dynamic_evaluation(
         folder: The run's.
         rates: Learning rates to try.
         decays: Decays to try with each.
-        tuned_on: Words of the validation text to try them on.
+        tuned_on: Words at the start of the validation text to try them on, at most a quarter of it.
         quiet: Show no progress.
 
     Returns:
@@ -66,10 +66,10 @@ def dynamic_evaluation(
     key = f"{_fingerprint(model)} {text.digest} {rates} {decays} {tuned_on}"
     done = _read(folder / FILE, key)
     grid = {f"lr {lr:g} decay {decay:g}": (lr, decay) for lr in rates for decay in decays}
-    names = ("validation", "test")
+    names, tuned_on = ("validation", "test"), min(tuned_on, len(text.validation) // 4)
     if any(name not in done for name in (*grid, *names)):
         train = _windows(text.train, min(COLUMNS, len(text.train) // (2 * SEGMENT)), model)
-        words = len(grid) * min(tuned_on, len(text.validation)) + len(text.validation) + len(text.test)
+        words = len(grid) * tuned_on + len(text.validation) + len(text.test)
         with Progress(train.steps(1) + words // SEGMENT, quiet=quiet) as progress:
 
             def tell(what: str, words: int) -> None:

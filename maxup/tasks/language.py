@@ -157,6 +157,10 @@ class Language:
                 "set data.root to the text it was trained on, or choose another folder"
             )
 
+    def description(self) -> dict[str, Any]:
+        """What somebody who loads the exported model needs to know: the word that each token is."""
+        return {"words": list(self.text.words)}
+
     def finish(self, model: nn.Module, folder: Path, *, quiet: bool) -> dict[str, float]:
         """Dynamic evaluation, where the recipe asks for it."""
         if not self.recipe.language.dynamic:

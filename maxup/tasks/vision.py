@@ -124,6 +124,17 @@ class Vision:
     def refuse_another(self, identity: dict[str, str], folder: Path) -> None:
         """A sentence where a checkpoint is of other data."""
 
+    def description(self) -> dict[str, Any]:
+        """What somebody who loads the exported model needs to know of the data."""
+        images = self.train
+        return {
+            "classes": list(images.classes),
+            "shape": list(images.x.shape[1:]),
+            "mean": list(images.mean),
+            "std": list(images.std),
+            "top": images.top,
+        }
+
     def finish(self, model: nn.Module, folder: Path, *, quiet: bool) -> dict[str, float]:
         """What is measured once, at the end."""
         return {}

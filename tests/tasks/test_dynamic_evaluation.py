@@ -81,9 +81,9 @@ def test_adapting_against_the_update_as_published(model, text, lr, decay):
 
 def test_the_grid_chooses_on_the_first_part_of_validation(model, text, tmp_path):
     rates, decays = (1e-3, 3e-2), (1e-3, 0.3)
-    found = de.dynamic_evaluation(model, text, tmp_path, rates=rates, decays=decays, tuned_on=40, quiet=True)
+    found = de.dynamic_evaluation(model, text, tmp_path, rates=rates, decays=decays, tuned_on=30, quiet=True)
     rms = naive_statistics(model, text.train, min(100, len(text.train) // 10))
-    losses = {(lr, d): naive_loss(model, rms, text.validation[:40], lr, d) for lr in rates for d in decays}
+    losses = {(lr, d): naive_loss(model, rms, text.validation[:30], lr, d) for lr in rates for d in decays}
     lr, decay = min(losses, key=losses.get)
     assert (found["dynamic_lr"], found["dynamic_decay"]) == (lr, decay)
     for name in ("validation", "test"):
@@ -92,7 +92,7 @@ def test_the_grid_chooses_on_the_first_part_of_validation(model, text, tmp_path)
 
 
 def test_it_goes_on_with_what_is_not_done(model, text, tmp_path, monkeypatch):
-    options = {"rates": (1e-3, 1e-2), "decays": (0.01,), "tuned_on": 40, "quiet": True}
+    options = {"rates": (1e-3, 1e-2), "decays": (0.01,), "tuned_on": 30, "quiet": True}
     (tmp_path / "whole").mkdir()
     (tmp_path / "parts").mkdir()
     whole = de.dynamic_evaluation(model, text, tmp_path / "whole", **options)
@@ -119,7 +119,7 @@ def test_it_goes_on_with_what_is_not_done(model, text, tmp_path, monkeypatch):
 
 
 def test_a_damaged_file_is_as_good_as_none(model, text, tmp_path):
-    options = {"rates": (1e-3,), "decays": (0.01,), "tuned_on": 40, "quiet": True}
+    options = {"rates": (1e-3,), "decays": (0.01,), "tuned_on": 30, "quiet": True}
     whole = de.dynamic_evaluation(model, text, tmp_path, **options)
     for rubbish in ("", "[]", json.dumps({"of": 3, "losses": {}})):
         (tmp_path / de.FILE).write_text(rubbish)
