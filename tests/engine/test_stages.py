@@ -69,3 +69,5 @@ def test_a_state_is_taken_up():
 def test_restarts_need_averaging():
     with pytest.raises(ValueError, match=r"set optim\.name=asgd"):
         Stages(Optim(restarts=1), 5, lower=True)
+    with pytest.raises(ValueError, match="two averages"):
+        Stages(optim(ema=0.9), 5, lower=True)
