@@ -1,0 +1,122 @@
+"""Batches of images in files: worker processes decode and crop them, the main process puts them on the device."""
+
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from maxup.data import DataError
+from maxup.data.decode import centre_crop, random_crop, read_rgb
+from maxup.data.folder import Folder
+from maxup.data.loader import Batch, Loader, generator_of
+
+
+class FolderLoader(Loader):
+    """A loader of images in files.
+
+    The crop of an image in training depends on (seed, epoch, index) alone: the number of workers changes nothing, and a
+    run that goes on sees what it would have seen.
+
+    A file that cannot be read is noted in `unreadable`. In training the next image of the batch that can be read,
+    after the last the first, takes its place, so that batches keep their size; in evaluation it is left out.
+
+    Args:
+        folder: What to iterate over.
+        batch_size: Images in a batch of one rank.
+        device: Where batches go.
+        training: Random crops in random order and equal ranks, or centres in order and every image once.
+        options: Those of `Loader`: seed, drop_last, rank, world_size.
+    """
+
+    def __init__(
+        self, folder: Folder, batch_size: int, *, device: torch.device | str, training: bool, **options: Any
+    ) -> None:
+        super().__init__(len(folder), batch_size, shuffle=training, pad=training, **options)
+        self.folder, self.device, self.training = folder, torch.device(device), training
+        self.unreadable: set[int] = set()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it is, and what could not be read until there."""
+        return {**super().state_dict(), "unreadable": sorted(self.unreadable)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to where another loader with the same arguments was."""
+        super().load_state_dict({key: value for key, value in state.items() if key != "unreadable"})
+        self.unreadable = set(state.get("unreadable", ()))
+
+    def _batches(self, rows: tuple[Tensor, ...]) -> Iterator[Batch]:
+        seed = self.seed if self.training else None
+        decoded = DataLoader(
+            _Decoded(self.folder, rows, seed, self.epoch),
+            batch_size=None,  # an item is a batch already
+            num_workers=min(self.folder.workers, len(os.sched_getaffinity(0)), len(rows)),
+            pin_memory=self.device.type == "cuda",
+            generator=generator_of("workers"),  # else it takes a number from the global stream
+            worker_init_fn=_leave_interrupts,
+        )
+        for indices, x, unreadable in decoded:
+            self.unreadable.update(unreadable.tolist())
+            if not len(x) and self.training:
+                path = self.folder.path(int(unreadable[0]))
+                raise DataError(f"none of the {len(unreadable)} images of a batch can be read, such as {path}")
+            if len(x):
+                y = self.folder.y[indices]
+                yield tuple(part.to(self.device, non_blocking=True) for part in (indices, x, y))
+
+
+class _Decoded(Dataset[tuple[Tensor, Tensor, Tensor]]):
+    """Batches by number: indices (B,), bytes (B, 3, H, W), and the indices of those that cannot be read."""
+
+    def __init__(self, folder: Folder, rows: tuple[Tensor, ...], seed: int | None, epoch: int) -> None:
+        self.folder, self.rows, self.seed, self.epoch = folder, rows, seed, epoch
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, number: int) -> tuple[Tensor, Tensor, Tensor]:
+        images = {index: self._decode(index) for index in self.rows[number].tolist()}
+        x = [image for image in images.values() if image is not None]
+        unreadable = [index for index, image in images.items() if image is None]
+        indices = [index for index, image in images.items() if image is not None]
+        if self.seed is not None and x:
+            indices = _next_readable(self.rows[number].tolist(), set(unreadable))
+            x = [images[index] for index in indices]  # type: ignore[misc]
+        return (
+            torch.tensor(indices, dtype=torch.long),
+            torch.stack(x) if x else torch.empty(0),
+            torch.tensor(unreadable),
+        )
+
+    def _decode(self, index: int) -> Tensor | None:
+        folder = self.folder
+        try:
+            image = read_rgb(folder.path(index))
+        except Exception:  # PIL raises many kinds on damaged files
+            return None
+        if self.seed is None:
+            return centre_crop(image, folder.test_size or folder.size, folder.crop_fraction, folder.interpolation)
+        return random_crop(image, folder.size, generator_of("crop", self.seed, self.epoch, index), folder.interpolation)
+
+
+def _next_readable(rows: list[int], unreadable: set[int]) -> list[int]:
+    """The batch's indices, each unreadable one replaced by the next that is not, going round.
+
+    Example:
+        >>> _next_readable([4, 7, 1, 9], {7, 9})
+        [4, 1, 1, 4]
+    """
+    good = next(row for row in rows if row not in unreadable)  # what follows the last
+    kept = []
+    for row in reversed(rows):
+        good = good if row in unreadable else row
+        kept.append(good)
+    return kept[::-1]
+
+
+def _leave_interrupts(worker: int) -> None:
+    """Ctrl-C reaches every process of a terminal; the main one saves first, and needs its workers for that."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
