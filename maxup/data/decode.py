@@ -28,11 +28,10 @@ def read_rgb(path: str | os.PathLike[str]) -> Image.Image:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of odd metadata, say
         with Image.open(path) as image:
-            image.load()
             if image.mode.startswith("I"):  # 16 bits a pixel, which PIL would clip at 255
-                image = Image.fromarray((np.asarray(image).clip(0, 65535) // 257).astype(np.uint8))
-            elif image.mode == "P":
-                image = image.convert("RGBA")
+                return Image.fromarray((np.asarray(image).clip(0, 65535) // 257).astype(np.uint8)).convert("RGB")
+            if image.mode == "P":  # whose transparent colours PIL knows in RGBA alone
+                return image.convert("RGBA").convert("RGB")
             return image.convert("RGB")
 
 

@@ -99,10 +99,9 @@ def scan(root: Path, classes: tuple[str, ...] | None = None) -> Folder:
     names = {name: _images(root / name) for name in found}
     if empty := [name for name in found if not names[name]]:
         raise DataError(f"{root} holds {some(empty)} without any image; fill or remove such folders")
-    y = [classes.index(name) for name in found for _ in names[name]]
-    return Folder(
-        root, np.array([file for name in found for file in names[name]], dtype=bytes), torch.tensor(y), classes
-    )
+    files = np.array([file for name in found for file in names[name]], dtype=bytes)
+    number = {name: i for i, name in enumerate(classes)}
+    return Folder(root, files, torch.tensor([number[name] for name in found for _ in names[name]]), classes)
 
 
 def some(names: Sequence[object]) -> str:

@@ -64,8 +64,10 @@ class FolderLoader(Loader):
                 path = self.folder.path(int(unreadable[0]))
                 raise DataError(f"none of the {len(unreadable)} images of a batch can be read, such as {path}")
             if len(x):
-                y = self.folder.y[indices]
-                yield tuple(part.to(self.device, non_blocking=True) for part in (indices, x, y))
+                yield self._put(indices), self._put(x), self._put(self.folder.y[indices])
+
+    def _put(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.device, non_blocking=True)
 
 
 class _Decoded(Dataset[tuple[Tensor, Tensor, Tensor]]):
@@ -78,18 +80,14 @@ class _Decoded(Dataset[tuple[Tensor, Tensor, Tensor]]):
         return len(self.rows)
 
     def __getitem__(self, number: int) -> tuple[Tensor, Tensor, Tensor]:
-        images = {index: self._decode(index) for index in self.rows[number].tolist()}
-        x = [image for image in images.values() if image is not None]
-        unreadable = [index for index, image in images.items() if image is None]
-        indices = [index for index, image in images.items() if image is not None]
-        if self.seed is not None and x:
-            indices = _next_readable(self.rows[number].tolist(), set(unreadable))
-            x = [images[index] for index in indices]  # type: ignore[misc]
-        return (
-            torch.tensor(indices, dtype=torch.long),
-            torch.stack(x) if x else torch.empty(0),
-            torch.tensor(unreadable),
-        )
+        rows = self.rows[number].tolist()
+        images = {index: self._decode(index) for index in rows}
+        unreadable = [index for index in rows if images[index] is None]
+        kept = [index for index in rows if images[index] is not None]
+        if self.seed is not None and kept:
+            kept = _next_readable(rows, set(unreadable))
+        x = [image for index in kept if (image := images[index]) is not None]
+        return torch.tensor(kept), torch.stack(x) if x else torch.empty(0), torch.tensor(unreadable)
 
     def _decode(self, index: int) -> Tensor | None:
         folder = self.folder

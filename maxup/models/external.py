@@ -68,9 +68,7 @@ def create_external(
                 f"{name} with its published weights cannot be had ({type(error).__name__}: {reason}); connect, or name "
                 "a file with model.weights, or train from scratch with model.pretrained false"
             ) from error
-        raise ExternalError(
-            f"{name} cannot be built for images of {shape[0]} channels with {args}: {reason}"
-        ) from error
+        raise ExternalError(f"{name} cannot be built with {args} for {shape[0]} channels: {reason}") from error
 
 
 def list_external(pattern: str) -> list[str]:

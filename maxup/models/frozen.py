@@ -15,7 +15,7 @@ class _Frozen(nn.Module):
 
 
 @cache
-def _frozen(kind: type) -> type:
+def _frozen(kind: Any) -> Any:
     return type(f"Frozen{kind.__name__}", (_Frozen, kind), {})
 
 
