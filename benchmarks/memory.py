@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.nets import resnet20
 from maxup import Average, Cutout, MaxUp
 from maxup.engine.environment import environment
+from maxup.models.resnet import resnet20
 
 
 def peak_bytes(step: Callable[[], object], device: str) -> int:
@@ -42,7 +42,7 @@ def peak_bytes(step: Callable[[], object], device: str) -> int:
 def measure(batch: int, copies: list[int], device: str) -> dict[str, dict[int, int]]:
     """Peak bytes of a training step of MaxUp, and of the average over m copies, which keeps m graphs."""
     torch.manual_seed(0)
-    model = resnet20().to(device)
+    model = resnet20((3, 32, 32), 10).to(device)
     x, y = torch.rand(batch, 3, 32, 32, device=device), torch.randint(10, (batch,), device=device)
 
     def step(objective: MaxUp | Average) -> Callable[[], None]:

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.nets import resnet20
 from maxup import Average, Cutout, MaxUp
 from maxup.engine.environment import environment
+from maxup.models.resnet import resnet20
 
 
 def interleaved(variants: dict[str, Callable[[], object]], rounds: int, device: str) -> dict[str, list[float]]:
@@ -46,7 +46,7 @@ def main() -> None:
     args = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
-    model = resnet20().to(device)
+    model = resnet20((3, 32, 32), 10).to(device)
     x, y = torch.rand(args.batch, 3, 32, 32, device=device), torch.randint(10, (args.batch,), device=device)
 
     logits = torch.rand(args.batch, 10, device=device)

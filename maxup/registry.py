@@ -20,6 +20,9 @@ PERTURBATIONS = {
 MODELS = {
     "mlp": "maxup.models.mlp:mlp",
     "conv": "maxup.models.conv:conv",
+    **{f"resnet{depth}": f"maxup.models.resnet:resnet{depth}" for depth in (20, 32, 44, 56, 110)},
+    **{f"preact_resnet{depth}": f"maxup.models.preact_resnet:preact_resnet{depth}" for depth in (20, 56, 110)},
+    **{name: f"maxup.models.wide_resnet:{name}" for name in ("wrn16_4", "wrn40_2", "wrn28_10")},
 }
 
 

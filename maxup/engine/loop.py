@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from maxup.engine.capture import Captured, reason_against
 from maxup.engine.checkpoint import locked
+from maxup.engine.compiled import compile_blocks
 from maxup.engine.durable import write_json
 from maxup.engine.environment import environment
 from maxup.engine.log import Metrics, Progress
@@ -90,6 +91,8 @@ class _Run:
         set_seed(recipe.seed, device_specific=True)  # other dropout masks in every process
         optimizer = create_optimizer(self.task.model, recipe.optim)
         self.model, self.optimizer = accelerator.prepare(self.task.model, optimizer)
+        wanted = recipe.compile and accelerator.device.type == "cuda"
+        self.compiled = compile_blocks(self.task.model) if wanted else 0
         self.ema = copy.deepcopy(self.task.model).requires_grad_(False) if recipe.optim.ema else None
         self.step, self.recorded = 0, 0
         self.seconds, self.training_seconds = 0.0, 0.0  # in all, and in steps alone
@@ -111,6 +114,8 @@ class _Run:
         with Progress(self.total, self.step, quiet=self.quiet) as progress:
             if self.accelerator.device.type == "cuda":
                 progress.say(f"step as one CUDA graph: {'no, ' + self.not_captured if self.not_captured else 'yes'}")
+                if self.recipe.compile:
+                    progress.say(f"blocks compiled: {self.compiled or 'none, since none repeats'}")
             while loader.epoch < self.recipe.epochs:
                 epoch = loader.epoch
                 self.model.train()
@@ -213,7 +218,9 @@ class _Run:
 
     def _evaluate(self, name: str) -> dict[str, float]:
         model = self.ema if self.ema is not None else self.accelerator.unwrap_model(self.model)
-        found, seen = self.task.evaluate(model, name)
+        # Evaluation has other shapes and modes than training: not worth compiling.
+        with torch.compiler.set_stance("force_eager") if self.compiled else nullcontext():
+            found, seen = self.task.evaluate(model, name)
         sums = torch.tensor([*found.values(), seen], dtype=torch.double, device=self.accelerator.device)
         *totals, count = self.accelerator.reduce(sums, "sum").tolist()
         if not count:

@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from accelerate.utils import gather_object
+import torch
 from torch import Tensor
 
 from maxup.engine import checkpoint
@@ -78,6 +79,10 @@ def _load(run: "_Run", state: dict[str, Any]) -> None:
     for group in run.optimizer.param_groups:
         if isinstance(group["lr"], Tensor):  # load_state_dict leaves it on the CPU, where a graph would not see it
             group["lr"] = group["lr"].to(run.accelerator.device)
+    for parameter, kept in run.optimizer.state.items():  # fused updates want the parameter's own memory format
+        for key, value in kept.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                kept[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
     if state["scaler"] is not None and run.accelerator.scaler is not None:
         run.accelerator.scaler.load_state_dict(state["scaler"])
     if run.ema is not None:

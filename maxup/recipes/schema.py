@@ -135,5 +135,7 @@ class Recipe:
     """Examples of a batch, over all processes."""
     precision: Literal["no", "bf16", "fp16"] = "no"
     """Mixed precision."""
+    compile: bool = False
+    """On a GPU, compile the network, block by block."""
     seed: int = 0
     """Decides the split, the weights, the order and the draws."""

@@ -66,13 +66,7 @@ class Vision:
         }
         classes = len(self.train.classes)
         self.top5 = classes > (5 if files else 10)
-        create = model_from or partial(create_model, recipe.model.name, pretrained=recipe.model.pretrained)
-        model = create(shape=self.train.shape, classes=classes, **recipe.model.args)
-        if recipe.model.weights is not None:
-            load_weights(model, recipe.model.weights, new_head=recipe.model.new_head)
-        if recipe.model.freeze_norm:
-            freeze_norm(model)
-        self.model = model.to(device)
+        self.model = self._network(device, classes, model_from)
         self.augment = perturbation(recipe.augment, classes) if recipe.augment else None
         self.objective = objective(recipe, classes, len(self.loader))
         for inside in attached(self.objective.perturbation):
@@ -80,6 +74,23 @@ class Vision:
         # Streams of their own for augmentation and copies, the same in every run of this seed and rank.
         seeds = [2 * (recipe.seed * 1_000_003 + rank) + i for i in range(2)]
         self.generator, self.objective.generator = (Generator(device).manual_seed(seed) for seed in seeds)
+
+    def _network(self, device: torch.device, classes: int, model_from: Callable[..., nn.Module] | None) -> nn.Module:
+        said = self.recipe.model
+        if model_from is not None and said.pretrained:
+            raise ValueError(
+                "model.pretrained is for networks by name; with --model_from use model.weights, or neither"
+            )
+        create = model_from or partial(create_model, said.name, pretrained=said.pretrained)
+        model = create(shape=self.train.shape, classes=classes, **said.args)
+        if said.weights is not None:
+            load_weights(model, said.weights, new_head=said.new_head)
+        if said.freeze_norm:
+            freeze_norm(model)
+        model.to(device)
+        if device.type == "cuda":
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # in place
+        return model
 
     def step(self, model: Any, batch: tuple[Tensor, Tensor, Tensor]) -> Outcome:
         """One batch's loss: normalise the bytes, augment, and ask the objective."""

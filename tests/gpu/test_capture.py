@@ -26,6 +26,13 @@ RECIPE = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _deterministic():
+    torch.backends.cudnn.deterministic = True  # in channels_last some convolutions are not
+    yield
+    torch.backends.cudnn.deterministic = False
+
+
 def run(folder, monkeypatch, captured, **changes):
     if not captured:
         monkeypatch.setattr(loop, "reason_against", lambda *a, **k: "told not to")

@@ -1,0 +1,106 @@
+"""Seconds of one training epoch of a recipe, standard and MaxUp, captured, compiled and plain, in one run.
+
+    python -m benchmarks.epoch --out results                       # ResNet-110 on 50,000 images of CIFAR's shape
+    python -m benchmarks.epoch --recipe cifar10/wrn28_10-cutout-maxup --m 10
+
+The images are random bytes: speed does not depend on what they show. Only training steps count, no evaluation. Each way
+is warmed up (compiled, captured) first; then all take turns, and the median of the rounds is reported.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+
+from maxup.engine import loop
+from maxup.engine.environment import environment
+from maxup.recipes.load import parse_recipe
+
+
+def images(count: int) -> Callable[[], Any]:
+    x = torch.randint(256, (count, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    y = torch.arange(count) % 10
+    return lambda: (x, y, x[:1000], y[:1000])
+
+
+def prepare(recipe_name: str, settings: list[str], count: int, *, captured: bool) -> Callable[[], float]:
+    """A function that trains an epoch and says how long it took."""
+    recipe = parse_recipe(recipe_name, settings)
+    accelerator = Accelerator(mixed_precision=recipe.precision, cpu=not torch.cuda.is_available())
+    against = loop.reason_against
+    if not captured:
+        loop.reason_against = lambda *a, **k: "told not to"
+    run = loop._Run(recipe, Path(mkdtemp()), accelerator, quiet=True, data_from=images(count))
+    loop.reason_against = against
+    run.total = 10**9
+    run.model.train()
+
+    def epoch() -> float:
+        _wait()
+        start = time.perf_counter()
+        for batch in run.task.loader:
+            run._step(batch)
+        _wait()
+        return (time.perf_counter() - start) / len(run.task.loader)
+
+    return epoch
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recipe", default="cifar10/resnet110-cutout-maxup")
+    parser.add_argument("--m", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--images", type=int, default=50_000, help="images of an epoch")
+    parser.add_argument("--ways", nargs="*", help="only the ways whose name holds one of these words")
+    parser.add_argument("--out", type=Path, help="folder to write epoch-<device>.json into")
+    args = parser.parse_args()
+    m, one = ["--maxup.m", str(args.m), "--maxup.warmup", "0"], ["--objective", "standard"]
+    running = ["--maxup.norm", "running"]
+    plain = ["--compile", "false"]
+    ways = {
+        "standard": (one, True),
+        "maxup": (m, True),
+        "maxup, running norm": (m + running, True),
+        "maxup, running norm, one wide batch": ([*m, *running, "--maxup.chunk", str(args.m)], True),
+        "standard, not compiled": (one + plain, True),
+        "maxup, not compiled": (m + plain, True),
+        "standard, plain PyTorch": (one + plain, False),
+        "maxup, plain PyTorch": (m + plain, False),
+    }
+    chosen = {n: w for n, w in ways.items() if not args.ways or n == "standard" or any(word in n for word in args.ways)}
+    epochs, setup = {}, {}
+    for name, (settings, captured) in chosen.items():
+        start = time.perf_counter()
+        epochs[name] = prepare(args.recipe, settings, args.images, captured=captured)
+        epochs[name]()
+        setup[name] = time.perf_counter() - start
+        print(f"  {name}: first epoch with building and compiling {setup[name]:.1f} s", flush=True)
+    seconds = {name: statistics.median(epoch() for _ in range(args.rounds)) for name, epoch in epochs.items()}
+    steps = args.images // parse_recipe(args.recipe, []).batch_size
+    ratio = {name: value / seconds["standard"] for name, value in seconds.items()}
+    for name, value in seconds.items():
+        print(f"{name:<38} {1e3 * value:8.2f} ms a step {value * steps:8.2f} s an epoch {ratio[name]:6.2f}")
+    if args.out:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        result: dict[str, Any] = {"benchmark": "epoch", "device": device, "recipe": args.recipe, "m": args.m}
+        result |= {"steps": steps, "seconds_a_step": seconds, "ratio": ratio, "first_epoch": setup}
+        args.out.mkdir(parents=True, exist_ok=True)
+        path = args.out / f"epoch-{device}.json"
+        path.write_text(json.dumps(result | {"environment": environment()}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
