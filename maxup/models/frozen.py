@@ -29,10 +29,11 @@ def freeze_norm(model: nn.Module) -> nn.Module:
         >>> model[0].training, model[1].training, model[1].weight.requires_grad
         (True, False, False)
     """
-    layers: list[Any] = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    layers = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     if not layers:
         raise ValueError("model.freeze_norm is set, but the model has no BatchNorm layer; leave it out")
     for layer in layers:
-        layer.__class__ = _frozen(type(layer))
+        kind: Any = type(layer)
+        layer.__class__ = _frozen(kind)
         layer.eval().requires_grad_(False)
     return model
