@@ -1,11 +1,11 @@
 """Weights from a file, read as data: nothing in it can run code."""
 
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -51,13 +51,13 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise WeightsError(f"there is no file {path}; model.weights names a file of weights")
     try:
-        found: Any = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
+        found = _read(path)
     except pickle.UnpicklingError as error:
         raise WeightsError(
             f"{path} holds more than tensors, or is damaged, and nothing in it was run; save a plain state dict: "
             'torch.save(model.state_dict(), "weights.pt")'
         ) from error
-    except (SafetensorError, OSError, RuntimeError, ValueError, EOFError, KeyError, IndexError) as error:
+    except Exception as error:  # of whatever type: the file may be hostile
         raise WeightsError(f"{path} cannot be read as weights: {' '.join(str(error).split())[:200]}") from error
     for key in ("state_dict", "model"):
         if isinstance(found, dict) and isinstance(found.get(key), dict):
@@ -66,6 +66,14 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
         raise WeightsError(f"{path} holds no state dict: a dict of tensors by name, or one under 'state_dict'")
     wrapped = all(str(name).startswith("module.") for name in found)
     return {str(name).removeprefix("module." if wrapped else ""): value for name, value in found.items()}
+
+
+def _read(path: Path) -> Any:
+    if path.suffix == ".safetensors":
+        return load_file(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a protocol that is unusual
+        return torch.load(path, "cpu", weights_only=True)
 
 
 def _last_layer(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
