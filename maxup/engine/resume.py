@@ -3,8 +3,8 @@
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from accelerate.utils import gather_object
 import torch
+from accelerate.utils import gather_object
 from torch import Tensor
 
 from maxup.engine import checkpoint

@@ -88,8 +88,8 @@ class MaxUpKnobs:
 
     m: int = 4
     """Copies of every example."""
-    warmup: float = 0.025
-    """Fraction of the epochs with m = 1 at the start, at least one epoch unless 0; the paper's 5 of 200."""
+    warmup: int = 5
+    """Epochs with m = 1 at the start, the paper's 5; a shorter run has as many, but at most a quarter of its epochs."""
     norm: Literal["batch", "running"] = "batch"
     """Statistics BatchNorm scores with."""
     strategy: Literal["recompute", "retain"] = "recompute"

@@ -183,7 +183,7 @@ def objective(recipe: Recipe, classes: int, steps_per_epoch: int) -> Objective:
     drawn = perturbation(recipe.perturb, classes)
     if recipe.objective == "standard":
         return MaxUp(drawn, m=1)
-    epochs = max(1, round(knobs.warmup * recipe.epochs)) if knobs.warmup else 0
+    epochs = min(knobs.warmup, max(1, recipe.epochs // 4))
     m = warmup(knobs.m, steps=epochs * steps_per_epoch)
     if recipe.objective == "average":
         return Average(drawn, m=m)

@@ -19,7 +19,7 @@ RECIPE = {
     "augment": [{"name": "crop_flip", "padding": 1}],
     "perturb": [{"name": "cutout", "length": 3}],
     "objective": "maxup",
-    "maxup": {"m": 4, "warmup": 0.2},
+    "maxup": {"m": 4, "warmup": 1},
     "optim": {"lr": 0.05, "schedule": "cosine", "clip": 1.0, "ema": 0.9},
     "epochs": 5,
     "batch_size": 50,
