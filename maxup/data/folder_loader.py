@@ -1,10 +1,13 @@
 """Batches of images in files: worker processes decode and crop them, the main process puts them on the device."""
 
+import multiprocessing
 import os
 import signal
 from collections.abc import Iterator, Mapping
+from multiprocessing import forkserver, resource_tracker
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
@@ -50,13 +53,14 @@ class FolderLoader(Loader):
 
     def _batches(self, rows: tuple[Tensor, ...]) -> Iterator[Batch]:
         seed = self.seed if self.training else None
+        workers = min(self.folder.workers, len(os.sched_getaffinity(0)), len(rows))
         decoded = DataLoader(
-            _Decoded(self.folder, rows, seed, self.epoch),
+            _Decoded(self.folder, [part.numpy() for part in rows], seed, self.epoch),
             batch_size=None,  # an item is a batch already
-            num_workers=min(self.folder.workers, len(os.sched_getaffinity(0)), len(rows)),
+            num_workers=workers,
+            multiprocessing_context=_server() if workers else None,
             pin_memory=self.device.type == "cuda",
             generator=generator_of("workers"),  # else it takes a number from the global stream
-            worker_init_fn=_leave_interrupts,
         )
         for indices, x, unreadable in decoded:
             self.unreadable.update(unreadable.tolist())
@@ -73,7 +77,7 @@ class FolderLoader(Loader):
 class _Decoded(Dataset[tuple[Tensor, Tensor, Tensor]]):
     """Batches by number: indices (B,), bytes (B, 3, H, W), and the indices of those that cannot be read."""
 
-    def __init__(self, folder: Folder, rows: tuple[Tensor, ...], seed: int | None, epoch: int) -> None:
+    def __init__(self, folder: Folder, rows: list[np.ndarray], seed: int | None, epoch: int) -> None:
         self.folder, self.rows, self.seed, self.epoch = folder, rows, seed, epoch
 
     def __len__(self) -> int:
@@ -115,6 +119,18 @@ def _next_readable(rows: list[int], unreadable: set[int]) -> list[int]:
     return kept[::-1]
 
 
-def _leave_interrupts(worker: int) -> None:
-    """Ctrl-C reaches every process of a terminal; the main one saves first, and needs its workers for that."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _server() -> Any:
+    """What workers are forked from: a process without threads, because a fork of ours could wait for them for ever.
+
+    It has imported this module, so that a worker is there at once. Ctrl-C, and a polite kill of all processes together,
+    is not for it and its workers: the main process saves first, and needs them for that.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    resource_tracker.ensure_running()  # else the server starts it, which unblocks these signals
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})  # it inherits this
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    return context

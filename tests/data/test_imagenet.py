@@ -1,10 +1,17 @@
 """The real class folders: ten classes of ImageNet, 200 and 50 images each."""
 
 import json
+import os
+import re
 import shutil
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 import torch
+import yaml
 
 from maxup.data import load_data
 from maxup.engine.loop import train
@@ -93,3 +100,26 @@ def test_a_run_completes_counts_what_it_cannot_read_and_goes_on_the_same(few, tm
             train(recipe(few), tmp_path / "stopped", save_every=0, quiet=True)
     again = train(recipe(few), tmp_path / "stopped", quiet=True)
     assert again["last"] == result["last"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_all_processes_together_saves_and_leaves_none_behind(tmp_path, number):
+    write_folders(tmp_path / "imagenette")
+    said = RECIPE | {"data": RECIPE["data"] | {"root": str(tmp_path), "size": 8}, "epochs": 10_000, "batch_size": 4}
+    (tmp_path / "long.yaml").write_text(yaml.safe_dump(said))
+    command = [sys.executable, "-m", "maxup", "train", "long.yaml", "--out", "run", "--trackers", "none"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    while "epoch 1/" not in process.stdout.readline():
+        assert process.poll() is None
+    os.killpg(process.pid, number)  # as a terminal does: the workers get it too
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, out
+    assert re.search("stopped at step .* the same command goes on", out), out
+    for _ in range(100):
+        left = subprocess.run(["pgrep", "-g", str(process.pid)], capture_output=True, text=True).stdout.split()
+        if not left:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"still there: {left}")

@@ -84,7 +84,7 @@ def test_published_weights_of_pytorchcv_are_read_by_us(monkeypatch, tmp_path, cl
     monkeypatch.setattr(store, "get_model_file", lambda name: str(tmp_path / "theirs.pth"))
     ours = create_model("pytorchcv/proxylessnas_cpu", shape=(3, 224, 224), classes=classes, pretrained=True)
     for name, tensor in theirs.state_dict().items():
-        assert name.startswith("output.") and classes == 10 or torch.equal(ours.state_dict()[name], tensor)
+        assert (name.startswith("output.") and classes == 10) or torch.equal(ours.state_dict()[name], tensor)
     assert ours.output.out_features == classes
 
 
