@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from maxup.objectives.warmup import warmup
     from maxup.perturb.adapters import Transform, Views, ViewsDataset
     from maxup.perturb.affine import Affine
+    from maxup.perturb.auto_augment import AutoAugment
     from maxup.perturb.base import Perturbation
+    from maxup.perturb.color_jitter import ColorJitter
     from maxup.perturb.compose import Compose
     from maxup.perturb.crop_flip import CropFlip
     from maxup.perturb.cutmix import CutMix
@@ -34,8 +36,12 @@ if TYPE_CHECKING:
     from maxup.perturb.embedding import EmbeddingDropout
     from maxup.perturb.feature import FeatureNoise
     from maxup.perturb.labels import LabelNoise
+    from maxup.perturb.lighting import Lighting
+    from maxup.perturb.manifold_mixup import ManifoldMixup
     from maxup.perturb.mixup import MixUp
     from maxup.perturb.noise import Gaussian, UniformBall
+    from maxup.perturb.rand_augment import RandAugment
+    from maxup.perturb.trivial_augment import TrivialAugment
     from maxup.saved import load
 
 # Where each public name lives. It is imported when first used (PEP 562), so that `import maxup` does not import torch.
@@ -59,9 +65,15 @@ _HOME = {
     "MixUp": "perturb.mixup",
     "CropFlip": "perturb.crop_flip",
     "Affine": "perturb.affine",
+    "RandAugment": "perturb.rand_augment",
+    "TrivialAugment": "perturb.trivial_augment",
+    "AutoAugment": "perturb.auto_augment",
+    "ColorJitter": "perturb.color_jitter",
+    "Lighting": "perturb.lighting",
     "Compose": "perturb.compose",
     "EmbeddingDropout": "perturb.embedding",
     "FeatureNoise": "perturb.feature",
+    "ManifoldMixup": "perturb.manifold_mixup",
     "LabelNoise": "perturb.labels",
     "Transform": "perturb.adapters",
     "Views": "perturb.adapters",

@@ -14,8 +14,14 @@ PERTURBATIONS = {
     "mixup": "maxup.perturb.mixup:MixUp",
     "crop_flip": "maxup.perturb.crop_flip:CropFlip",
     "affine": "maxup.perturb.affine:Affine",
+    "rand_augment": "maxup.perturb.rand_augment:RandAugment",
+    "trivial_augment": "maxup.perturb.trivial_augment:TrivialAugment",
+    "auto_augment": "maxup.perturb.auto_augment:AutoAugment",
+    "color_jitter": "maxup.perturb.color_jitter:ColorJitter",
+    "lighting": "maxup.perturb.lighting:Lighting",
     "label_noise": "maxup.perturb.labels:LabelNoise",
     "feature_noise": "maxup.perturb.feature:FeatureNoise",
+    "manifold_mixup": "maxup.perturb.manifold_mixup:ManifoldMixup",
 }
 MODELS = {
     "mlp": "maxup.models.mlp:mlp",
@@ -37,6 +43,16 @@ def nearest(name: str, known: Mapping[str, Any] | list[str], what: str) -> str:
     return f"{what} {name!r} is unknown; {hint}"
 
 
+def takes(registry: Mapping[str, str], what: str, name: str) -> Mapping[str, inspect.Parameter]:
+    """The arguments of what a name stands for.
+
+    Example:
+        >>> list(takes(PERTURBATIONS, "perturbation", "cutmix"))
+        ['num_classes', 'alpha', 'key']
+    """
+    return inspect.signature(_find(registry, what, name)).parameters
+
+
 def build(registry: Mapping[str, str], what: str, name: str, **arguments: Any) -> Any:
     """Call what a name stands for, after checking that it takes these arguments.
 
@@ -44,10 +60,7 @@ def build(registry: Mapping[str, str], what: str, name: str, **arguments: Any) -
         >>> build(PERTURBATIONS, "perturbation", "cutout", length=4).length
         4
     """
-    if name not in registry:
-        raise UnknownNameError(nearest(str(name), registry, what))
-    module, _, attribute = registry[name].partition(":")
-    make = getattr(import_module(module), attribute)
+    make = _find(registry, what, name)
     known = inspect.signature(make).parameters
     for argument in arguments:
         if argument not in known:
@@ -56,3 +69,10 @@ def build(registry: Mapping[str, str], what: str, name: str, **arguments: Any) -
     if missing:
         raise UnknownNameError(f"{what} {name!r} needs {' and '.join(missing)}")
     return make(**arguments)
+
+
+def _find(registry: Mapping[str, str], what: str, name: str) -> Any:
+    if name not in registry:
+        raise UnknownNameError(nearest(str(name), registry, what))
+    module, _, attribute = registry[name].partition(":")
+    return getattr(import_module(module), attribute)

@@ -3,6 +3,7 @@
 import os
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # or it asks the network for its newest version
 
 import shutil
 import subprocess

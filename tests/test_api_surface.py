@@ -7,9 +7,9 @@ import sys
 import maxup
 
 PUBLIC = """
-Adversarial Affine Average Compose CropFlip CutMix Cutout EmbeddingDropout FeatureNoise Gaussian HardExamples LabelNoise
-MaxUp MixUp Objective Outcome Perturbation Report Shared Transform UniformBall Views ViewsDataset cross_entropy load
-theory warmup
+Adversarial Affine AutoAugment Average ColorJitter Compose CropFlip CutMix Cutout EmbeddingDropout FeatureNoise Gaussian
+HardExamples LabelNoise Lighting ManifoldMixup MaxUp MixUp Objective Outcome Perturbation RandAugment Report Shared
+Transform TrivialAugment UniformBall Views ViewsDataset cross_entropy load theory warmup
 """.split()
 
 

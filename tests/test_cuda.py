@@ -84,7 +84,9 @@ def test_dropout_is_replayed_and_the_stream_left_alone(mode):
 
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("mode", ["float32", "bf16 channels_last"])
-@pytest.mark.parametrize("perturbation", [mu.Cutout(8), mu.CutMix(CLASSES), mu.Gaussian(0.3)])
+@pytest.mark.parametrize(
+    "perturbation", [mu.Cutout(8), mu.CutMix(CLASSES), mu.Gaussian(0.3), mu.AutoAugment(), mu.ColorJitter()]
+)
 def test_select_inside_a_cuda_graph_has_the_same_winners_as_eager(perturbation, mode, compiled):
     model, (x, y) = net(), data()
     if mode == "bf16 channels_last":

@@ -6,8 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
@@ -38,6 +40,9 @@ def test_code_runs(code):
     torchvision_v2()
     import kornia.augmentation
 
+    if "albumentations" in code:
+        pytest.importorskip("albumentations")
+
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 10))
     data = [(torch.rand(3, 16, 16), i % 10) for i in range(8)]
     names = {name: getattr(maxup, name) for name in maxup.__all__}
@@ -47,6 +52,7 @@ def test_code_runs(code):
     names |= {"x": torch.rand(4, 3, 16, 16), "y": torch.randint(10, (4,)), "transform": lambda i: i * torch.rand(())}
     names |= {"text_model": nn.Sequential(nn.Embedding(50, 4), nn.Flatten(), nn.Linear(20, 2))}
     names |= {"tokens": torch.randint(50, (4, 5)), "labels": torch.randint(2, (4,))}
+    names |= {"photographs": [(Image.fromarray(numpy.full((16, 16, 3), i, numpy.uint8)), i) for i in range(8)]}
     names |= {"kornia_augmentation": kornia.augmentation.RandomHorizontalFlip()}
     exec(code, names)
 

@@ -76,6 +76,11 @@ IMAGE_PERTURBATIONS = {
     "mixup": lambda: mu.MixUp(num_classes=CLASSES),
     "crop-flip": lambda: mu.CropFlip(2),
     "affine": lambda: mu.Affine(20, translate=0.2),
+    "rand-augment": lambda: mu.RandAugment(mean=0.4, std=0.3),
+    "trivial-augment": lambda: mu.TrivialAugment(),
+    "auto-augment": lambda: mu.AutoAugment("cifar10", mean=(0.5, 0.4, 0.3), std=(0.3, 0.2, 0.4)),
+    "color-jitter": lambda: mu.ColorJitter(),
+    "lighting": lambda: mu.Lighting(0.5),
     "label-noise": lambda: mu.LabelNoise(0.3, num_classes=CLASSES),
     "compose": lambda: mu.Compose(mu.CropFlip(1), mu.CutMix(CLASSES), mu.Gaussian(0.1)),
     "transform": lambda: mu.Transform(lambda image: image * torch.rand(())),
@@ -94,6 +99,9 @@ def case(name):
     if name == "feature-noise":
         perturbation, model = mu.FeatureNoise(0.5, layer="1"), net()
         return perturbation, perturbation.attach(model), *batch()
+    if name == "manifold-mixup":
+        perturbation, model = mu.ManifoldMixup(["input", "0", "1"], CLASSES), net()
+        return perturbation, perturbation.attach(model), *batch()
     if name == "compose-in-model":
         inner, model = mu.FeatureNoise(0.5, layer="1"), net()
         return mu.Compose(mu.Cutout(3), inner), inner.attach(model), *batch()
@@ -104,8 +112,8 @@ def case(name):
     raise KeyError(name)
 
 
-ALL_CASES = [*IMAGE_PERTURBATIONS, "embedding-dropout", "feature-noise", "compose-in-model", "views"]
-IN_MODEL = {"embedding-dropout", "feature-noise", "compose-in-model"}
+ALL_CASES = [*IMAGE_PERTURBATIONS, "embedding-dropout", "feature-noise", "manifold-mixup", "compose-in-model", "views"]
+IN_MODEL = {"embedding-dropout", "feature-noise", "manifold-mixup", "compose-in-model"}
 
 
 def gradients(model):

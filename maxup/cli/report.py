@@ -7,7 +7,8 @@ from pathlib import Path
 EXAMPLES = """examples:
   maxup report                   every table of the paper, and recipes of our own that have results
   maxup report table-cifar10     one table
-  maxup report mytable.yaml      the recipes of a file such as  recipes: [digits/mlp-gaussian, mine.yaml]
+  maxup report table.yaml        the recipes of a file such as  recipes: [digits/mlp-gaussian, mine.yaml]
+tables: table-resnet50 table-imagenet table-cifar10 table-cifar100 table-ablation table-ptb table-wt2 table-certified
 """
 
 
@@ -23,11 +24,15 @@ def main(argv: Sequence[str]) -> int:
         "table", nargs="?", help="a table of the paper, or a YAML file that lists recipes (default: all)"
     )
     parser.add_argument(
-        "--results", type=Path, default=Path("results/runs"), metavar="DIR", help="result files (default: results/runs)"
+        "--results",
+        type=folder,
+        default=Path("results/runs"),
+        metavar="DIR",
+        help="result files (default: results/runs)",
     )
     parser.add_argument(
         "--runs",
-        type=Path,
+        type=folder,
         default=Path("runs"),
         metavar="DIR",
         help="folders of runs, which have the learning curves (default: runs)",
@@ -47,3 +52,10 @@ def main(argv: Sequence[str]) -> int:
         print(note)
     print(written)
     return 0
+
+
+def folder(text: str) -> Path:
+    """A folder to read from, named as an option: it must be there."""
+    if Path(text).is_dir():
+        return Path(text)
+    raise argparse.ArgumentTypeError(f"there is no folder {text}")

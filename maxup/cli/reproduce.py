@@ -10,6 +10,7 @@ EXAMPLES = """examples:
   maxup reproduce table-cifar10                            5 seeds of every recipe, as the paper
   maxup reproduce table-cifar10 --seeds 3 --budget 0.3     with 0.3 of the epochs; a column of its own in the report
   maxup reproduce mytable.yaml --dry_run                   the recipes of a file such as  recipes: [digits/mlp-gaussian]
+tables: table-resnet50 table-imagenet table-cifar10 table-cifar100 table-ablation table-ptb table-wt2 table-certified
 What is done is skipped, so the same command goes on after an interruption. maxup report TABLE shows the results.
 """
 
@@ -32,13 +33,15 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--dry_run", action="store_true", help="print the queue, and stop")
     args = parser.parse_args(argv)
     from maxup.report.jobs import describe, jobs_of, keep, state
-    from maxup.report.own import find_table
+    from maxup.report.own import TableError, find_table
 
     jobs, missing = jobs_of(find_table(args.table), args.seeds, args.budget)
     states = [state(job, args.results) for job in jobs]
     if args.dry_run:
         print("\n".join(describe(jobs, states, missing)))
         return 0
+    if not jobs:
+        raise TableError(f"{args.table} has no recipe that is there yet; missing: {', '.join(missing)}")
     print("\n".join(describe([], [], missing)), end="\n" if missing else "")
     refused = [s for s in states if s not in ("done", "to do")]
     todo = [job for job, s in zip(jobs, states, strict=True) if s == "to do"]

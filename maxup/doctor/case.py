@@ -90,7 +90,8 @@ def make_case(returned: Any) -> Case:
         returned = dict(zip(names, returned, strict=False))
     if not isinstance(returned, Mapping):
         raise CaseError(
-            f"the function returned a {type(returned).__name__}; it must return a dict with model and batch"
+            f"the function returned something of type {type(returned).__name__}; it must return a dict with model "
+            "and batch"
         )
     for key in returned:
         if key not in names:

@@ -149,7 +149,7 @@ def run_once(
     if "test" not in task.evaluation:
         raise RunError(f"{recipe.data.name} has no test images to compare on")
     batches = ((task.train.normalise(x), y) for _, x, y in task.evaluation["test"])
-    drawn = perturbation(recipe.perturb, len(task.train.classes))
+    drawn = perturbation(recipe.perturb, len(task.train.classes), mean=task.train.mean, std=task.train.std)
     found = measure(run.model, batches, drawn, copies=COPIES, attack=attack.build(), seed=recipe.seed)
     about = {"seed": recipe.seed, "epochs": recipe.epochs}
     return about | found | {"seconds": finished["training_seconds"]}, finished["environment"]

@@ -69,7 +69,10 @@ def build_task(recipe: Recipe) -> Vision:
 def _state(folder: Path, which: str) -> tuple[dict[str, Any], int]:
     where, said = folder / "checkpoints", list[str]()
     if not where.is_dir():
-        raise RunError(f"{folder} is not the folder of a run: there is no {where.name} in it")
+        inside = sorted(folder.glob(f"*/{where.name}"))
+        hint = f"; did you mean {inside[0].parent}?" if inside else ""
+        what = f"it has no folder {where.name}" if folder.is_dir() else "there is no such folder"
+        raise RunError(f"{folder} is not the folder of a run: {what}{hint}")
     found = (checkpoint.best if which == "best" else checkpoint.latest)(where, said.append)
     if found is None:
         other = "last" if which == "best" else "best"

@@ -4,10 +4,10 @@ from collections.abc import Hashable
 
 import torch
 from torch import Generator, Tensor
-from torch.nn import functional as F
 
 from maxup.perturb.base import Perturbation, images, in_format_of, put, uniform
 from maxup.perturb.draws import Batch
+from maxup.perturb.geometry import warp
 
 
 class Affine(Perturbation):
@@ -49,15 +49,8 @@ class Affine(Perturbation):
 
 
 def _warp(leaf: Tensor, angle: Tensor, shift: Tensor) -> Tensor:
-    height, width = leaf.shape[-2:]
     down, right = shift.unbind(1)
     cos, sin = torch.cos(torch.deg2rad(angle)), torch.sin(torch.deg2rad(angle))
-    # Where an output pixel (u, v), in grid_sample's units of half widths and half heights, comes from:
-    # undo the shift, then rotate back. Rows of `inverse` are (B, 3) coefficients of u, v and 1.
-    u0, v0 = 2 * right / width, 2 * down / height
-    a, b = cos, -sin * height / width
-    c, d = sin * width / height, cos
-    inverse = torch.stack([a, b, -(a * u0 + b * v0), c, d, -(c * u0 + d * v0)], dim=1).view(-1, 2, 3)
-    grid = F.affine_grid(inverse, list(leaf.shape), align_corners=False)
-    # Not in half precision, where places of a large image cannot be told apart.
-    return in_format_of(F.grid_sample(leaf.to(grid.dtype), grid, align_corners=False).to(leaf.dtype), leaf)
+    # Where an output pixel comes from: undo the shift, then rotate back.
+    inverse = [cos, -sin, -(cos * right - sin * down), sin, cos, -(sin * right + cos * down)]
+    return in_format_of(warp(leaf, inverse, mode="bilinear").to(leaf.dtype), leaf)

@@ -1,4 +1,4 @@
-"""Perturbations inside the model: attached once to a layer, switched on by putting a draw into a slot."""
+"""Perturbations inside the model: attached once to its layers, switched on by putting a draw into their slots."""
 
 from collections.abc import Callable
 from typing import Any
@@ -31,24 +31,30 @@ class Attached(Perturbation):
     later. Use with `loss = maxup(model, x, y)` or `with maxup.selected(model, x, y) as (x, y):`.
     """
 
-    slot: Slot | None = None
+    slots: tuple[Slot, ...] = ()
 
     def attach(self, model: nn.Module) -> nn.Module:
-        """Attach to the model's layer and return the model."""
+        """Attach to the model's layers, setting `slots`, and return the model."""
         raise NotImplementedError(f"{type(self).__name__} must define attach(model)")
 
     def apply(self, batch: Batch, draw: Draw) -> Batch:
-        if not self._attached().training:
+        if not all(slot.training for slot in self._attached()):
             raise RuntimeError(
                 f"{type(self).__name__} is off while the model is in evaluation mode; call model.train() first"
             )
-        self._attached().draw = draw
+        for slot in self._attached():
+            slot.draw = draw
         return batch
 
-    def _attached(self) -> Slot:
-        if self.slot is None:
+    def clear(self) -> None:
+        """Empty the slots: the model is itself again."""
+        for slot in self.slots:
+            slot.draw = None
+
+    def _attached(self) -> tuple[Slot, ...]:
+        if not self.slots:
             raise RuntimeError(f"{type(self).__name__} is attached to no model; call .attach(model) first")
-        return self.slot
+        return self.slots
 
 
 def attach_to(layer: nn.Module, rewrite: Callable[[Tensor, Tensor, Draw], Tensor]) -> Slot:
@@ -82,10 +88,10 @@ def attached(perturbation: Any) -> list[Attached]:
 
 
 def check_attached(perturbation: Any, model: nn.Module) -> None:
-    """Refuse a perturbation whose slot is not in this model: it would act nowhere."""
+    """Refuse a perturbation whose slots are not in this model: it would act nowhere."""
     modules = set(model.modules()) if attached(perturbation) else set()
     for part in attached(perturbation):
-        if part.slot is not None and part.slot not in modules:
+        if not modules.issuperset(part.slots):
             raise ValueError(
                 f"this {type(part).__name__} is attached to another model (a copy, perhaps), or another took its "
                 "place; call .attach(model) on the model you train"
@@ -93,10 +99,9 @@ def check_attached(perturbation: Any, model: nn.Module) -> None:
 
 
 def clear(perturbation: Any) -> None:
-    """Empty the slots: the model is itself again."""
+    """Empty the slots of the in-model perturbations within a perturbation."""
     for part in attached(perturbation):
-        if part.slot is not None:
-            part.slot.draw = None
+        part.clear()
 
 
 def _run_slot(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> Tensor:

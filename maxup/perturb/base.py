@@ -1,6 +1,7 @@
 """P(·|x), the distribution of perturbed copies: a thing that draws, and applies what it drew."""
 
 from collections.abc import Hashable
+from functools import cache
 from typing import Any
 
 import torch
@@ -106,6 +107,13 @@ def uniform(size: tuple[int, ...], low: float, high: float, like: Tensor, genera
 def integers(size: tuple[int, ...], high: int, like: Tensor, generator: Generator | None) -> Tensor:
     """Uniform integers in [0, high) on the device of `like`."""
     return torch.randint(high, size, device=like.device, generator=generator)
+
+
+@cache
+def constant(values: tuple[Any, ...], device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
+    """A table of numbers as a tensor. The first call on a device puts it there; later ones do not make it wait."""
+    with torch.inference_mode(False):
+        return torch.tensor(values, dtype=dtype).to(device)
 
 
 def in_format_of(x: Tensor, like: Tensor) -> Tensor:

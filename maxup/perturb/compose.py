@@ -12,7 +12,7 @@ from maxup.perturb.draws import Batch, Draw, is_batched
 
 
 class Compose(Perturbation):
-    """Apply perturbations in order.
+    """Apply perturbations in order; those inside the model, which act later, come last whatever their place.
 
     The draw is the result, and the draws of the parts attached to the model. It cannot be the list of all the parts'
     draws: CutMix after a crop pastes a partner as *this copy* cropped it, which the partner's own winner need not be.
@@ -46,8 +46,9 @@ class Compose(Perturbation):
         return {"result": [leaf for leaf in tree_flatten(batch)[0] if is_batched(leaf)], "inside": inside}
 
     def apply(self, batch: Batch, draw: dict[str, list[Draw]]) -> Batch:
-        for part, inner in zip(self.inside, draw["inside"], strict=True):
-            part.apply(batch, inner)
         leaves, spec = tree_flatten(batch)
         result = iter(draw["result"])
-        return tree_unflatten([next(result) if is_batched(leaf) else leaf for leaf in leaves], spec)
+        batch = tree_unflatten([next(result) if is_batched(leaf) else leaf for leaf in leaves], spec)
+        for part, inner in zip(self.inside, draw["inside"], strict=True):
+            batch = part.apply(batch, inner)
+        return batch

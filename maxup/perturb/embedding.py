@@ -36,7 +36,7 @@ class EmbeddingDropout(Attached):
 
     def attach(self, model: nn.Module) -> nn.Module:
         layer = self._embedding(model)
-        self.slot, self.words = attach_to(layer, scale_words), layer.weight
+        self.slots, self.words = (attach_to(layer, scale_words),), layer.weight
         return model
 
     def _embedding(self, model: nn.Module) -> nn.Embedding:

@@ -36,7 +36,7 @@ class FeatureNoise(Attached):
         )  # YAML may read "1" as a number
 
     def attach(self, model: nn.Module) -> nn.Module:
-        self.slot = attach_to(find_layer(model, self.layer, "FeatureNoise"), partial(add_noise, sigma=self.sigma))
+        self.slots = (attach_to(find_layer(model, self.layer, "FeatureNoise"), partial(add_noise, sigma=self.sigma)),)
         return model
 
     def draw(self, batch: Batch, generator: Generator | None) -> Tensor:

@@ -1,13 +1,14 @@
 """Tables of recipes: a paper's table by its name, or a list of recipes from a file or from what was run."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from maxup.recipes.load import RecipeError, parse_recipe
-from maxup.registry import nearest
 from maxup.report.paper import Metric, Row, Table, load_paper, table_names
 from maxup.report.results import Result, known_recipe, short_name
+from maxup.report.tables import belongs
 
 
 class TableError(ValueError):
@@ -15,7 +16,7 @@ class TableError(ValueError):
 
 
 def find_table(name: str) -> Table:
-    """A table of the paper, or that of a YAML file with a list `recipes`.
+    """A table of the paper, or that of a YAML file with a list `recipes`: names, or {recipe: name, m: 10}.
 
     Files of recipes in that list are looked for beside the table's file.
 
@@ -27,7 +28,8 @@ def find_table(name: str) -> Table:
         return _read_list(Path(name))
     paper = load_paper()
     if name not in paper:
-        raise TableError(nearest(name, table_names(), "table") + ", or a YAML file with a list of recipes")
+        known = ", ".join(table_names())
+        raise TableError(f"there is no table {name!r}; name one of {known}, or a YAML file with a list of recipes")
     return paper[name]
 
 
@@ -56,13 +58,43 @@ def table_of(recipes: Iterable[tuple[str, int | None]], caption: str) -> Table:
     return Table(0, "", caption, "", "%", "higher", 2, "method", "metric", metrics, rows)
 
 
+def with_other_m(table: Table, results: Iterable[Result]) -> Table:
+    """An ablation with a row for every m that its recipes were run with; any other table as it is.
+
+    Example:
+        >>> from maxup.report.paper import load_paper
+        >>> run = Result("cifar100/resnet110-cutout-maxup", 0, 2, False, 1.0, {}, 1.0, {})
+        >>> [row.m for row in with_other_m(load_paper()["table-ablation"], [run]).rows.values()][:5]
+        [1, 2, 4, 10, 20]
+    """
+    if table.down != "m":
+        return table
+    copies: dict[str, set[int]] = {}
+    for result in results:
+        copies.setdefault(result.recipe, set()).add(result.m)
+    rows = dict(table.rows)
+    for key, row in table.rows.items():
+        there = {other.m for other in rows.values() if other.recipe == row.recipe}
+        for m in copies.get(short_name(row.recipe or ""), set()) - there if row.maxup else ():
+            rows[f"{key.rpartition('-')[0]}-m{m}"] = replace(row, m=m, values={}, ours=True)
+    models = list(dict.fromkeys(row.model for row in rows.values()))
+    order = sorted(rows, key=lambda key: (models.index(rows[key].model), rows[key].m or 0))
+    return replace(table, rows={key: rows[key] for key in order})
+
+
 def other_results(results: Iterable[Result], tables: Iterable[Table]) -> Table | None:
-    """A table of the results with recipes that none of these tables has, or None."""
-    in_tables = {short_name(row.recipe) for table in tables for row in table.rows.values() if row.recipe}
-    others = sorted({(r.recipe, 0 if r.own_m else r.m) for r in results if r.recipe not in in_tables})
+    """A table of the results that no row of these tables is for, or None."""
+    rows = [row for table in tables for row in table.rows.values()]
+    others = [result for result in results if not any(belongs(result, row) for row in rows)]
     if not others:
         return None
-    return table_of([(recipe, m or None) for recipe, m in others], "Recipes of our own, not in the paper")
+    chosen = sorted({(r.recipe, 0 if r.own_m else r.m) for r in others})
+    table = table_of([(recipe, m or None) for recipe, m in chosen], "Recipes of our own, not in the paper")
+    for key, row in table.rows.items():
+        copies = {r.m for r in others if belongs(r, row)}
+        if row.m is None and len(copies) == 1:  # a recipe that is not here: its runs know
+            table.rows[key] = replace(row, m=copies.pop())
+    return table
 
 
 def _copies(recipe: str) -> int | None:
@@ -79,18 +111,44 @@ def _read_list(path: Path) -> Table:
         said: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
         raise TableError(f"{path} cannot be read as YAML: {' '.join(str(error).split())[:200]}") from None
-    recipes = said.get("recipes") if isinstance(said, dict) and set(said) == {"recipes"} else None
-    if not isinstance(recipes, list) or not recipes or not all(isinstance(recipe, str) for recipe in recipes):
+    rows = said.get("recipes") if isinstance(said, dict) and set(said) == {"recipes"} else None
+    if not isinstance(rows, list) or not rows or not all(map(_is_row, rows)):
         raise TableError(
-            f"{path} must hold a list of recipes and nothing else, such as  recipes: [digits/mlp-gaussian]"
+            f"{path} must hold a list of recipes and nothing else, such as  recipes: [digits/mlp-gaussian, {{recipe: "
+            "digits/mlp-gaussian-maxup, m: 10}]"
         )
-    names = [short_name(recipe) for recipe in recipes]
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise TableError(f"{path} has {min(twice)} more than once; results go by that name")
-    found = [str(path.parent / recipe) if recipe.endswith((".yaml", ".yml")) else recipe for recipe in recipes]
-    for recipe in found:
+    chosen = []
+    for recipe, m in ((row, None) if isinstance(row, str) else (row["recipe"], row["m"]) for row in rows):
+        place = str(path.parent / recipe) if recipe.endswith((".yaml", ".yml")) else recipe
         try:
-            parse_recipe(recipe, [])
+            known = parse_recipe(place, [])
+            if m == 1 and known.objective != "standard":
+                place = _twin(place)  # m = 1 is the twin
+                known = parse_recipe(place, [])
         except RecipeError as error:
             raise TableError(f"{path}: {error}") from None
-    return table_of([(recipe, None) for recipe in found], f"The recipes of {path.name}")
+        own = 1 if known.objective == "standard" else known.maxup.m
+        if m not in (None, own) and known.objective == "standard":
+            raise TableError(f"{path}: {recipe} draws one copy of every example; m is for a recipe with MaxUp")
+        chosen.append((place, None if m == own else m))
+    names = [(short_name(recipe), m) for recipe, m in chosen]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise TableError(f"{path} has {twice[0][0]} more than once with one m; results go by that name")
+    return table_of(chosen, f"The recipes of {path.name}")
+
+
+def _twin(recipe: str) -> str:
+    """The recipe without MaxUp, which has the same name without -maxup."""
+    stem, dot, ending = recipe.rpartition(".") if recipe.endswith((".yaml", ".yml")) else (recipe, "", "")
+    if not stem.endswith("-maxup"):
+        raise RecipeError(f"{recipe} with m = 1 is its twin, whose name is the same without -maxup; name that instead")
+    return stem.removesuffix("-maxup") + dot + ending
+
+
+def _is_row(row: Any) -> bool:
+    match row:
+        case str():
+            return True
+        case {"recipe": str(), "m": int(m), **rest}:
+            return not rest and not isinstance(m, bool) and m >= 1
+    return False

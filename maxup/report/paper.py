@@ -60,6 +60,8 @@ class Row:
     """The row's name on the page, if it is not the method."""
     why: str | None = None
     """Why that name is a slip."""
+    ours: bool = False
+    """A row we add, which the paper does not have."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,8 @@ def read_table(raw: Any, name: str) -> Table:
 
 def _row(raw: Any, where: str, metrics: dict[str, Metric]) -> Row:
     row = _build(Row, raw, where)
+    if bool(row.values) == row.ours:
+        raise ValueError(f"paper.yaml, {where}: a row has the paper's values, or is ours and has none")
     values = {str(metric): _value(value, f"{where}, {metric}") for metric, value in row.values.items()}
     if unknown := sorted(set(values) - set(metrics)):
         raise ValueError(f"paper.yaml, {where}: unknown metric {unknown[0]!r}; known: {', '.join(metrics)}")

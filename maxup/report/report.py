@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from maxup.report.own import find_table, other_results
+from maxup.report.own import find_table, other_results, with_other_m
 from maxup.report.page import page
 from maxup.report.paper import load_paper
 from maxup.report.plots import plots
@@ -25,6 +25,7 @@ def report(name: str | None, *, results: Path, runs: Path, out: Path) -> tuple[P
     tables = load_paper() if name is None else {Path(name).stem: find_table(name)}
     recipes = {short_name(r): r for table in tables.values() for row in table.rows.values() if (r := row.recipe)}
     found, notes = load_results(results, runs, recipes)
+    tables = {key: with_other_m(table, found) for key, table in tables.items()}
     if name is None and (others := other_results(found, tables.values())):
         tables["others"] = others
     else:

@@ -9,7 +9,7 @@ A run's own folder, <runs>/<recipe>/seed-0/run.json, holds the same.
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ class Result:
     last: dict[str, float]
     """What was measured after the last epoch."""
     seconds: float
+    """Of training alone; in all, where the run did not tell them apart."""
     environment: dict[str, Any]
     curve: Path | None = None
     """Its metrics.jsonl, where the run's folder is there."""
@@ -132,7 +133,8 @@ def _result(name: str, path: Path, stem: str, recipe: str) -> Result:
         budget = named if budget != 1 and epochs == scaled(known.epochs, named) else float(f"{budget:.3g}")
     curve = path.parent / "metrics.jsonl" if path.name == "run.json" else None
     last = {k: float(v) for k, v in run["last"].items() if isinstance(v, int | float)}
-    return Result(name, run["seed"], m, own_m, budget, last, float(run["seconds"]), run["environment"], curve)
+    seconds = float(run.get("training_seconds", run["seconds"]))
+    return Result(name, run["seed"], m, own_m, budget, last, seconds, run["environment"], curve)
 
 
 def scaled(epochs: int, budget: float) -> int:
@@ -164,6 +166,8 @@ def _result_files(root: Path) -> Iterator[tuple[str, Path, str]]:
 def _run_files(root: Path) -> Iterator[tuple[str, Path, str]]:
     for path in sorted(root.rglob("run.json")):
         folder = path.parent
+        if "runs" in folder.relative_to(root).parts:  # of a comparison, which keeps its own there
+            continue
         yield _below(folder.parent if NAME.fullmatch(folder.name) else folder, root), path, folder.name
 
 
@@ -172,8 +176,11 @@ def _below(folder: Path, root: Path) -> str:
 
 
 def _flat(said: dict[str, Any]) -> dict[str, Any]:
+    """What a recipe says, by dotted keys; what a section holds may be another mapping, which stays whole."""
+    sections = {f.name for f in fields(Recipe) if is_dataclass(f.default_factory)}
     flat: dict[str, Any] = {}
     for key, value in said.items():
-        inner = isinstance(value, dict) and key in ("data", "model", "maxup", "adversarial", "optim")
-        flat |= {f"{key}.{k}": v for k, v in value.items()} if inner else {key: value}
+        if key in sections and not isinstance(value, dict):
+            raise TypeError(f"its recipe has {value!r:.40} for {key}")
+        flat |= {f"{key}.{k}": v for k, v in value.items()} if key in sections else {key: value}
     return flat

@@ -239,6 +239,8 @@ def _method(row: Row, out: Grid) -> Cell:
     marks = []
     if row.why:
         marks.append(out.note(f"The paper calls this row {row.printed}; {row.why}."))
+    if row.ours:
+        marks.append(out.note("A row of our own, which the paper does not have."))
     if row.note:
         marks.append(out.note(f"{row.note[0].upper()}{row.note[1:]}."))
     return Cell(row.method + (", dynamic evaluation" if row.dynamic else ""), tuple(marks))

@@ -25,7 +25,7 @@ from maxup.perturb.attach import attached
 from maxup.perturb.base import Perturbation
 from maxup.perturb.compose import Compose
 from maxup.recipes.schema import Recipe, Spec
-from maxup.registry import PERTURBATIONS, build
+from maxup.registry import PERTURBATIONS, build, takes
 
 
 class Vision:
@@ -67,8 +67,9 @@ class Vision:
         classes = len(self.train.classes)
         self.top5 = classes > (5 if files else 10)
         self.model = self._network(device, classes, model_from)
-        self.augment = perturbation(recipe.augment, classes) if recipe.augment else None
-        self.objective = objective(recipe, classes, len(self.loader))
+        pixels: dict[str, Any] = {"mean": self.train.mean, "std": self.train.std}
+        self.augment = perturbation(recipe.augment, classes, **pixels) if recipe.augment else None
+        self.objective = objective(recipe, classes, len(self.loader), **pixels)
         for inside in attached(self.objective.perturbation):
             inside.attach(self.model)
         # Streams of their own for augmentation and copies, the same in every run of this seed and rank.
@@ -158,21 +159,24 @@ def _as_said(images: Images | Folder | None, recipe: Recipe) -> Images | Folder 
     return replace(images, mean=mean, std=std, **fields)
 
 
-def perturbation(specs: list[Spec], classes: int) -> Perturbation:
-    """A perturbation from a recipe's list, composed where there are several; mixing ones learn the classes."""
-    parts = []
+def perturbation(specs: list[Spec], classes: int, **pixels: Any) -> Perturbation:
+    """A perturbation from a recipe's list, composed where there are several.
+
+    Those that take `num_classes`, and `mean` and `std` of the normalisation, learn them where the recipe says nothing.
+    """
+    known, parts = {"num_classes": classes, **pixels}, []
     for spec in specs:
         if not isinstance(spec, dict) or "name" not in spec:
             raise ValueError(f"a perturbation is {{name: ..., arguments}}, but the recipe says {spec!r}")
         arguments = {k: v for k, v in spec.items() if k != "name"}
-        if spec["name"] in ("cutmix", "mixup", "label_noise"):
-            arguments.setdefault("num_classes", classes)
+        wanted = takes(PERTURBATIONS, "perturbation", spec["name"])
+        arguments = {k: v for k, v in known.items() if k in wanted} | arguments
         parts.append(build(PERTURBATIONS, "perturbation", spec["name"], **arguments))
     return parts[0] if len(parts) == 1 else Compose(*parts)
 
 
-def objective(recipe: Recipe, classes: int, steps_per_epoch: int) -> Objective:
-    """The recipe's objective."""
+def objective(recipe: Recipe, classes: int, steps_per_epoch: int, **pixels: Any) -> Objective:
+    """The recipe's objective; `pixels` are `mean` and `std` of the normalisation."""
     knobs = recipe.maxup
     if recipe.objective == "hard_examples":
         return HardExamples(recipe.hard_fraction)
@@ -180,7 +184,7 @@ def objective(recipe: Recipe, classes: int, steps_per_epoch: int) -> Objective:
         return Adversarial(recipe.adversarial.radius, p=recipe.adversarial.p, steps=recipe.adversarial.steps)
     if not recipe.perturb:
         raise ValueError(f"objective {recipe.objective!r} draws copies, but the recipe's perturb is empty")
-    drawn = perturbation(recipe.perturb, classes)
+    drawn = perturbation(recipe.perturb, classes, **pixels)
     if recipe.objective == "standard":
         return MaxUp(drawn, m=1)
     epochs = min(knobs.warmup, max(1, recipe.epochs // 4))

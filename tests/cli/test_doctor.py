@@ -87,7 +87,7 @@ def test_a_scalar_loss_is_wrong(capsys):
         ("my_setup:godo", "did you mean 'good'"),
         ("my_setup:raises", "my_setup:raises failed: KeyError: 'my own words'"),
         ("my_setup:leaves", "my_setup:leaves failed: SystemExit: 3"),
-        ("my_setup:nothing", "returned a NoneType"),
+        ("my_setup:nothing", "returned something of type NoneType"),
         ("my_setup:misspelt", "did you mean 'perturbation'"),
         ("my_setup:lacking", "returned no batch"),
         ("my_setup:no_module", "not an nn.Module"),

@@ -14,7 +14,7 @@ from tests.cli.runs import make
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("run")
+    folder = tmp_path_factory.mktemp("runs") / "seed-0"
     return folder, make(folder)
 
 
@@ -49,7 +49,13 @@ def test_it_prints_every_split(run, capsys):
 
 def test_bad_folders_give_a_sentence(run, tmp_path, capsys):
     assert main(["eval", str(tmp_path / "nothing")]) == 1
-    assert "not the folder of a run" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "not the folder of a run" in said
+    assert "there is no such folder" in said
+    assert main(["eval", str(tmp_path)]) == 1
+    assert "it has no folder checkpoints\n" in capsys.readouterr().err
+    assert main(["eval", str(run[0].parent)]) == 1
+    assert f"did you mean {run[0]}?" in capsys.readouterr().err
     broken = tmp_path / "broken"
     (broken / "checkpoints" / "step-000003").mkdir(parents=True)
     assert main(["eval", str(broken)]) == 1

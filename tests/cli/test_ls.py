@@ -1,7 +1,136 @@
+"""`maxup ls`: the paper's numbers and ours beside the recipes, without torch."""
+
+import io
+import re
+import statistics
+import subprocess
 import sys
+
+import pytest
 
 from maxup.cli.main import main
 from maxup.models import list_models
+from maxup.recipes import load
+from maxup.report.paper import load_paper
+from maxup.report.results import file_name
+from tests.report.runs import write_run
+
+TWIN, MAXUP = "digits/mlp-gaussian", "digits/mlp-gaussian-maxup"
+
+
+@pytest.fixture
+def cells(tmp_path, monkeypatch, capsys):
+    """The cells of a recipe's line."""
+    monkeypatch.chdir(tmp_path)
+
+    def found(name):
+        assert main(["ls", name]) == 0
+        (line,) = (line for line in capsys.readouterr().out.splitlines() if line.split()[0] == name)
+        return [cell.strip() for cell in line.split("  ") if cell.strip()]
+
+    return found
+
+
+def pretend(monkeypatch, tmp_path, *names, text="# A network of tests. And more.\n"):
+    """Let the package have recipes of these names."""
+    folder = tmp_path / "recipes"
+    for name in names:
+        path = folder / f"{name}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    monkeypatch.setattr(load, "FOLDER", folder)
+
+
+def test_without_results_there_are_dashes_and_copies(cells):
+    assert cells(TWIN)[-3:] == ["–", "–", "m = 1"]  # noqa: RUF001
+    assert cells(MAXUP)[-3:] == ["–", "–", "m = 4"]  # noqa: RUF001
+    assert cells(TWIN)[1] == "An MLP on 500 digits with Gaussian noise: the demo's baseline, m = 1"
+
+
+def test_ours_is_the_mean_over_seeds_of_the_recipe_as_it_is(cells, tmp_path):
+    accuracies = [0.95, 0.97, 0.961]
+    for seed, accuracy in enumerate(accuracies):
+        write_run(tmp_path / "runs", MAXUP, seed, accuracy, known=True, curve="", training_seconds=100.0 + seed)
+    write_run(tmp_path / "results" / "runs", MAXUP, 0, 0.5, known=True, recipe={"maxup": {"m": 9}}, stem="seed-0-m-9")
+    short = file_name(1, budget=0.5)
+    write_run(tmp_path / "results" / "runs", MAXUP, 1, 0.3, known=True, recipe={"epochs": 30}, stem=short)
+    mean, std = 100 * statistics.mean(accuracies), 100 * statistics.stdev(accuracies)
+    assert cells(MAXUP)[-2:] == [f"{mean:.2f} ± {std:.2f} % (n = 3)", "101 s"]
+
+
+def test_a_short_run_says_its_budget(cells, tmp_path):
+    short = file_name(1, budget=0.5)
+    write_run(tmp_path / "results" / "runs", TWIN, 1, 0.3, known=True, recipe={"epochs": 30}, stem=short)
+    assert cells(TWIN)[-2:] == ["30.00 % (n = 1), budget 0.5", "60 s"]
+
+
+def test_the_paper_s_number_is_that_of_the_recipe_s_own_m(cells, tmp_path, monkeypatch):
+    maxup = "objective: maxup\nmaxup: {m: 10}\n"
+    pretend(monkeypatch, tmp_path, "cifar100/wrn28_10-cutout-maxup", text="# W.\n" + maxup)
+    rows = load_paper()["table-ablation"].rows
+    assert cells("cifar100/wrn28_10-cutout-maxup")[1:] == ["W", "82.48 ± 0.23 %", "–", "m = 10"]  # noqa: RUF001
+    assert rows["wrn28_10-m10"].values["top1"].mean == 82.48
+
+
+def test_every_recipe_of_the_paper_has_its_number(tmp_path, monkeypatch, capsys):
+    tables = load_paper()
+    names = {row.recipe for table in tables.values() for row in table.rows.values() if row.recipe}
+    pretend(monkeypatch, tmp_path, *names)
+    monkeypatch.chdir(tmp_path)
+    assert main(["ls"]) == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert set(lines) == names
+    assert "94.84 ± 0.11 %" in lines["cifar10/resnet110-cutout"]
+    assert "76.3 %" in lines["imagenet/resnet50-vanilla"]
+    assert "56.50 perplexity" in lines["ptb/awd_lstm-embedding_dropout"]
+    assert "60 % at 0.25" in lines["certify/resnet110-gaussian"]
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_a_terminal_gets_a_table_in_which_nothing_is_cut_off(tmp_path, monkeypatch, width):
+    from maxup.report.listing import listing
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", str(width))
+    write_run(tmp_path / "runs", TWIN, 0, 0.9, known=True, curve="")
+    write_run(tmp_path / "runs", TWIN, 1, 0.91, known=True, curve="")
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    out = Terminal()
+    monkeypatch.setattr(sys, "stdout", out)
+    assert main(["ls", "digits"]) == 0
+    lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in out.getvalue().splitlines()]
+    assert max(map(len, lines)) <= width
+    assert lines[0].split()[0] == "recipe"
+    assert ("what" in lines[0]) == (width == 140)
+    entries, _ = listing("digits", results=tmp_path, runs=tmp_path / "runs")
+    words = sorted(word for line in lines[1:] for word in line.split())
+    wanted = sorted(word for entry in entries for cell in vars(entry).values() for word in cell.split())
+    assert words == wanted
+
+
+def test_broken_results_are_named_on_the_side(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "results" / "runs" / TWIN / "seed-0.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    assert main(["ls", "nothing like that"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == "no recipe has 'nothing like that' in its name\n"
+    assert "seed-0.json is left out" in printed.err
+    assert printed.err.count("\n") == 1
+
+
+def test_it_never_imports_torch_or_matplotlib(tmp_path):
+    write_run(tmp_path / "runs", TWIN, 0, 0.9, known=True, curve="")
+    code = (
+        "import sys; from maxup.cli.main import main; main(['ls']); "
+        "assert not {'torch', 'matplotlib', 'scipy', 'numpy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True)
 
 
 def test_every_network_with_its_size(capsys):

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from maxup.cli.main import main
+from maxup.report.paper import table_names
 
 
 def test_help_has_examples(capsys):
@@ -23,6 +24,24 @@ def test_an_unknown_table_gives_one_sentence(table, tmp_path, monkeypatch, capsy
     assert err.startswith("maxup report: ")
     assert err.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("option", ["--results", "--runs"])
+@pytest.mark.parametrize("verb", ["report", "ls"])
+def test_a_folder_that_is_named_must_be_there(verb, option, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as caught:
+        main([verb, option, "nowhere"])
+    assert caught.value.code == 2
+    assert "there is no folder nowhere" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("verb", ["report", "reproduce"])
+def test_help_names_every_table(verb, capsys):
+    with pytest.raises(SystemExit):
+        main([verb, "--help"])
+    assert f"tables: {' '.join(table_names())}\n" in capsys.readouterr().out
 
 
 def test_a_folder_that_cannot_be_written_gives_one_sentence(tmp_path, capsys):

@@ -141,13 +141,6 @@ def test_dry_run_prints_the_queue_and_trains_nothing(tmp_path, monkeypatch, caps
     assert not list(tmp_path.iterdir())
 
 
-def test_recipes_that_are_not_there_yet_are_no_error(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("maxup.report.jobs.list_recipes", list)
-    assert main(["reproduce", "table-cifar10"]) == 0
-    assert "cifar10/resnet110-cutout-maxup: no recipe yet" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("options", "code"),
     [
@@ -176,3 +169,16 @@ def test_help_has_examples_and_a_dry_run_needs_no_torch(tmp_path, capsys):
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True)
+
+
+def test_a_table_without_any_recipe_yet_is_a_failure(tmp_path, monkeypatch, capsys):
+    from maxup.report import jobs
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(jobs, "list_recipes", list)
+    assert main(["reproduce", "table-cifar10"]) == 1
+    err = capsys.readouterr().err
+    assert "no recipe that is there yet" in err
+    assert "cifar10/wrn28_10-cutout-maxup" in err
+    assert err.count("\n") == 1
+    assert main(["reproduce", "table-cifar10", "--dry_run"]) == 0

@@ -263,11 +263,11 @@ def test_in_model_perturbations_through_the_context_and_refused_by_select():
     with maxup.selected(model, ids, y) as (x, t):
         inside = mu.cross_entropy(model(x), t).mean().item()
         assert x is ids
-    assert drop.slot.draw is None
+    assert drop.slots[0].draw is None
     assert inside == pytest.approx(MaxUp(drop, m=6, generator=generator())(model, ids, y).item())
     with pytest.raises(RuntimeError), maxup.selected(model, ids, y):
         raise RuntimeError("the caller's own")
-    assert drop.slot.draw is None
+    assert drop.slots[0].draw is None
 
 
 def test_state_dict_continues_the_same_draws():

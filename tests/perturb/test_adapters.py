@@ -6,6 +6,7 @@ import kornia.augmentation as kornia
 import numpy
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import DataLoader
 
 import maxup as mu
@@ -94,6 +95,53 @@ def test_views_come_from_workers_and_each_is_seen_once():
     torch.testing.assert_close(outcome.losses, losses.amax(0))
     first, _ = mu.MaxUp(mu.Views(), m=1).select(model, x.clone(), y)
     assert torch.equal(first, x[:, 0])
+
+
+def photographs(n=8, size=20):
+    numbers = numpy.random.default_rng(0)
+    arrays = [numbers.integers(256, size=(size, size, 3), dtype=numpy.uint8) for _ in range(n)]
+    return [(Image.fromarray(array), i % CLASSES) for i, array in enumerate(arrays)]
+
+
+def timm_transform():
+    torchvision_v2()
+    from timm.data import create_transform
+
+    return create_transform(8, is_training=True, auto_augment="rand-m9-mstd0.5", re_prob=0.25)
+
+
+def albumentations_transform():
+    albumentations = pytest.importorskip("albumentations")
+    from albumentations.pytorch import ToTensorV2
+
+    parts = [albumentations.RandomResizedCrop((8, 8)), albumentations.RandomBrightnessContrast(p=1.0)]
+    pipeline = albumentations.Compose([*parts, albumentations.Normalize(), ToTensorV2()])
+
+    def view(image):
+        pipeline.set_random_seed(int(torch.randint(2**31, ())))  # as the docs say
+        return pipeline(image=numpy.asarray(image))["image"]
+
+    return view
+
+
+@pytest.mark.parametrize("pipeline", [timm_transform, albumentations_transform])
+def test_other_libraries_pipelines_make_the_views(pipeline):
+    """Different in every view, worker and epoch; the same again after torch.manual_seed; the worst is trained on."""
+    one = photographs(1)[0]
+    views = mu.ViewsDataset([one] * 8, pipeline(), m=4)
+    loader = DataLoader(views, batch_size=4, num_workers=2)
+    epochs = [torch.cat([x for x, _ in loader]) for _ in range(2)]
+    assert epochs[0].shape == (8, 4, 3, 8, 8)
+    assert len(torch.stack(epochs).flatten(0, 2).flatten(1).unique(dim=0)) == 64  # of one image
+    torch.manual_seed(1)
+    first, _ = next(iter(loader))
+    torch.manual_seed(1)
+    again, y = next(iter(loader))
+    assert torch.equal(first, again)
+    model = net(dtype=torch.float32)
+    worst, _ = mu.MaxUp(mu.Views(), m=4).select(model, first, y)
+    losses = torch.stack([mu.cross_entropy(model(first[:, v]), y) for v in range(4)])
+    assert torch.equal(worst, first[torch.arange(4), losses.argmax(0)])
 
 
 def test_views_can_be_copied_and_say_what_they_want():

@@ -42,6 +42,11 @@ KEYED = {
     "mixup": lambda key: mu.MixUp(4, key=key),
     "crop-flip": lambda key: mu.CropFlip(3, key=key),
     "affine": lambda key: mu.Affine(30, key=key),
+    "rand-augment": lambda key: mu.RandAugment(key=key),
+    "trivial-augment": lambda key: mu.TrivialAugment(key=key),
+    "auto-augment": lambda key: mu.AutoAugment(key=key),
+    "color-jitter": lambda key: mu.ColorJitter(key=key),
+    "lighting": lambda key: mu.Lighting(key=key),
     "transform": lambda key: mu.Transform(lambda x: -x, key=key),
     "views": lambda key: mu.Views(key=key),
 }

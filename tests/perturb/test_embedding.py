@@ -94,7 +94,7 @@ def test_which_embedding_must_be_clear():
     mu.EmbeddingDropout(layer="words").attach(two)
     again = mu.EmbeddingDropout(layer="words")
     again.attach(two)  # a notebook cell run twice: the second takes the place of the first
-    assert two["words"].maxup_slot is again.slot
+    assert two["words"].maxup_slot is again.slots[0]
     assert len(two["words"]._forward_hooks) == 1
     with pytest.raises(ValueError, match="no layer 'word'; it has words"):
         mu.EmbeddingDropout(layer="word").attach(two)

@@ -39,6 +39,28 @@ def test_a_budget_scales_the_epochs(budget, epochs):
     assert ("budget" in job.name) == (epochs < 60)
 
 
+def test_the_ablation_s_cells_are_trainings_with_their_m_and_m_1_is_the_twin(tmp_path, monkeypatch):
+    """Its recipes pretended, where they are not there yet: Table 3 and 4's with the m of those tables."""
+    from maxup.recipes import load
+
+    table = load_paper()["table-ablation"]
+    for recipe in {row.recipe for row in table.rows.values()}:
+        path = tmp_path / f"{recipe}.yaml"
+        path.parent.mkdir(exist_ok=True)
+        own = 10 if "wrn" in recipe else 4
+        path.write_text(f"objective: maxup\nmaxup: {{m: {own}}}\nepochs: 200" if "maxup" in recipe else "epochs: 200")
+    monkeypatch.setattr(load, "FOLDER", tmp_path)
+    jobs, missing = jobs_of(table, 1, 0.3)
+    assert not missing
+    assert len(jobs) == len({job.name for job in jobs}) == 16
+    for (key, row), job in zip(table.rows.items(), jobs, strict=True):
+        recipe = job.resolved()
+        assert (1 if recipe.objective == "standard" else recipe.maxup.m) == row.m, key
+        assert recipe.epochs == 60
+        own = {1: True, 4: "resnet" in key, 10: "wrn" in key, 20: False}[row.m]
+        assert job.name == f"{row.recipe}/seed-0" + ("" if own else f"-m-{row.m}") + "-budget-0.3"
+
+
 def test_recipes_that_are_not_there_yet_are_named():
     for name, table in load_paper().items():
         jobs, missing = jobs_of(table, 1)

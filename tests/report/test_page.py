@@ -43,7 +43,10 @@ class Reader(HTMLParser):
 def made(tmp_path_factory):
     """A page with results, among them names and hardware that try to be markup."""
     root = tmp_path_factory.mktemp("page")
-    curve = "".join(json.dumps({"epoch": e, "test_accuracy": 1 - 0.5 / e}) + "\n" for e in range(1, 9))
+    curve = "".join(
+        json.dumps({"step": e, "epoch": e, "train_loss": 1 / e, "test_accuracy": 1 - 0.5 / e}) + "\n"
+        for e in range(1, 9)
+    )
     for seed in range(3):
         for name, gain in (("cifar10/resnet110-cutout", 0.0), ("cifar10/resnet110-cutout-maxup", 0.005)):
             recipe = {"objective": "maxup"} if gain else {}
@@ -139,7 +142,7 @@ def test_a_browser_shows_all_of_it_without_scrolling_sideways(made, tmp_path, wi
     found = json.loads(re.search(r'<pre id="out">(.*?)</pre>', dumped)[1])
     assert found["over"] == []
     assert found["width"] <= width
-    assert found["images"] == 5
+    assert found["images"] == 7
     assert found["broken"] == 0
 
 

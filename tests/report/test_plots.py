@@ -5,33 +5,35 @@ from xml.etree import ElementTree
 
 import pytest
 
+from maxup.report.own import with_other_m
 from maxup.report.paper import load_paper
-from maxup.report.plots import plots, read_curve
+from maxup.report.plots import plots
 from maxup.report.results import load_results
 from maxup.report.tables import compare
 from tests.report.runs import write_run
 
 PAPER = load_paper()
 CURVE = "".join(json.dumps({"step": e, "epoch": e, "test_accuracy": 0.5 + 0.04 * e}) + "\n" for e in range(1, 6))
+TWIN, MAXUP = "cifar10/resnet110-cutout", "cifar10/resnet110-cutout-maxup"
 
 
 def drawn(name, root=None):
     found = load_results(root, root)[0] if root else []
-    return {plot.name: plot for plot in plots(compare(name, PAPER[name], found), found)}
+    return {plot.name: plot for plot in plots(compare(name, with_other_m(PAPER[name], found), found), found)}
 
 
 def test_without_results_only_the_paper_s_ablation_is_drawn():
     found = {name: drawn(name) for name in PAPER}
     models = {"ResNet-110": "table-ablation-m-resnet_110", "WideResNet-28-10": "table-ablation-m-wideresnet_28_10"}
     assert {name: list(several) for name, several in found.items() if several} == {"table-ablation": [*models.values()]}
-    for row in PAPER["table-ablation"].rows.values():
+    for row in (row for row in PAPER["table-ablation"].rows.values() if not row.ours):
         assert f"{row.values['top1'].mean:.2f} at m = {row.m}" in found["table-ablation"][models[row.model]].description
 
 
 def test_curves_and_cost_of_ours(tmp_path):
     for seed in range(2):
-        write_run(tmp_path, "cifar10/resnet110-cutout", seed, 0.9, curve=CURVE)
-        write_run(tmp_path, "cifar10/resnet110-cutout-maxup", seed, 0.91, curve=CURVE, recipe={"objective": "maxup"},
+        write_run(tmp_path, TWIN, seed, 0.9, curve=CURVE)
+        write_run(tmp_path, MAXUP, seed, 0.91, curve=CURVE, recipe={"objective": "maxup"},
                   stem=f"seed-{seed}-budget-0.5", seconds=180)  # fmt: skip
     found = drawn("table-cifar10", tmp_path)
     assert list(found) == ["table-cifar10-curves-resnet_110", "table-cifar10-cost-resnet_110"]
@@ -44,9 +46,34 @@ def test_curves_and_cost_of_ours(tmp_path):
     assert drawn("table-cifar10", tmp_path)["table-cifar10-cost-resnet_110"].svg == plot.svg  # the same every time
 
 
-@pytest.mark.parametrize("tail", ["", "{", "[]\n", '{"epoch": "nan", "test_accuracy": 1}\n', '{"epoch": 9}\n', "\x00"])
-def test_a_curve_is_read_as_far_as_it_can_be(tmp_path, tail):
-    write_run(tmp_path, "cifar10/resnet110-cutout", 0, 0.9, curve=CURVE + tail)
-    (result,) = load_results(tmp_path, tmp_path)[0]
-    line = compare("table-cifar10", PAPER["table-cifar10"], [result]).lines[0]
-    assert read_curve(result, line) == [(e, pytest.approx(50 + 4 * e)) for e in range(1, 6)]
+@pytest.mark.parametrize("copies", [(1, 4), (1, 2, 4, 10, 20)])
+def test_accuracy_and_time_against_m_where_there_are_three(tmp_path, copies):
+    for m in copies:
+        recipe = {"objective": "maxup", "maxup": {"m": m}} if m > 1 else {}
+        write_run(tmp_path, MAXUP if m > 1 else TWIN, 0, 0.9 + m / 1000, recipe=recipe, seconds=100.0 * m,
+                  stem="seed-0" if m in (1, 4) else f"seed-0-m-{m}", training_seconds=60.0 * m)  # fmt: skip
+    found = drawn("table-ablation", tmp_path)
+    names = [f"table-ablation-{kind}-resnet_110_on_cifar_10" for kind in ("m", "time")]
+    assert [name in found for name in names] == [len(copies) > 2] * 2
+    if len(copies) > 2:
+        accuracy, time = (found[name].description for name in names)
+        assert accuracy == "ours: " + ", ".join(f"{90 + m / 10:.2f} at m = {m}" for m in copies)
+        assert time == "ours: " + ", ".join(f"{m} minutes at m = {m}" for m in copies)  # of training, not in all
+    assert "table-ablation-m-resnet_110" in found  # the paper's
+
+
+def test_families_of_one_model_are_not_mixed(tmp_path):
+    from maxup.report.own import other_results
+
+    for way in ("gauss", "cut"):
+        for m in (1, 2, 4):
+            recipe = {"objective": "maxup", "maxup": {"m": m}} if m > 1 else {}
+            stem = "seed-0" if m in (1, 4) else f"seed-0-m-{m}"
+            write_run(tmp_path, f"my/net-{way}" + "-maxup" * (m > 1), 0, 0.5, recipe=recipe, stem=stem)
+    found = load_results(tmp_path, tmp_path)[0]
+    table = other_results(found, [])
+    names = [plot.name for plot in plots(compare("others", table, found), found)]
+    assert names == [
+        "others-m-my_net_cut", "others-time-my_net_cut", "others-m-my_net_gauss", "others-time-my_net_gauss",
+        "others-cost-my_net",
+    ]  # fmt: skip

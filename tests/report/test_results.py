@@ -39,6 +39,14 @@ def test_a_run_and_its_result_count_once_and_keep_the_curve(tmp_path):
     assert [(r.seed, r.curve is not None) for r in found] == [(0, True), (1, True)]
 
 
+def test_the_runs_of_a_comparison_are_its_own(tmp_path):
+    write_run(tmp_path, f"compare/{MAXUP}/runs/m-4", 0, 0.9, curve="")
+    write_run(tmp_path, TWIN, 0, 0.9, known=True, curve="")
+    found, notes = load_results(tmp_path / "nowhere", tmp_path)
+    assert [r.recipe for r in found] == [TWIN]
+    assert not notes
+
+
 def test_a_run_of_a_changed_recipe_is_left_out(tmp_path):
     write_run(tmp_path, TWIN, 0, 0.9, known=True, recipe={"optim": {"lr": 9.0}})
     write_run(tmp_path, TWIN, 1, 0.9, known=True, recipe={"data": {"root": "/somewhere"}})

@@ -1,11 +1,13 @@
 """Ours beside the paper's: the right runs in the right cells."""
 
 import random
+import re
 
 import pytest
 from scipy import stats
 
-from maxup.report.own import TableError, find_table, other_results
+from maxup.report.jobs import jobs_of
+from maxup.report.own import TableError, find_table, other_results, with_other_m
 from maxup.report.paper import load_paper
 from maxup.report.results import load_results
 from maxup.report.tables import DASH, compare, grid, show, title
@@ -72,6 +74,16 @@ def test_the_ablation_s_rows_share_a_recipe_and_differ_in_m(tmp_path):
     found = loaded(tmp_path)
     ablation = {line.key: line for line in compare("table-ablation", PAPER["table-ablation"], found).lines}
     assert [ablation[f"resnet110-m{m}"].ours[1.0].mean for m in (4, 10, 20)] == pytest.approx([75, 76, 74])
+    write_run(tmp_path, name, 0, 0.74, recipe={"objective": "maxup", "maxup": {"m": 2}}, stem="seed-0-m-2")
+    table = with_other_m(PAPER["table-ablation"], loaded(tmp_path))
+    small = [(key, row.m, row.ours) for key, row in table.rows.items() if row.model == "ResNet-110"]
+    assert [m for _, m, _ in small] == [1, 2, 4, 10, 20]
+    assert small[1] == ("resnet110-m2", 2, True)
+    extra = {line.key: line for line in compare("table-ablation", table, loaded(tmp_path)).lines}["resnet110-m2"]
+    assert extra.paper is None
+    assert extra.ours[1.0].mean == pytest.approx(74)
+    assert other_results(loaded(tmp_path), [table]) is None
+    assert [row.m for row in other_results(loaded(tmp_path), [PAPER["table-ablation"]]).rows.values()] == [2]
     cifar100 = {line.key: line for line in compare("table-cifar100", PAPER["table-cifar100"], found).lines}
     assert cifar100["resnet110-cutout-maxup"].ours[1.0].mean == pytest.approx(75)
 
@@ -94,9 +106,33 @@ def test_a_table_of_one_s_own(tmp_path):
     assert [row.m for row in rows.values()] == [1, 4, 1]
 
 
+def test_a_row_may_have_another_m_and_m_1_is_the_twin(tmp_path):
+    (tmp_path / "a-maxup.yaml").write_text("base: a\nobjective: maxup\n")
+    (tmp_path / "a.yaml").write_text("base: digits/mlp-gaussian\n")
+    path = tmp_path / "table.yaml"
+    name = "digits/mlp-gaussian-maxup"
+    path.write_text(
+        f"recipes: [{{recipe: {name}, m: 1}}, {name}, {{recipe: {name}, m: 10}}, {{recipe: a-maxup.yaml, m: 1}}]"
+    )
+    table = find_table(str(path))
+    assert list(table.rows) == ["digits/mlp-gaussian", name, f"{name}, m = 10", "a"]
+    assert [row.m for row in table.rows.values()] == [1, 4, 10, 1]
+    assert [row.baseline for row in table.rows.values()] == [None, "digits/mlp-gaussian", "digits/mlp-gaussian", None]
+    jobs, missing = jobs_of(table, 1, 0.5)
+    assert not missing
+    assert [(job.name, job.resolved().objective, job.resolved().maxup.m) for job in jobs] == [
+        ("digits/mlp-gaussian/seed-0-budget-0.5", "standard", 4), (f"{name}/seed-0-budget-0.5", "maxup", 4),
+        (f"{name}/seed-0-m-10-budget-0.5", "maxup", 10), ("a/seed-0-budget-0.5", "standard", 4),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "text", ["", "recipes: []", "recipes: 3", "recipes: [a/b]", "recipes: [3]", "other: 1", "{", "- x", "\x00",
-             "recipes: [digits/mlp-gaussian, digits/mlp-gaussian]", "recipes: [missing.yaml]"],
+             "recipes: [digits/mlp-gaussian, digits/mlp-gaussian]", "recipes: [missing.yaml]",
+             "recipes: [{recipe: digits/mlp-gaussian, m: 4}]", "recipes: [{recipe: digits/mlp-gaussian-maxup, m: 0}]",
+             "recipes: [{recipe: digits/mlp-gaussian-maxup}]", "recipes: [{recipe: a/b, m: 1}]",
+             "recipes: [{recipe: digits/mlp-gaussian-maxup, m: 4}, digits/mlp-gaussian-maxup]",
+             "recipes: [{recipe: digits/mlp-gaussian-maxup, m: 2, seed: 3}]"],
 )  # fmt: skip
 def test_a_bad_table_gives_a_sentence(tmp_path, text):
     path = tmp_path / "table.yaml"
@@ -106,8 +142,8 @@ def test_a_bad_table_gives_a_sentence(tmp_path, text):
     assert "\n" not in str(caught.value)
 
 
-def test_an_unknown_table_names_the_nearest():
-    with pytest.raises(TableError, match="'table-cifar10'"):
+def test_an_unknown_table_names_those_there_are():
+    with pytest.raises(TableError, match=re.escape(", ".join(PAPER))):
         find_table("table-cifar-10")
 
 

@@ -47,6 +47,35 @@ def test_mixing_perturbations_learn_the_classes():
         perturbation(["cutmix"], 7)
 
 
+def test_perturbations_of_pixels_learn_the_normalisation():
+    said = BASE | {
+        "augment": [{"name": "auto_augment"}, {"name": "color_jitter", "mean": 0.5}],
+        "perturb": [{"name": "trivial_augment"}],
+    }
+    task = Vision(recipe_from(said), torch.device("cpu"))
+    policy, jitter = task.augment.perturbations
+    mean, std = task.train.mean, task.train.std
+    assert (
+        (policy.mean, policy.std) == (mean, std) == (task.objective.perturbation.mean, task.objective.perturbation.std)
+    )
+    assert (jitter.mean, jitter.std) == ((0.5,), std)  # what the recipe says stays
+    _, x, y = next(iter(task.loader))
+    new, _ = policy(task.train.normalise(x), y)
+    levels = 255 * (new * std[0] + mean[0])
+    torch.testing.assert_close(levels, levels.round(), atol=1e-2, rtol=0)
+
+
+def test_manifold_mixup_is_attached_and_knows_the_classes():
+    said = BASE | {
+        "model": {"name": "conv"},
+        "perturb": [{"name": "manifold_mixup", "layers": ["input", 0]}],
+        "objective": "standard",
+    }
+    task = Vision(recipe_from(said), torch.device("cpu"))
+    outcome = task.step(task.model, next(iter(task.loader)))
+    assert outcome.target.shape == (50, 10)
+
+
 def test_a_step_normalises_augments_and_draws():
     said = BASE | {
         "augment": [{"name": "crop_flip", "padding": 1}],

@@ -1,0 +1,113 @@
+"""`maxup show RUN`: a picture of the copies MaxUp chooses among, with their losses."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+EXAMPLES = """examples:
+  maxup show runs/cifar10/resnet110-cutout-maxup/seed-0
+  maxup show runs/cifar10/resnet110-cutout-maxup/seed-0 --images 8 --m 10 --batch 3 --out copies.svg
+"""
+FORMATS = (".png", ".svg", ".pdf")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Show."""
+    parser = argparse.ArgumentParser(
+        "maxup show",
+        description="Draw the m copies of a few training images, the loss that a run's network has on each, and a "
+        "frame around the worst, which MaxUp trains on. The copies are drawn and scored as in training: in a whole "
+        "batch, with BatchNorm and dropout in training mode.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run", help="folder of a run with its checkpoints, as maxup train made it")
+    parser.add_argument(
+        "--images", type=int, default=6, metavar="N", help="how many, of different classes (default: 6)"
+    )
+    parser.add_argument("--m", type=int, metavar="M", help="copies of every image, 2 or more (default: the recipe's)")
+    parser.add_argument("--batch", type=int, default=0, metavar="N", help="take the images from batch N (default: 0)")
+    parser.add_argument("--checkpoint", choices=["best", "last"], default="last", help="which one (default: last)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("copies.png"), metavar="FILE", help="PNG, SVG or PDF (default: copies.png)"
+    )
+    args = parser.parse_args(argv)
+    for option, value, least in (("--images", args.images, 1), ("--m", args.m, 2), ("--batch", args.batch, 0)):
+        if value is not None and value < least:
+            parser.error(f"{option} {value}: must be a whole number, {least} or more")
+    if args.out.suffix not in FORMATS:
+        parser.error(f"--out {args.out}: must end in {', '.join(FORMATS)}")
+    _refuse_recipe(args.run)
+    from itertools import islice
+
+    import torch
+
+    from maxup.engine.loop import RunError
+    from maxup.engine.runs import open_run
+    from maxup.objectives.maxup import MaxUp
+    from maxup.report.contact_sheet import contact_sheet, draw_copies
+    from maxup.tasks.vision import perturbation
+
+    run = open_run(Path(args.run), args.checkpoint)
+    task, knobs = run.task, run.recipe.maxup
+    if not run.recipe.perturb:
+        raise RunError(f"{args.run} has no copies to show: the recipe's perturb is empty")
+    m, images = args.m or knobs.m, task.train
+    if m < 2:
+        raise RunError(f"{args.run} was trained with m = 1, where nothing is chosen; say how many copies with --m")
+    if not 0 <= args.batch < len(task.loader):
+        raise RunError(f"there is no batch {args.batch}: an epoch has batches 0 to {len(task.loader) - 1}")
+    _, x, y = next(islice(iter(task.loader), args.batch, None))
+    x = images.normalise(x)
+    if task.augment is not None:
+        x, y = task.augment(x, y, generator=task.generator)
+    maxup = MaxUp(
+        perturbation(run.recipe.perturb, len(images.classes)), m=m, norm=knobs.norm, chunk=knobs.chunk, rank=knobs.rank,
+        generator=task.objective.generator,
+    )  # fmt: skip
+    found = draw_copies(maxup, run.model.train(), x, y)
+    classes = y if y.ndim == 1 else y.argmax(1)  # (B,)
+    chosen = different(classes, args.images)
+    mean, std = torch.tensor([images.mean, images.std], device=x.device)[:, :, None, None]  # (C, 1, 1) each
+    shown = found.only(chosen, scale=std, shift=mean)
+    names = [images.classes[int(c)] for c in classes[chosen]]
+    score = "loss" if knobs.rank == "loss" else "KL"
+    for name, scores, winner in zip(names, shown.scores.T.tolist(), shown.winner.tolist(), strict=True):
+        print(f"{name:<12} " + "  ".join(f"{s:.4f}{'*' if i == winner else ' '}" for i, s in enumerate(scores)))
+    title = f"MaxUp trains on the worst of {m} random copies of every image: the one framed"
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    contact_sheet(args.out, x[chosen] * std + mean, shown, names=names, title=title, score=score)
+    print(f"Written: {args.out}. * marks the worst copy, which is framed.")
+    return 0
+
+
+def different(classes: "Tensor", n: int) -> "Tensor":
+    """The first n examples, those whose class is new before the others.
+
+    Example:
+        >>> import torch
+        >>> different(torch.tensor([3, 3, 1, 3, 2]), 4)
+        tensor([0, 2, 4, 1])
+    """
+    import torch
+
+    seen: set[int] = set()
+    new, again = list[int](), list[int]()
+    for i, c in enumerate(classes.tolist()):
+        (again if c in seen else new).append(i)
+        seen.add(c)
+    return torch.tensor((new + again)[:n], device=classes.device)
+
+
+def _refuse_recipe(name: str) -> None:
+    from maxup.recipes.load import RecipeError, list_recipes
+
+    if not Path(name).is_dir() and (name in list_recipes() or name.endswith((".yaml", ".yml"))):
+        raise RecipeError(
+            f"{name} is a recipe, and the losses of an untrained network say nothing: train it first "
+            f"(maxup train {name}), then name the run's folder"
+        )

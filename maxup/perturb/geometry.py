@@ -1,0 +1,30 @@
+"""Images moved by an affine map, each by its own."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def warp(images: Tensor, inverse: list[Tensor], *, mode: str) -> Tensor:
+    """Fill every pixel with what lies where the map takes it; zeros outside.
+
+    Places are in pixels right of and below the centre. The grid is made by products and sums of numbers, not by a
+    matrix product, which autocast would round to half precision, where places of a large image cannot be told apart.
+
+    Args:
+        images: Floating, (B, C, H, W).
+        inverse: a, b, c, d, e, f, (B,) each: the pixel at (u, v) comes from (a u + b v + c, d u + e v + f).
+        mode: "nearest" or "bilinear".
+
+    Example:
+        >>> one, zero = torch.ones(1), torch.zeros(1)
+        >>> warp(torch.tensor([[[[1.0, 2.0, 3.0]]]]), [one, zero, one, zero, one, zero], mode="nearest")
+        tensor([[[[2., 3., 0.]]]])
+    """
+    height, width = images.shape[-2:]
+    dtype = torch.promote_types(images.dtype, torch.float32)
+    a, b, c, d, e, f = (number.to(dtype).view(-1, 1, 1) for number in inverse)
+    u, v = (torch.arange(n, device=images.device, dtype=dtype) - (n - 1) / 2 for n in (width, height))
+    right, down = a * u + b * v[:, None] + c, d * u + e * v[:, None] + f  # (B, H, W)
+    grid = torch.stack([right / (width / 2), down / (height / 2)], dim=-1)  # in half widths and half heights
+    return F.grid_sample(images.to(dtype), grid, mode=mode, padding_mode="zeros", align_corners=False)

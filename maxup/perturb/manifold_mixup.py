@@ -1,0 +1,107 @@
+"""Manifold Mixup (Verma et al., 2019): blend every example with a partner inside the network."""
+
+import weakref
+from collections.abc import Hashable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+
+from maxup.checks import leaves
+from maxup.perturb.attach import Attached, attach_to, find_layer
+from maxup.perturb.base import integers, pick, put
+from maxup.perturb.draws import Batch
+from maxup.perturb.mixup import beta, check_alpha, mix_labels, partners
+
+
+class ManifoldMixup(Attached):
+    """h' = w * h + (1 - w) * h[partner], h the output of a random layer, and the labels alike; w ~ Beta(alpha, alpha).
+
+    The draw is `partner`, (B,) indices, never the example itself, `weight`, (B,), and `layer`, (B,), all of one value:
+    as in the paper a batch is mixed at one layer. All copies of a batch share it too, so that MaxUp's winners of
+    different copies meet partners that are unmixed, as they were when scored. Weights and partners are drawn for every
+    example, where the paper has one weight a batch. The layer is drawn anew for the next batch, and for the next step.
+
+    After a crop in one `Compose` the winner's partner is as *its* winner was cropped, so with m > 1 what is trained on
+    may differ a little from what was scored; augment the batch before MaxUp instead.
+
+    Args:
+        layers: Names of the layers to choose from, as in `model.named_modules()`; "input" is x itself. The paper takes
+            the input and the first blocks of a ResNet.
+        num_classes: Needed for targets by index; probability targets know it.
+        alpha: Parameter of the Beta distribution; the paper's is 2 for CIFAR.
+        key: Which entry of x "input" mixes; default every floating leaf.
+
+    Example:
+        >>> from maxup import MaxUp
+        >>> mixup = ManifoldMixup(["input", "0", "1"], num_classes=2)
+        >>> model = mixup.attach(nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 2)))
+        >>> MaxUp(mixup, m=4)(model, torch.rand(6, 5), torch.tensor([0, 1, 0, 1, 0, 1])).backward()
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[str],
+        num_classes: int | None = None,
+        *,
+        alpha: float = 2.0,
+        key: Hashable | None = None,
+    ) -> None:
+        self.layers = [layers] if isinstance(layers, str) else [str(layer) for layer in layers]  # YAML may read 1
+        if set(self.layers) <= {"input"} or len(set(self.layers)) < len(self.layers):
+            raise ValueError(
+                f"ManifoldMixup(layers={layers!r}): name one layer of the model or more, each once; "
+                "to mix the input alone use MixUp"
+            )
+        self.num_classes, self.alpha, self.key = num_classes, check_alpha("ManifoldMixup", alpha), key
+        self._chosen: tuple[weakref.ref[Tensor], Tensor] | None = None  # the batch, and its layer
+
+    def attach(self, model: nn.Module) -> nn.Module:
+        found = [(n, name) for n, name in enumerate(self.layers) if name != "input"]
+        inside = [(n, find_layer(model, name, "ManifoldMixup")) for n, name in found]
+        self.slots = tuple(attach_to(layer, partial(mix_hidden, number=n)) for n, layer in inside)
+        return model
+
+    def draw(self, batch: Batch, generator: Generator | None) -> dict[str, Tensor]:
+        self._attached()
+        like = leaves(batch)[0]
+        layer = integers((1,), len(self.layers), like, generator)
+        if self._chosen is not None and self._chosen[0]() is like:
+            layer = self._chosen[1]
+        self._chosen = weakref.ref(like), layer
+        partner, weight = partners(like, generator, "ManifoldMixup"), beta(self.alpha, like, generator)
+        return {"layer": layer.expand(len(like)), "partner": partner, "weight": weight}
+
+    def apply(self, batch: Batch, draw: dict[str, Tensor]) -> Batch:
+        x, y = super().apply(batch, draw)
+        if "input" in self.layers:
+            number = self.layers.index("input")
+            x = put(x, [mix_hidden(leaf, leaf, draw, number=number) for leaf in pick(x, self.key)], self.key)
+        return x, mix_labels(y, draw["partner"], draw["weight"], self.num_classes, "ManifoldMixup")
+
+    def __call__(self, x: Any, y: Any = None, *, generator: Generator | None = None) -> Batch:
+        self.clear()
+        return super().__call__(x, y, generator=generator)
+
+    def clear(self) -> None:
+        """Empty the slots, and forget the layer: the step is over."""
+        super().clear()
+        self._chosen = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_chosen": None}  # copies and pickles start anew
+
+
+def mix_hidden(inputs: Tensor, hidden: Tensor, draw: dict[str, Tensor], number: int) -> Tensor:
+    """Blend every example whose layer has this number with its partner."""
+    partner = draw["partner"]
+    if not isinstance(hidden, Tensor) or len(hidden) != len(partner) or not hidden.is_floating_point():
+        what = f"{hidden.dtype} of {tuple(hidden.shape)}" if isinstance(hidden, Tensor) else type(hidden).__name__
+        raise ValueError(
+            f"ManifoldMixup mixes a floating tensor of {len(partner)} examples, but a layer gave {what}; name another"
+        )
+    shape = (-1, *[1] * (hidden.ndim - 1))
+    weight = draw["weight"].to(hidden.dtype).view(shape)
+    mixed = weight * hidden + (1 - weight) * hidden[partner]
+    return torch.where((draw["layer"] == number).view(shape), mixed, hidden)

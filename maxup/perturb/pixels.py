@@ -1,0 +1,70 @@
+"""What the perturbations share that ask how bright a pixel is: they see [0, 1], whatever the images' normalisation."""
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from maxup.perturb.base import Perturbation, constant, images, in_format_of, put
+from maxup.perturb.draws import Batch, Draw
+
+
+class Pixels(Perturbation):
+    """Base of perturbations of pixels in [0, 1]: subclasses write `draw` and `change(pixels, draw)`.
+
+    Args:
+        mean: What was subtracted from every channel of pixels in [0, 1]; one number, or one a channel.
+        std: What they were divided by then, likewise. The defaults stand for images in [0, 1]; bytes are bytes.
+        key: Which entry of x holds the images; default every floating leaf, all with one draw.
+    """
+
+    def __init__(
+        self,
+        mean: float | Sequence[float] = 0.0,
+        std: float | Sequence[float] = 1.0,
+        *,
+        key: Hashable | None = None,
+    ) -> None:
+        self.mean, self.std, self.key = _numbers(mean), _numbers(std), key
+        if min(self.std) <= 0:
+            raise ValueError(f"{self._name}(std={std!r}): every deviation must be above 0")
+
+    @property
+    def _name(self) -> str:
+        return type(self).__name__
+
+    def change(self, pixels: Tensor, draw: Draw) -> Tensor:
+        """Pixels in [0, 1] as the draw says: (B, C, H, W) of float32 or float64."""
+        raise NotImplementedError(f"{self._name} must define change(pixels, draw)")
+
+    def apply(self, batch: Batch, draw: Draw) -> Batch:
+        x, y = batch
+        return put(x, [self._changed(leaf, draw) for leaf in self._images(x)], self.key), y
+
+    def _images(self, x: Any) -> list[Tensor]:
+        leaves = images(x, self.key, self._name)
+        for leaf in leaves:
+            if leaf.shape[1] not in (1, 3):
+                raise ValueError(f"{self._name} wants grey or RGB images, but x holds {leaf.shape[1]} channels")
+            if {len(self.mean), len(self.std)} - {1, leaf.shape[1]}:
+                raise ValueError(
+                    f"{self._name}: mean {self.mean} and std {self.std} do not fit {leaf.shape[1]} channels; "
+                    "give one number, or one a channel"
+                )
+            if not leaf.is_floating_point() and leaf.dtype != torch.uint8:
+                raise TypeError(f"{self._name} wants floating images or bytes, not {leaf.dtype}; use .float()")
+        return leaves
+
+    def _changed(self, leaf: Tensor, draw: Draw) -> Tensor:
+        if leaf.dtype == torch.uint8:
+            changed = self.change(leaf / 255, draw) * 255
+            return in_format_of(changed.round().clamp(0, 255).to(leaf.dtype), leaf)
+        dtype = torch.promote_types(leaf.dtype, torch.float32)
+        mean, std = (constant(v, leaf.device, dtype).view(-1, 1, 1) for v in (self.mean, self.std))  # (C, 1, 1)
+        changed = self.change(leaf.to(dtype) * std + mean, draw)
+        return in_format_of(((changed - mean) / std).to(leaf.dtype), leaf)
+
+
+def _numbers(value: float | Sequence[float]) -> tuple[float, ...]:
+    return (float(value),) if isinstance(value, int | float) else tuple(float(v) for v in value)

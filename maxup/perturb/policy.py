@@ -1,0 +1,76 @@
+"""What RandAugment, TrivialAugment and AutoAugment share: magnitudes by number, and operations one after the other."""
+
+from functools import cache
+
+import torch
+from torch import Generator, Tensor
+
+from maxup.perturb.base import integers
+from maxup.perturb.operations import NUMBER, operate
+from maxup.perturb.pixels import Pixels
+
+
+class Policy(Pixels):
+    """A policy draws operations; `change` applies them.
+
+    The draw is `operation`, (B, k) places in `operations.OPERATIONS`, and `magnitude`, (B, k), in their own units. An
+    image is first rounded to 256 levels, so that a policy does with floating images what torchvision's does with bytes.
+    """
+
+    def change(self, pixels: Tensor, draw: dict[str, Tensor]) -> Tensor:
+        levels = (255 * pixels).round().clamp(0, 255).float()
+        for operation, magnitude in zip(draw["operation"].unbind(1), draw["magnitude"].unbind(1), strict=True):
+            levels = operate(levels, operation, magnitude)
+        return levels.to(pixels.dtype) / 255
+
+
+@cache
+def magnitudes(
+    bins: int, shear: float, right: float, down: float, angle: float, enhance: float, bits: int, device: torch.device
+) -> Tensor:
+    """Every operation's magnitudes from none to full strength: (operations, bins).
+
+    Args:
+        bins: How many.
+        shear: The greatest slope.
+        right: The greatest translation to the right, in pixels.
+        down: The greatest translation down.
+        angle: The greatest, in degrees.
+        enhance: The greatest change of brightness, colour, contrast and sharpness.
+        bits: The most that posterising takes of 8.
+        device: Where the table is needed; put there once.
+
+    Example:
+        >>> magnitudes(3, 0.3, 10, 20, 30, 0.9, 4, torch.device("cpu"))[NUMBER["Posterize"]]
+        tensor([8., 6., 4.])
+    """
+    table = torch.zeros(len(NUMBER), bins)
+    greatest = {
+        "ShearX": shear, "ShearY": shear, "TranslateX": right, "TranslateY": down, "Rotate": angle,
+        "Brightness": enhance, "Color": enhance, "Contrast": enhance, "Sharpness": enhance,
+    }  # fmt: skip
+    for name, value in greatest.items():
+        table[NUMBER[name]] = torch.linspace(0, value, bins)
+    table[NUMBER["Posterize"]] = 8 - (torch.arange(bins) / ((bins - 1) / bits)).round()
+    table[NUMBER["Solarize"]] = torch.linspace(255, 0, bins)
+    return table.to(device)
+
+
+def paper_magnitudes(bins: int, like: Tensor) -> Tensor:
+    """The magnitudes of AutoAugment's paper, which RandAugment uses too, for images like these."""
+    height, width = like.shape[-2:]
+    return magnitudes(bins, 0.3, 150 / 331 * width, 150 / 331 * height, 30, 0.9, 4, like.device)
+
+
+def signed(operation: Tensor, magnitude: Tensor, generator: Generator | None) -> Tensor:
+    """Magnitudes with a random sign where the operation takes one."""
+    sign = 2 * integers(tuple(operation.shape), 2, operation, generator) - 1
+    either = (operation >= NUMBER["ShearX"]) & (operation <= NUMBER["Sharpness"])
+    return torch.where(either, sign * magnitude, magnitude)
+
+
+def check_bins(who: str, bins: int) -> int:
+    """A number of magnitudes there can be."""
+    if isinstance(bins, bool) or not isinstance(bins, int) or bins < 2:
+        raise ValueError(f"{who}(bins={bins!r}): bins must be a whole number, 2 or more")
+    return bins

@@ -1,0 +1,54 @@
+"""RandAugment (Cubuk et al., 2020): a few random operations, all of one strength."""
+
+from collections.abc import Hashable, Sequence
+
+from torch import Generator, Tensor
+
+from maxup.perturb.base import integers
+from maxup.perturb.draws import Batch
+from maxup.perturb.operations import NUMBER
+from maxup.perturb.policy import Policy, check_bins, paper_magnitudes, signed
+
+
+class RandAugment(Policy):
+    """Every image goes through `num_ops` operations drawn for it, each from fourteen, with a random sign.
+
+    Operations, magnitudes and defaults are torchvision's: nearest pixels, black outside, 256 levels.
+
+    Args:
+        num_ops: Operations one after the other.
+        magnitude: Their strength, 0 to bins - 1.
+        bins: Number of strengths.
+        mean: Mean that was subtracted from the channels of pixels in [0, 1]; the default is for images in [0, 1].
+        std: What they were divided by then.
+        key: Which entry of x holds the images; default every floating leaf, all with one draw.
+
+    Example:
+        >>> import torch
+        >>> x, y = RandAugment()(torch.rand(8, 3, 32, 32), torch.zeros(8))
+        >>> x.shape
+        torch.Size([8, 3, 32, 32])
+    """
+
+    def __init__(
+        self,
+        num_ops: int = 2,
+        magnitude: int = 9,
+        *,
+        bins: int = 31,
+        mean: float | Sequence[float] = 0.0,
+        std: float | Sequence[float] = 1.0,
+        key: Hashable | None = None,
+    ) -> None:
+        super().__init__(mean, std, key=key)
+        if isinstance(num_ops, bool) or not isinstance(num_ops, int) or num_ops < 1:
+            raise ValueError(f"RandAugment(num_ops={num_ops!r}): num_ops must be a whole number, 1 or more")
+        self.num_ops, self.magnitude, self.bins = num_ops, magnitude, check_bins("RandAugment", bins)
+        if magnitude not in range(bins):
+            raise ValueError(f"RandAugment(magnitude={magnitude!r}): magnitude must be a whole number, 0 to {bins - 1}")
+
+    def draw(self, batch: Batch, generator: Generator | None) -> dict[str, Tensor]:
+        like = self._images(batch[0])[0]
+        operation = integers((len(like), self.num_ops), NUMBER["Invert"], like, generator)  # all but Invert, the last
+        magnitude = paper_magnitudes(self.bins, like)[:, self.magnitude]  # (operations,)
+        return {"operation": operation, "magnitude": signed(operation, magnitude[operation], generator)}

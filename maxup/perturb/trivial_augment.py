@@ -1,0 +1,48 @@
+"""TrivialAugment (Müller and Hutter, 2021): one random operation of random strength, and nothing to tune."""
+
+from collections.abc import Hashable, Sequence
+
+from torch import Generator, Tensor
+
+from maxup.perturb.base import integers
+from maxup.perturb.draws import Batch
+from maxup.perturb.operations import NUMBER
+from maxup.perturb.policy import Policy, check_bins, magnitudes, signed
+
+
+class TrivialAugment(Policy):
+    """Every image goes through one of fourteen operations, at any of `bins` strengths of the paper's wide range.
+
+    Operations, magnitudes and defaults are those of torchvision's `TrivialAugmentWide`: nearest pixels, black outside,
+    256 levels.
+
+    Args:
+        bins: Number of strengths.
+        mean: Mean that was subtracted from the channels of pixels in [0, 1]; the default is for images in [0, 1].
+        std: What they were divided by then.
+        key: Which entry of x holds the images; default every floating leaf, all with one draw.
+
+    Example:
+        >>> import torch
+        >>> x, y = TrivialAugment()(torch.rand(8, 3, 32, 32), torch.zeros(8))
+        >>> x.shape
+        torch.Size([8, 3, 32, 32])
+    """
+
+    def __init__(
+        self,
+        *,
+        bins: int = 31,
+        mean: float | Sequence[float] = 0.0,
+        std: float | Sequence[float] = 1.0,
+        key: Hashable | None = None,
+    ) -> None:
+        super().__init__(mean, std, key=key)
+        self.bins = check_bins("TrivialAugment", bins)
+
+    def draw(self, batch: Batch, generator: Generator | None) -> dict[str, Tensor]:
+        like = self._images(batch[0])[0]
+        operation = integers((len(like), 1), NUMBER["Invert"], like, generator)  # all but Invert, the last
+        strength = integers((len(like), 1), self.bins, like, generator)
+        table = magnitudes(self.bins, 0.99, 32, 32, 135, 0.99, 6, like.device)
+        return {"operation": operation, "magnitude": signed(operation, table[operation, strength], generator)}

@@ -1,0 +1,104 @@
+"""What all plots share: their look, their names, and the two files each becomes."""
+
+import io
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from maxup.report.paper import Table
+from maxup.report.results import Result
+from maxup.report.tables import Comparison, Line
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+STYLE: Any = {
+    "svg.hashsalt": "maxup",  # the same plot is the same file
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+}
+COLOURS = ["#5a6b78", "#1b6ca8", "#d1495b", "#2a9d6f", "#8f5fbf", "#c98a1b", "#00a0a8", "#a0522d"]
+MARKERS = "os^Dv<>P"
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A finished plot."""
+
+    name: str
+    title: str
+    description: str
+    """What it shows, for who cannot see it."""
+    png: bytes
+    svg: bytes
+
+    def save(self, folder: Path) -> None:
+        """Write both files."""
+        (folder / f"{self.name}.png").write_bytes(self.png)
+        (folder / f"{self.name}.svg").write_bytes(self.svg)
+
+
+def blank(panels: int = 1) -> tuple["Figure", Any]:
+    """A figure with panels above each other, and the array of these; as wide as a phone shows without shrinking."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.4, 0.6 + 2.6 * panels), layout="constrained")
+    return figure, figure.subplots(panels, 1, sharex=True, squeeze=False)[:, 0]
+
+
+def finish(figure: "Figure", comparison: Comparison, kind: str, subject: str, title: str, said: str) -> Plot:
+    """The subject above, the legend below with room of its own, and both files."""
+    axes = figure.axes
+    axes[0].set_title(subject, fontsize=11)
+    handles, labels = axes[-1].get_legend_handles_labels()
+    if labels:
+        width, height = figure.get_size_inches()
+        figure.set_size_inches(width, height + 0.2 * len(labels) + 0.1)
+        figure.legend(handles, labels, loc="outside lower center")
+    png, svg = io.BytesIO(), io.BytesIO()
+    figure.savefig(png, format="png", dpi=160, metadata={"Software": None})
+    figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+    slug = re.sub(r"\W+", "_", subject.lower(), flags=re.ASCII).strip("_")
+    return Plot(f"{comparison.name}-{kind}-{slug}", f"{subject}: {title}", said, png.getvalue(), svg.getvalue())
+
+
+def main_metric(table: Table) -> str:
+    """The metric that is plotted, and listed: the test split's, or the first."""
+    return "test" if "test" in table.metrics else next(iter(table.metrics))
+
+
+def metric_label(comparison: Comparison) -> str:
+    """That metric with its unit."""
+    table = comparison.table
+    title = table.metrics[main_metric(table)].title
+    return f"{title} [%]" if table.unit == "%" else f"{title} {table.unit}"
+
+
+def label(line: Line, budget: float) -> str:
+    """What a line of a table is called in a legend."""
+    copies = f", m = {line.row.m}" if line.row.m and line.row.maxup else ""
+    dynamic = ", dynamic evaluation" if line.row.dynamic else ""
+    return line.row.method + copies + dynamic + ("" if budget == 1 else f", budget {budget:g}")
+
+
+def time_unit(longest: float) -> tuple[int, str]:
+    """The seconds of a unit that suits times up to the longest, and its name.
+
+    Example:
+        >>> time_unit(90), time_unit(7200)
+        ((1, 'seconds'), (3600, 'hours'))
+    """
+    return next(((s, n) for s, n in ((3600, "hours"), (60, "minutes")) if longest >= 2 * s), (1, "seconds"))
+
+
+def machines(results: Iterable[Result]) -> str:
+    """Where results were measured: seconds mean little without it."""
+    found = sorted({str(result.environment.get("hardware") or "an unknown machine") for result in results})
+    return found[0] if len(found) == 1 else f"{len(found)} kinds of machines"

@@ -1,0 +1,69 @@
+"""`maxup show` draws a run's copies, and says in a sentence what it needs."""
+
+import re
+
+import pytest
+import torch
+
+from maxup.cli.main import main
+from maxup.cli.show import different
+from tests.cli.runs import make
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    make(folder)
+    return folder
+
+
+def test_it_writes_a_picture_and_marks_the_worst(run, tmp_path, capsys):
+    out = tmp_path / "new" / "copies.png"
+    assert main(["show", str(run), "--images", "5", "--m", "3", "--out", str(out)]) == 0
+    assert out.read_bytes().startswith(b"\x89PNG")
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 6
+    assert len({line.split()[0] for line in lines[:5]}) == 5  # digits of five kinds
+    for line in lines[:5]:
+        losses = [(float(number), bool(mark)) for number, mark in re.findall(r"(\d+\.\d{4})(\*?)", line)]
+        assert len(losses) == 3
+        assert [loss for loss, worst in losses if worst] == [max(losses)[0]]
+
+
+def test_the_same_call_shows_the_same_and_another_batch_another(run, tmp_path, capsys):
+    said = []
+    for batch in ("0", "0", "1"):
+        assert main(["show", str(run), "--batch", batch, "--out", str(tmp_path / "a.svg")]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1] != said[2]
+
+
+def test_classes_that_are_new_come_first():
+    assert different(torch.tensor([2, 2, 0, 2, 1, 0]), 5).tolist() == [0, 2, 4, 1, 3]
+    assert different(torch.tensor([2, 2]), 9).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["digits/mlp-gaussian-maxup"], 1, "train it first"),
+        (["mine.yaml"], 1, "train it first"),
+        (["nowhere"], 1, "not the folder of a run"),
+        (["RUN", "--batch", "99"], 1, "no batch 99: an epoch has batches 0 to 7"),
+        (["RUN", "--m", "1"], 2, "--m 1: must be a whole number, 2 or more"),
+        (["RUN", "--images", "0"], 2, "--images 0"),
+        (["RUN", "--out", "copies.jpeg2"], 2, "must end in .png"),
+    ],
+)
+def test_mistakes_give_one_sentence(run, tmp_path, monkeypatch, capsys, arguments, code, words):
+    monkeypatch.chdir(tmp_path)
+    arguments = [str(run) if word == "RUN" else word for word in arguments]
+    try:
+        found = main(["show", *arguments])
+    except SystemExit as stop:
+        found = stop.code
+    assert found == code
+    err = capsys.readouterr().err
+    assert words in err
+    assert "Traceback" not in err
+    assert not list(tmp_path.iterdir())
