@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from maxup.engine.durable import dump, parse, read, reason, sha256, sync, write
-from maxup.registry import MODELS, build
+from maxup.models import create_model
 
 FORMAT, VERSION = "maxup-model", 1
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
@@ -99,13 +99,13 @@ def _build(config: dict[str, Any], weights: dict[str, Tensor]) -> nn.Module:
     named = config["recipe"]["model"]
     arguments = named["args"] | {"shape": tuple(config["shape"]), "classes": len(config["classes"])}
     with torch.device("meta"):
-        outline = build(MODELS, "model", named["name"], **arguments)
+        outline = create_model(named["name"], **arguments)
     for name, wanted in outline.state_dict().items():
         if name not in weights or weights[name].shape != wanted.shape or weights[name].dtype != wanted.dtype:
             raise ValueError(f"{WEIGHTS} does not fit the model that {CONFIG} names: {name} is missing or another")
     if more := set(weights) - set(outline.state_dict()):
         raise ValueError(f"{WEIGHTS} does not fit the model that {CONFIG} names: it has no {min(more)!r:.60}")
     with torch.random.fork_rng(devices=[]):  # initial weights, about to be replaced, cost the caller no random numbers
-        model: nn.Module = build(MODELS, "model", named["name"], **arguments)
+        model = create_model(named["name"], **arguments)
     model.load_state_dict(weights)
     return model

@@ -26,6 +26,9 @@ def main(argv: Sequence[str]) -> int:
     run = open_run(args.run, args.checkpoint)
     print(f"{args.run}, {args.checkpoint} checkpoint, step {run.step}")
     for name, found in evaluate(run).items():
-        accuracy, loss = f"accuracy {100 * found['accuracy']:.2f} %", f"loss {found['loss']:.4f}"
+        top5 = f"  top-5 {100 * found['top5_accuracy']:.2f} %" if "top5_accuracy" in found else ""
+        accuracy, loss = f"accuracy {100 * found['accuracy']:.2f} %{top5}", f"loss {found['loss']:.4f}"
         print(f"  {name:<10}  {accuracy}  {loss}  ({found['count']} images)")
+    if skipped := sorted(run.task.skipped()):
+        print(f"  images skipped because they cannot be read: {len(skipped)}, such as {skipped[0]}")
     return 0

@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
     config = {
         "recipe": asdict(run.recipe),
         "classes": list(images.classes),
-        "shape": list(images.x.shape[1:]),
+        "shape": list(images.shape),
         "mean": list(images.mean),
         "std": list(images.std),
         "top": images.top,

@@ -7,12 +7,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from maxup.data.folder import Folder
     from maxup.data.images import Images
 
 __all__ = ["DATA", "DataError", "Root", "list_data", "load_data", "unknown"]
 
 Root = str | os.PathLike[str] | None  # a folder to look in first
-Load = Callable[[Root], "tuple[Images, Images | None]"]
+Load = Callable[[Root], "tuple[Images | Folder, Images | Folder | None]"]
 
 
 class DataError(RuntimeError):
@@ -32,6 +33,8 @@ DATA: dict[str, Load] = {
     "fashion_mnist": _later("fashion_mnist", "load_fashion_mnist"),
     "cifar10": _later("cifar", "load_cifar10"),
     "cifar100": _later("cifar", "load_cifar100"),
+    "imagenet": _later("imagenet", "load_imagenet"),
+    "imagenette": _later("imagenet", "load_imagenette"),
 }
 
 
@@ -40,12 +43,12 @@ def list_data() -> list[str]:
 
     Example:
         >>> list_data()
-        ['cifar10', 'cifar100', 'digits', 'fashion_mnist']
+        ['cifar10', 'cifar100', 'digits', 'fashion_mnist', 'imagenet', 'imagenette']
     """
     return sorted(DATA)
 
 
-def load_data(name: str, root: Root = None) -> "tuple[Images, Images | None]":
+def load_data(name: str, root: Root = None) -> "tuple[Images | Folder, Images | Folder | None]":
     """The training and the test images of a data set; the latter are None where it has no split of its own.
 
     Args:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from accelerate.utils import set_seed
+from accelerate.utils import gather_object, set_seed
 from torch import Tensor, nn
 
 from maxup.engine.capture import Captured, reason_against
@@ -205,6 +205,9 @@ class _Run:
         found = {f"{name}_{k}": v for name in self.task.evaluation for k, v in self._evaluate(name).items()}
         judge = "validation_accuracy" if "validation_accuracy" in found else "test_accuracy"
         self.last = {"epoch": epoch + 1, **found}
+        if skipped := sorted(set().union(*gather_object([self.task.skipped()]))):
+            self.last["skipped_images"] = len(skipped)
+            progress.say(f"images skipped because they cannot be read: {len(skipped)}, such as {skipped[0]}")
         better = not self.best or found[judge] > self.best[judge]
         if better:
             self.best = self.last
@@ -217,10 +220,12 @@ class _Run:
         model = self.ema if self.ema is not None else self.accelerator.unwrap_model(self.model)
         # Evaluation has other shapes and modes than training: not worth compiling.
         with torch.compiler.set_stance("force_eager") if self.compiled else nullcontext():
-            loss, right, count = self.task.evaluate(model, name)
-        sums = torch.stack([loss.double(), right.double(), torch.tensor(count, dtype=torch.double, device=loss.device)])
-        loss, right, count = self.accelerator.reduce(sums, "sum").tolist()
-        return {"loss": loss / count, "accuracy": right / count}
+            found, seen = self.task.evaluate(model, name)
+        sums = torch.tensor([*found.values(), seen], dtype=torch.double, device=self.accelerator.device)
+        *totals, count = self.accelerator.reduce(sums, "sum").tolist()
+        if not count:
+            raise RunError(f"none of the {name} images can be read, such as {min(self.task.skipped())}")
+        return {metric: total / count for metric, total in zip(found, totals, strict=True)}
 
     def _capture(self) -> Callable[[tuple[Tensor, Tensor, Tensor]], Tensor]:
         """The update as one CUDA graph where that is safe, else as it is."""

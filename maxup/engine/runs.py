@@ -1,6 +1,6 @@
 """A finished or interrupted run, opened again from its folder: the recipe, the task it describes, the trained model."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,8 @@ def open_run(folder: Path, which: str = "last") -> Run:
     """
     state, step = _state(folder, which)
     recipe = recipe_from(state["recipe"])
-    task = build_task(recipe)
+    bare = replace(recipe.model, pretrained=False, weights=None)  # what training began with is not needed again
+    task = build_task(replace(recipe, model=bare))
     weights = state["ema"] if state["ema"] is not None else state["model"]
     try:
         task.model.load_state_dict(weights)
@@ -49,8 +50,10 @@ def evaluate(run: Run) -> dict[str, dict[str, float]]:
     """Loss, accuracy and number of images of every split that training evaluated."""
     found = {}
     for name in run.task.evaluation:
-        loss, right, count = run.task.evaluate(run.model, name)
-        found[name] = {"loss": float(loss) / count, "accuracy": float(right) / count, "count": count}
+        sums, count = run.task.evaluate(run.model, name)
+        if not count:
+            raise RunError(f"none of the {name} images can be read, such as {min(run.task.skipped())}")
+        found[name] = {metric: float(total) / count for metric, total in sums.items()} | {"count": count}
     run.model.eval()
     return found
 

@@ -69,8 +69,3 @@ def test_data_says_what_is_missing_and_how_to_get_it(tmp_path, capsys, monkeypat
     out = capsys.readouterr().out
     assert "comes with scikit-learn" in out
     assert "cifar-10-python.tar.gz" in out
-
-
-def test_models_are_listed(capsys):
-    assert main(["ls", "--models"]) == 0
-    assert capsys.readouterr().out.split() == ["conv", "mlp"]
