@@ -49,7 +49,9 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     """The tensors in a file by name."""
     path = Path(path).expanduser()
     if not path.is_file():
-        raise WeightsError(f"there is no file {path}, which model.weights names; the first lines of a recipe say where to get it")
+        raise WeightsError(
+            f"there is no file {path}, which model.weights names; the first lines of a recipe say where to get it"
+        )
     try:
         found = _read(path)
     except pickle.UnpicklingError as error:
