@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 COUNTERS = "num_batches_tracked"  # of BatchNorm, which older files do not have
@@ -49,7 +48,9 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     """The tensors in a file by name."""
     path = Path(path).expanduser()
     if not path.is_file():
-        raise WeightsError(f"there is no file {path}, which model.weights names; the first lines of a recipe say where to get it")
+        raise WeightsError(
+            f"there is no file {path}; the first lines of a recipe say where its model.weights come from"
+        )
     try:
         found = _read(path)
     except pickle.UnpicklingError as error:
@@ -70,6 +71,8 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
 
 def _read(path: Path) -> Any:
     if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
         return load_file(path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a protocol that is unusual
