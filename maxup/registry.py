@@ -37,8 +37,14 @@ class UnknownNameError(ValueError):
 
 
 def nearest(name: str, known: Mapping[str, Any] | list[str], what: str) -> str:
-    """One sentence about an unknown name: the nearest known one, or all there are."""
+    """One sentence about an unknown name: the nearest known one, or all there are.
+
+    Example:
+        >>> print(nearest("CIFAR-10", ["cifar10", "digits"], "data set"))
+        data set 'CIFAR-10' is unknown; did you mean 'cifar10'?
+    """
     close = difflib.get_close_matches(name, list(known), n=1)
+    close = close or difflib.get_close_matches(name.lower().replace("-", "_"), list(known), n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known))}"
     return f"{what} {name!r} is unknown; {hint}"
 

@@ -68,15 +68,21 @@ def test_two_processes_finish_and_evaluate_every_example_once(whole):
     assert out.count("epoch 4/4") == 1  # one process speaks
 
 
-def test_a_killed_job_goes_on_with_the_same_command(tmp_path, whole):
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_killed_rank_ends_the_job_with_a_sentence_and_the_same_command_goes_on(tmp_path, whole, rank):
     process = torchrun(tmp_path, tmp_path / "run", options=["--save_every", "0"])
     while len(list((tmp_path / "run" / "checkpoints").glob("step-*"))) < 2:
         time.sleep(0.05)
         assert process.poll() is None, process.communicate()[0]
     children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
-    os.kill(int(children[-1]), signal.SIGKILL)  # one rank dies; torchrun ends the job
+    os.kill(int(children[rank]), signal.SIGKILL)
     out, _ = process.communicate(timeout=120)
     assert process.returncode != 0, out
+    said = [line for line in out.splitlines() if line.startswith("maxup train: ")]
+    assert len(said) == 1, out
+    assert said[0].startswith("maxup train: lost another process of this run (")
+    assert said[0].endswith(f"; the same command goes on from the last checkpoint in {tmp_path / 'run'}")
+    assert "maxup/engine" not in out  # the one traceback is torchrun's own, of its child's failure
     finish(torchrun(tmp_path, tmp_path / "run", options=["--save_every", "0"]))
     for name, tensor in weights(whole[0]).items():
         assert torch.equal(tensor, weights(tmp_path / "run")[name]), name

@@ -1,7 +1,8 @@
 """`maxup data`: which data sets are found where, and how to get the missing ones."""
 
-import argparse
 from collections.abc import Sequence
+
+from maxup.cli.parser import parser_of
 
 EXAMPLES = """example:
   MAXUP_DATA=~/datasets maxup data
@@ -10,12 +11,7 @@ EXAMPLES = """example:
 
 def main(argv: Sequence[str]) -> int:
     """Show."""
-    parser = argparse.ArgumentParser(
-        "maxup data",
-        description="Show which data sets are found where, and how to get the missing ones.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("data", "Show which data sets are found where, and how to get the missing ones.", EXAMPLES)
     parser.add_argument("--root", help="folder to look in first")
     args = parser.parse_args(argv)
     from maxup.data import list_data

@@ -1,8 +1,9 @@
 """`maxup eval RUN`: loss and accuracy of a run's checkpoint on its splits."""
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
+
+from maxup.cli.parser import parser_of
 
 EXAMPLES = """examples:
   maxup eval runs/digits/mlp-gaussian-maxup/seed-0
@@ -12,12 +13,7 @@ EXAMPLES = """examples:
 
 def main(argv: Sequence[str]) -> int:
     """Evaluate."""
-    parser = argparse.ArgumentParser(
-        "maxup eval",
-        description="Evaluate a run's checkpoint on its splits, as training did.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("eval", "Evaluate a run's checkpoint on its splits, as training did.", EXAMPLES)
     parser.add_argument("run", type=Path, help="folder of a run, as maxup train made it")
     parser.add_argument("--checkpoint", choices=["best", "last"], default="last", help="which one (default: last)")
     args = parser.parse_args(argv)

@@ -1,8 +1,9 @@
 """`maxup export RUN DIR`: a run's model as safetensors and config.json, which `maxup.load(DIR)` reads."""
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
+
+from maxup.cli.parser import parser_of
 
 EXAMPLES = """examples:
   maxup export runs/digits/mlp-gaussian-maxup/seed-0 my-model
@@ -12,12 +13,11 @@ EXAMPLES = """examples:
 
 def main(argv: Sequence[str]) -> int:
     """Export."""
-    parser = argparse.ArgumentParser(
-        "maxup export",
-        description="Write a run's model to share it: model.safetensors and config.json. maxup.load(DIR) reads it "
+    parser = parser_of(
+        "export",
+        "Write a run's model to share it: model.safetensors and config.json. maxup.load(DIR) reads it "
         "back; no code runs on load.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EXAMPLES,
     )
     parser.add_argument("run", type=Path, help="folder of a run, as maxup train made it")
     parser.add_argument("dir", type=Path, help="where to; must be new or empty")

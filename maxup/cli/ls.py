@@ -1,11 +1,11 @@
 """`maxup ls [WORD]`: the recipes, those whose name holds a word; `--models` the networks and their size."""
 
-import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+from maxup.cli.parser import parser_of
 from maxup.cli.report import folder
 
 EXAMPLES = """examples:
@@ -17,12 +17,11 @@ EXAMPLES = """examples:
 
 def main(argv: Sequence[str]) -> int:
     """List."""
-    parser = argparse.ArgumentParser(
-        "maxup ls",
-        description="List recipes: what each is, the paper's number for it, ours from the runs there are (mean ± std, "
+    parser = parser_of(
+        "ls",
+        "List recipes: what each is, the paper's number for it, ours from the runs there are (mean ± std, "
         "n seeds), and its cost: seconds of training where measured, else the copies m forwarded for every example.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EXAMPLES,
     )
     parser.add_argument("word", nargs="?", default="", help="show recipes whose name holds this")
     parser.add_argument("--models", action="store_true", help="list networks instead")

@@ -1,9 +1,10 @@
 """`maxup show RUN`: a picture of the copies MaxUp chooses among, with their losses."""
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from maxup.cli.parser import parser_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,13 +18,12 @@ FORMATS = (".png", ".svg", ".pdf")
 
 def main(argv: Sequence[str]) -> int:
     """Show."""
-    parser = argparse.ArgumentParser(
-        "maxup show",
-        description="Draw the m copies of a few training images, the loss that a run's network has on each, and a "
+    parser = parser_of(
+        "show",
+        "Draw the m copies of a few training images, the loss that a run's network has on each, and a "
         "frame around the worst, which MaxUp trains on. The copies are drawn and scored as in training: in a whole "
         "batch, with BatchNorm and dropout in training mode.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EXAMPLES,
     )
     parser.add_argument("run", help="folder of a run with its checkpoints, as maxup train made it")
     parser.add_argument(

@@ -1,8 +1,9 @@
 """`maxup train RECIPE`: train, or go on with a run that stopped."""
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
+
+from maxup.cli.parser import parser_of
 
 EXAMPLES = """examples:
   maxup train digits/mlp-gaussian-maxup
@@ -16,13 +17,7 @@ Any setting of the recipe can be given as an option; --print_config shows them a
 
 def main(argv: Sequence[str]) -> int:
     """Train."""
-    parser = argparse.ArgumentParser(
-        "maxup train",
-        description="Train a recipe. The same command goes on where it stopped.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = parser_of("train", "Train a recipe. The same command goes on where it stopped.", EXAMPLES)
     parser.add_argument("recipe", help="name of a recipe (see maxup ls), or a YAML file")
     parser.add_argument("--out", type=Path, help="the run's folder (default: runs/RECIPE/seed-N)")
     parser.add_argument("--print_config", action="store_true", help="print the recipe with all settings, and stop")

@@ -1,16 +1,17 @@
 """Data sets by name. Listing them imports nothing heavy: each one's module is imported when it is loaded."""
 
-import difflib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from maxup.registry import nearest
 
 if TYPE_CHECKING:
     from maxup.data.folder import Folder
     from maxup.data.images import Images
 
-__all__ = ["DATA", "DataError", "Root", "list_data", "load_data", "unknown"]
+__all__ = ["DATA", "DataError", "Root", "list_data", "load_data"]
 
 Root = str | os.PathLike[str] | None  # a folder to look in first
 Load = Callable[[Root], "tuple[Images | Folder, Images | Folder | None]"]
@@ -61,17 +62,5 @@ def load_data(name: str, root: Root = None) -> "tuple[Images | Folder, Images | 
         (1797, (1797, 1, 8, 8), None)
     """
     if name not in list_data():
-        raise unknown(name, DATA)
+        raise DataError(nearest(str(name), DATA, "data set"))
     return DATA[name](root)
-
-
-def unknown(name: object, names: Iterable[str]) -> DataError:
-    """The error for a name that is not there, with the nearest one that is.
-
-    Example:
-        >>> print(unknown("CIFAR-10", ["cifar10", "digits"]))
-        there is no data set 'CIFAR-10'; the nearest name is 'cifar10', of 'cifar10', 'digits'
-    """
-    names = sorted(names)
-    nearest = difflib.get_close_matches(str(name).lower().replace("-", "_"), names, n=1, cutoff=0)[0]
-    return DataError(f"there is no data set {name!r}; the nearest name is {nearest!r}, of {str(names)[1:-1]}")

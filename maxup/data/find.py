@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from maxup.data import DataError, Root, unknown
+from maxup.data import DataError, Root
+from maxup.registry import nearest
 
 SYSTEM = (Path("/usr/share/datasets"),)  # where Debian's packages put theirs
 
@@ -120,7 +121,7 @@ def file_in(folder: Path, file: str, *, zipped: bool) -> Path | None:
 
 def _source(name: str) -> Source:
     if name not in list(SOURCES):
-        raise unknown(name, SOURCES)
+        raise DataError(nearest(str(name), SOURCES, "data set"))
     return SOURCES[name]
 
 

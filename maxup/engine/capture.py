@@ -74,6 +74,19 @@ class Captured:
         return graph
 
 
+def captured(step: Callable[[Any], Tensor], task: Any) -> Captured:
+    """A task's step as one CUDA graph, captured anew when m changes."""
+    objective = task.objective
+
+    def replayed() -> None:
+        objective.step += 1
+
+    def generators() -> list[Generator]:
+        return [g for g in (objective.generator, task.generator) if g is not None]
+
+    return Captured(step, key=objective.copies, generators=generators, replayed=replayed)
+
+
 def reason_against(model: nn.Module, *, device: torch.device, processes: int, fixed_shapes: bool, **knobs: Any) -> str:
     """Why a step cannot be captured, in a few words; empty where it can."""
     if device.type != "cuda":

@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
+WORDS = ("nan", "inf", "-inf")  # JSON knows no such numbers
+
 
 class Metrics:
     """metrics.jsonl: one line a record, in the order of steps, cut back to a checkpoint when a run goes on.
@@ -19,7 +21,8 @@ class Metrics:
 
     def __init__(self, path: Path, size: int = 0) -> None:
         path.touch()
-        os.truncate(path, min(size, path.stat().st_size))
+        kept = path.read_bytes()[:size]
+        os.truncate(path, kept.rfind(b"\n") + 1)  # where somebody shortened it, back to the end of a line
         self.file: TextIO = path.open("a")
 
     def write(self, **record: Any) -> None:
@@ -31,6 +34,27 @@ class Metrics:
         self.file.flush()
         os.fsync(self.file.fileno())
         return os.fstat(self.file.fileno()).st_size
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """What metrics.jsonl holds, or a sentence where a line is no record.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     metrics = Metrics(Path(folder, "metrics.jsonl"))
+        ...     metrics.write(step=1, loss=0.5)
+        ...     metrics.file.close()
+        ...     read_records(Path(folder, "metrics.jsonl"))
+        [{'step': 1, 'loss': 0.5}]
+    """
+    try:
+        records = [json.loads(line) for line in path.read_text().splitlines()]
+    except (ValueError, RecursionError):
+        records = [None]
+    if not all(isinstance(record, dict) and type(record.get("step")) is int for record in records):
+        raise ValueError(f"{path} has a line that is no record; remove it, and the run goes on without its past lines")
+    return [{k: float(v) if v in WORDS else v for k, v in record.items()} for record in records]
 
 
 class Progress:
@@ -101,7 +125,7 @@ def _clock(seconds: float) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """JSON knows no NaN and no infinity: write them as words."""
+    """NaN and infinity as words."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value

@@ -5,6 +5,7 @@ optimiser, the schedule, checkpoints, and what is told to the user.
 """
 
 import copy
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import gather_object, set_seed
 from torch import Tensor, nn
 
-from maxup.engine.capture import Captured, reason_against
+from maxup.engine.capture import captured, reason_against
 from maxup.engine.checkpoint import locked
 from maxup.engine.compiled import compile_blocks
 from maxup.engine.durable import write_json
@@ -27,8 +28,8 @@ from maxup.engine.environment import environment
 from maxup.engine.log import Metrics, Progress
 from maxup.engine.optim import average, create_optimizer, learning_rate, set_learning_rate
 from maxup.engine.resume import resume, save
-from maxup.engine.stop import InterruptedRunError, RunError, asked_to_stop
-from maxup.engine.trackers import start_trackers
+from maxup.engine.stop import InterruptedRunError, RunError, asked_to_stop, losing_peers
+from maxup.engine.trackers import check_trackers, start_trackers, track
 from maxup.recipes.schema import Recipe
 from maxup.tasks.vision import Vision
 
@@ -62,6 +63,7 @@ def train(
         What is also written to run.json: metrics of the last and the best epoch, seed, environment, recipe, seconds in
         all, and seconds of training alone, without evaluation and checkpoints.
     """
+    check_trackers(trackers or [])
     accelerator = Accelerator(
         mixed_precision=recipe.precision,
         cpu=not torch.cuda.is_available(),
@@ -70,7 +72,7 @@ def train(
     )
     folder.mkdir(parents=True, exist_ok=True)
     alone = locked(folder) if accelerator.is_main_process else nullcontext()
-    with alone, asked_to_stop() as asked:
+    with alone, asked_to_stop() as asked, losing_peers(accelerator.num_processes, folder):
         quiet = quiet or not accelerator.is_main_process
         own = {"model_from": model_from, "data_from": data_from}
         run = _Run(recipe, folder, accelerator, quiet=quiet, **own)
@@ -90,7 +92,9 @@ class _Run:
         self.task = Vision(recipe, accelerator.device, rank=rank, world_size=world_size, **own)
         set_seed(recipe.seed, device_specific=True)  # other dropout masks in every process
         optimizer = create_optimizer(self.task.model, recipe.optim)
-        self.model, self.optimizer = accelerator.prepare(self.task.model, optimizer)
+        self.model = accelerator.prepare(self.task.model)
+        # Around an optimiser Accelerate looks for a package at every step, which a small net feels: only for fp16.
+        self.optimizer = optimizer if accelerator.scaler is None else accelerator.prepare(optimizer)
         wanted = recipe.compile and accelerator.device.type == "cuda"
         self.compiled = compile_blocks(self.task.model) if wanted else 0
         self.ema = copy.deepcopy(self.task.model).requires_grad_(False) if recipe.optim.ema else None
@@ -101,7 +105,16 @@ class _Run:
         self.loss = torch.zeros((), device=accelerator.device)  # sum since the last record
         self.recent: deque[tuple[Tensor, Tensor]] = deque(maxlen=LOG_EVERY)  # examples and loss of the latest steps
         self.total = recipe.epochs * len(self.task.loader)
-        self.update, self.whole = self._capture(), True
+        self.not_captured = reason_against(
+            self.task.model,
+            device=accelerator.device,
+            processes=world_size,
+            fixed_shapes=self.task.loader.drop_last,
+            accumulate=recipe.optim.accumulate,
+            precision=recipe.precision,
+        )
+        self.update: Callable[[Any], Tensor] = self._update if self.not_captured else captured(self._update, self.task)
+        self.whole = True
         self.metrics: Metrics | None = None
 
     def go(self, asked: Callable[[], bool], save_every: float, save_best: bool) -> dict[str, Any]:
@@ -129,7 +142,7 @@ class _Run:
                     if progress.due():
                         text = f"epoch {epoch + 1}/{self.recipe.epochs}  loss {float(self.recent[-1][1]):.4f}"
                         progress.show(self.step, text, self.recipe.batch_size)
-                    if whole and (self._agree(asked()) or self._agree(time.monotonic() - saved > save_every)):
+                    if whole and self._agree(asked() or time.monotonic() - saved > save_every):
                         save(self)
                         saved = time.monotonic()
                         if self._agree(asked()):
@@ -140,8 +153,8 @@ class _Run:
                     tick = time.monotonic()
                 self._record()
                 self.training_seconds += time.monotonic() - tick
-                better = self._end_of_epoch(epoch, progress)
-                better = better and save_best
+                better = self._end_of_epoch(epoch, progress) and save_best
+                self.seconds = time.monotonic() - begun
                 if better or loader.epoch == self.recipe.epochs or self._agree(time.monotonic() - saved > save_every):
                     save(self, best=better)
                     saved = time.monotonic()
@@ -162,9 +175,10 @@ class _Run:
         optim, accelerator = self.recipe.optim, self.accelerator
         with nullcontext() if self.whole else accelerator.no_sync(self.model):
             outcome = self.task.step(self.model, batch)
-            if outcome.loss.device.type == "cpu" and not bool(outcome.loss.isfinite()):
+            if outcome.loss.device.type == "cpu" and not math.isfinite(outcome.loss.item()):
+                self.step += 1  # the batch is used up: going on, the run begins with the next
                 self._not_finite(batch[0], outcome.loss.detach())  # before it reaches the weights
-            accelerator.backward(outcome.loss / optim.accumulate)
+            accelerator.backward(outcome.loss if optim.accumulate == 1 else outcome.loss / optim.accumulate)
         if self.whole:
             if optim.clip is not None:
                 accelerator.clip_grad_norm_(self.model.parameters(), optim.clip)
@@ -227,28 +241,6 @@ class _Run:
             raise RunError(f"none of the {name} images can be read, such as {min(self.task.skipped())}")
         return {metric: total / count for metric, total in zip(found, totals, strict=True)}
 
-    def _capture(self) -> Callable[[tuple[Tensor, Tensor, Tensor]], Tensor]:
-        """The update as one CUDA graph where that is safe, else as it is."""
-        self.not_captured = reason_against(
-            self.task.model,
-            device=self.accelerator.device,
-            processes=self.accelerator.num_processes,
-            fixed_shapes=self.task.loader.drop_last,
-            accumulate=self.recipe.optim.accumulate,
-            precision=self.recipe.precision,
-        )
-        if self.not_captured:
-            return self._update
-        objective = self.task.objective
-
-        def replayed() -> None:
-            objective.step += 1
-
-        def generators() -> list[torch.Generator]:
-            return [g for g in (objective.generator, self.task.generator) if g is not None]
-
-        return Captured(self._update, key=objective.copies, generators=generators, replayed=replayed)
-
     def _finish(self) -> dict[str, Any]:
         result = {
             "recipe": asdict(self.recipe),
@@ -275,7 +267,7 @@ class _Run:
     def _write(self, **record: Any) -> None:
         if self.metrics is not None:
             self.metrics.write(**record)
-        self.accelerator.log({k: v for k, v in record.items() if k != "step"}, step=record["step"])
+        track(self.accelerator, record)
 
     def _agree(self, mine: bool) -> bool:
         """Whether any process says so: all must do the same."""

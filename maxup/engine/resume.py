@@ -7,7 +7,8 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from maxup.engine import checkpoint
+from maxup.engine import checkpoint, fits
+from maxup.engine.durable import reason
 from maxup.engine.stop import RunError
 from maxup.engine.streams import random_streams, restore_streams
 
@@ -46,19 +47,36 @@ def save(run: "_Run", *, best: bool = False) -> None:
 
 
 def resume(run: "_Run") -> int:
-    """Go on from the newest checkpoint that is whole, if there is one.
+    """Go on from the newest checkpoint that is whole and fits, if there is one; those that do not are named.
 
     Returns:
         The length of metrics.jsonl then; 0 for a run that begins.
     """
-    saved = run.folder / "checkpoints"
-    found = checkpoint.latest(saved, lambda sentence: None if run.quiet else print(sentence, flush=True))
-    if found is not None:
-        _load(run, found[1])
-        return int(found[1]["metrics_size"])
-    if any(saved.glob("step-*")):
-        raise RunError(f"none of the checkpoints in {saved} can be read; remove {run.folder} to start afresh")
-    return 0
+    saved, size = run.folder / "checkpoints", None
+
+    def warn(sentence: str) -> None:
+        if not run.quiet:
+            print(sentence, flush=True)
+
+    for step, state in checkpoint.each(saved, warn):
+        try:
+            _refuse_another(run, state)
+            fits.check(run, step, state)
+            _load(run, state)
+        except RunError:
+            raise
+        except Exception as error:  # of whatever type: the checkpoint may be hostile, with a manifest to match
+            why = f"it has no {error}" if isinstance(error, KeyError) else reason(error)
+            warn(f"{saved / f'step-{step:06d}'} does not fit this run: {why}")
+        else:
+            size = int(state["metrics_size"])
+            break
+    if size is None and any(saved.glob("step-*")):
+        raise RunError(f"none of the checkpoints in {saved} can be used; remove {run.folder} to start afresh")
+    steps = gather_object([run.step])
+    if len(set(steps)) > 1:
+        raise RunError(f"the processes found different checkpoints in {saved}, of steps {steps}; let all see the same")
+    return size or 0
 
 
 def _rank_state(run: "_Run") -> dict[str, Any]:
@@ -72,7 +90,6 @@ def _rank_state(run: "_Run") -> dict[str, Any]:
 
 
 def _load(run: "_Run", state: dict[str, Any]) -> None:
-    _refuse_another(run, state)
     mine = state["ranks"][run.accelerator.process_index]
     run.accelerator.unwrap_model(run.model).load_state_dict(state["model"])
     run.optimizer.load_state_dict(state["optimizer"])

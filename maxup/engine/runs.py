@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from maxup.engine import checkpoint
+from maxup.engine.durable import reason
 from maxup.engine.stop import RunError
 from maxup.recipes.load import recipe_from
 from maxup.recipes.schema import Recipe
@@ -41,7 +42,7 @@ def open_run(folder: Path, which: str = "last") -> Run:
     try:
         task.model.load_state_dict(weights)
     except (RuntimeError, TypeError, AttributeError) as error:
-        raise RunError(f"{folder} holds weights that do not fit its recipe: {_short(error)}") from error
+        raise RunError(f"{folder} holds weights that do not fit its recipe: {reason(error)}") from error
     found = state["best" if which == "best" else "last"]
     return Run(recipe, task, task.model.eval(), step, found)
 
@@ -63,7 +64,7 @@ def build_task(recipe: Recipe) -> Vision:
     try:
         return Vision(recipe, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     except (ValueError, TypeError) as error:
-        raise RunError(f"the recipe cannot be built: {_short(error)}") from error
+        raise RunError(f"the recipe cannot be built: {reason(error)}") from error
 
 
 def _state(folder: Path, which: str) -> tuple[dict[str, Any], int]:
@@ -87,7 +88,3 @@ def _state(folder: Path, which: str) -> tuple[dict[str, Any], int]:
 
 def _because(said: list[str]) -> str:
     return f" that can be read ({said[0]})" if said else ""
-
-
-def _short(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]

@@ -67,7 +67,7 @@ def _summary(comparisons: Sequence[Comparison], results: Sequence[Result]) -> st
     here = {line.key for line in lines if line.ours}
     if not here:
         return "There are no results of ours yet: the tables show the paper’s numbers, and dashes."  # noqa: RUF001
-    hours = sum(result.seconds for result in results) / 3600
+    hours = sum(result.seconds or 0 for result in results) / 3600
     return (
         f"{len(results)} finished runs, {hours:.3g} hours of training together. Numbers are computed from their result "
         "files; losses are shown as plainly as wins."
@@ -165,7 +165,7 @@ def _environments(results: Sequence[Result]) -> str:
         return ""
     headings = ["hardware", "threads", "torch", "python", "commit", "runs", "hours"]
     rows = [
-        [Cell(text) for text in (*where, str(len(group)), f"{sum(r.seconds for r in group) / 3600:.3g}")]
+        [Cell(text) for text in (*where, str(len(group)), f"{sum(r.seconds or 0 for r in group) / 3600:.3g}")]
         for where, group in sorted(groups.items())
     ]
     table = _table("environment", headings, rows, [(str(i), False) for i in range(len(rows))])

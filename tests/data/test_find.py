@@ -108,7 +108,7 @@ def test_digits_are_inside_scikit_learn(monkeypatch):
 
 def test_unknown_names_get_the_nearest():
     for function in (locate, missing, find.find):
-        with pytest.raises(DataError, match="nearest name is 'cifar100'"):
+        with pytest.raises(DataError, match="did you mean 'cifar100'"):
             function("cifar-100")
 
 

@@ -44,7 +44,7 @@ def test_unknown_names_get_the_nearest(name, nearest):
 
 
 def test_a_name_that_is_no_name():
-    with pytest.raises(DataError, match="no data set"):
+    with pytest.raises(DataError, match="is unknown"):
         load_data(["cifar10"])
 
 
