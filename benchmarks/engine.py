@@ -107,7 +107,7 @@ def minimal(recipe: Recipe, device: torch.device, own: Own) -> float:
                     print(step, float(running) / 50, file=log)
                     running.zero_()
             sums, count = task.evaluate(task.model, "test")
-            print(step, *(float(total) / count for total in sums.values()), file=log)
+            print(step, *(float(value) / count for value in sums.values()), file=log)
         torch.save({"model": task.model.state_dict(), "optimizer": optimizer.state_dict()}, Path(folder, "last.pt"))
     return time.perf_counter() - start
 

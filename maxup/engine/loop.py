@@ -25,9 +25,10 @@ from maxup.engine.checkpoint import locked
 from maxup.engine.compiled import compile_blocks
 from maxup.engine.durable import write_json
 from maxup.engine.environment import environment
-from maxup.engine.log import Metrics, Progress
+from maxup.engine.log import Metrics, Progress, describe
 from maxup.engine.optim import average, create_optimizer, learning_rate, set_learning_rate
 from maxup.engine.resume import resume, save
+from maxup.engine.sam import sharp
 from maxup.engine.stop import InterruptedRunError, RunError, asked_to_stop, losing_peers
 from maxup.engine.trackers import check_trackers, start_trackers, track
 from maxup.recipes.schema import Recipe
@@ -174,11 +175,15 @@ class _Run:
         """What happens on the device: the loss, its gradient and, at the end of an accumulation, new weights."""
         optim, accelerator = self.recipe.optim, self.accelerator
         with nullcontext() if self.whole else accelerator.no_sync(self.model):
-            outcome = self.task.step(self.model, batch)
-            if outcome.loss.device.type == "cpu" and not math.isfinite(outcome.loss.item()):
+            if optim.sam is None:
+                loss = self.task.step(self.model, batch).loss
+                accelerator.backward(loss if optim.accumulate == 1 else loss / optim.accumulate)
+            else:
+                with self.task.repeatable(self.model, batch) as again:
+                    loss = sharp(self.model, again, accelerator.backward, rho=optim.sam)
+            if loss.device.type == "cpu" and not math.isfinite(loss.item()):
                 self.step += 1  # the batch is used up: going on, the run begins with the next
-                self._not_finite(batch[0], outcome.loss.detach())  # before it reaches the weights
-            accelerator.backward(outcome.loss if optim.accumulate == 1 else outcome.loss / optim.accumulate)
+                self._not_finite(batch[0], loss.detach())  # before it reaches the weights
         if self.whole:
             if optim.clip is not None:
                 accelerator.clip_grad_norm_(self.model.parameters(), optim.clip)
@@ -186,7 +191,7 @@ class _Run:
             self.optimizer.zero_grad()
             if self.ema is not None and optim.ema:
                 average(self.ema, accelerator.unwrap_model(self.model), optim.ema)
-        return outcome.loss.detach()
+        return loss.detach()
 
     def _check_finite(self) -> None:
         """Look at the latest losses, which makes a GPU wait."""
@@ -226,8 +231,7 @@ class _Run:
         if better:
             self.best = self.last
         self._write(step=self.step, seconds=self.seconds, **self.last)
-        shown = "  ".join(f"{k.replace('_', ' ')} {_show(k, v)}" for k, v in found.items())
-        progress.say(f"epoch {epoch + 1}/{self.recipe.epochs}  {shown}")
+        progress.say(f"epoch {epoch + 1}/{self.recipe.epochs}  {describe(found)}")
         return better
 
     def _evaluate(self, name: str) -> dict[str, float]:
@@ -274,7 +278,3 @@ class _Run:
         if self.accelerator.num_processes == 1:
             return mine
         return bool(self.accelerator.reduce(torch.tensor(int(mine), device=self.accelerator.device), "sum"))
-
-
-def _show(name: str, value: float) -> str:
-    return f"{100 * value:.2f} %" if name.endswith("accuracy") else f"{value:.4f}"

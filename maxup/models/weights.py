@@ -49,7 +49,7 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     path = Path(path).expanduser()
     if not path.is_file():
         raise WeightsError(
-            f"there is no file {path}; the first lines of a recipe say where its model.weights come from"
+            f"there is no file {path}, which model.weights names; the first lines of a recipe say where to get it"
         )
     try:
         found = _read(path)

@@ -130,10 +130,12 @@ def _instantiate(parser: ArgumentParser, found: Any) -> Recipe:
         ("maxup.warmup", recipe.maxup.warmup, 0, 10**6), ("optim.warmup", recipe.optim.warmup, 0, 1),
         ("seed", recipe.seed, 0, 2**62), ("data.size", recipe.data.size, 1, 10**4),
         ("data.test_size", recipe.data.test_size or 1, 1, 10**4), ("data.workers", recipe.data.workers, 0, 10**3),
-        ("data.crop_fraction", recipe.data.crop_fraction, 0.1, 1),
+        ("data.crop_fraction", recipe.data.crop_fraction, 0.1, 1), ("optim.sam", recipe.optim.sam or 0, 0, 1e3),
     ):  # fmt: skip
         if not low <= value <= high:
             raise RecipeError(f"{name}={value!r} is out of range; it must be between {low} and {high:g}")
+    if recipe.optim.sam is not None and (recipe.optim.accumulate > 1 or recipe.precision == "fp16"):
+        raise RecipeError("optim.sam needs optim.accumulate 1 and precision no or bf16")
     return recipe
 
 

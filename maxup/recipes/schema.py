@@ -78,6 +78,8 @@ class Optim:
     """Largest gradient norm; default no limit."""
     accumulate: int = 1
     """Batches whose gradients are added up before a step."""
+    sam: float | None = None
+    """Radius of sharpness-aware minimisation, such as 0.05: the gradient is taken at the worst weights that near."""
     ema: float | None = None
     """Decay of an exponential moving average of the weights, which is then what is evaluated; default none."""
 

@@ -1,6 +1,7 @@
 """Image classification: what a recipe builds, what a step does, what is measured."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,7 +17,7 @@ from maxup.models.frozen import freeze_norm
 from maxup.models.weights import load_weights
 from maxup.objectives.adversarial import Adversarial
 from maxup.objectives.average import Average
-from maxup.objectives.base import Objective
+from maxup.objectives.base import Objective, cross_entropy
 from maxup.objectives.hard_examples import HardExamples
 from maxup.objectives.maxup import MaxUp
 from maxup.objectives.outcome import Outcome
@@ -95,11 +96,19 @@ class Vision:
 
     def step(self, model: Any, batch: tuple[Tensor, Tensor, Tensor]) -> Outcome:
         """One batch's loss: normalise the bytes, augment, and ask the objective."""
+        return self.objective.run(model, *self._augmented(batch))
+
+    @contextmanager
+    def repeatable(self, model: Any, batch: tuple[Tensor, Tensor, Tensor]) -> Iterator[Callable[[], Tensor]]:
+        """The same loss as a function that can be called again, on the same copies: SAM needs it at two points."""
+        assert isinstance(self.objective, MaxUp)
+        with self.objective.selected(model, *self._augmented(batch)) as (x, y):
+            yield lambda: cross_entropy(model(x), y).mean()
+
+    def _augmented(self, batch: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         _, x, y = batch
         x = self.train.normalise(x)
-        if self.augment is not None:
-            x, y = self.augment(x, y, generator=self.generator)
-        return self.objective.run(model, x, y)
+        return (x, y) if self.augment is None else self.augment(x, y, generator=self.generator)
 
     @torch.no_grad()
     def evaluate(self, model: Any, name: str) -> tuple[dict[str, Tensor], int]:
@@ -177,6 +186,8 @@ def perturbation(specs: list[Spec], classes: int, **pixels: Any) -> Perturbation
 def objective(recipe: Recipe, classes: int, steps_per_epoch: int, **pixels: Any) -> Objective:
     """The recipe's objective; `pixels` are `mean` and `std` of the normalisation."""
     knobs = recipe.maxup
+    if recipe.optim.sam is not None and recipe.objective not in ("standard", "maxup"):
+        raise ValueError(f"optim.sam goes with the objectives standard and maxup, not {recipe.objective!r}")
     if recipe.objective == "hard_examples":
         return HardExamples(recipe.hard_fraction)
     if recipe.objective == "adversarial":
