@@ -48,8 +48,14 @@ class FolderLoader(Loader):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to where another loader with the same arguments was."""
+        unreadable = state.get("unreadable")
+        if not isinstance(unreadable, list) or not all(type(i) is int and 0 <= i < self.n for i in unreadable):
+            raise DataError(
+                f"a loader of {self.n} image files cannot have been in a state where {unreadable!r:.80} of them "
+                "could not be read"
+            )
         super().load_state_dict({key: value for key, value in state.items() if key != "unreadable"})
-        self.unreadable = set(state.get("unreadable", ()))
+        self.unreadable = set(unreadable)
 
     def _batches(self, rows: tuple[Tensor, ...]) -> Iterator[Batch]:
         seed = self.seed if self.training else None

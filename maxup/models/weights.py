@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 COUNTERS = "num_batches_tracked"  # of BatchNorm, which older files do not have
@@ -72,6 +71,8 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
 
 def _read(path: Path) -> Any:
     if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
         return load_file(path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a protocol that is unusual

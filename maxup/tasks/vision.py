@@ -66,7 +66,7 @@ class Vision:
             if images is not None
         }
         classes = len(self.train.classes)
-        self.top5 = classes > (5 if files else 10)
+        self.metrics = ["loss", "accuracy", *["top5_accuracy"] * (classes > (5 if files else 10))]
         self.model = self._network(device, classes, model_from)
         pixels: dict[str, Any] = {"mean": self.train.mean, "std": self.train.std}
         self.augment = perturbation(recipe.augment, classes, **pixels) if recipe.augment else None
@@ -118,13 +118,12 @@ class Vision:
         where the class is among the five most probable.
         """
         model.eval()
-        metrics = ["loss", "accuracy", "top5_accuracy"] if self.top5 else ["loss", "accuracy"]
-        sums, count = {metric: torch.zeros((), device=self.generator.device) for metric in metrics}, 0
+        sums, count = {metric: torch.zeros((), device=self.generator.device) for metric in self.metrics}, 0
         for _, x, y in self.evaluation[name]:
             output = model(self.train.normalise(x))
             sums["loss"] += nn.functional.cross_entropy(output, y, reduction="sum")
             sums["accuracy"] += (output.argmax(1) == y).sum()
-            if self.top5:
+            if "top5_accuracy" in sums:
                 sums["top5_accuracy"] += (output.topk(5).indices == y[:, None]).sum()
             count += len(y)
         model.train()

@@ -133,3 +133,12 @@ def test_evaluation_may_be_larger(folder):
     _, x, _ = batches(replace(folder, test_size=24), training=False)[0]
     assert x.shape == (5, 3, 24, 24)
     assert batches(folder, training=False)[0][1].shape == (5, 3, 16, 16)
+
+
+@pytest.mark.parametrize("unreadable", [None, 3, [12], [-1], [True], ["1"], [[1]]], ids=repr)
+def test_bad_states_are_refused(folder, unreadable):
+    part = folder.loader(4, device="cpu", training=True, seed=0)
+    for state in ({"epoch": 0, "position": 1, "unreadable": unreadable}, {"epoch": 0, "position": 1}):
+        with pytest.raises(DataError, match="could not be read"):
+            part.load_state_dict(state)
+    assert part.state_dict() == {"epoch": 0, "position": 0, "unreadable": []}
