@@ -106,8 +106,8 @@ def minimal(recipe: Recipe, device: torch.device, own: Own) -> float:
                 if step % 50 == 0:
                     print(step, float(running) / 50, file=log)
                     running.zero_()
-            found, right, count = task.evaluate(task.model, "test")
-            print(step, float(found) / count, float(right) / count, file=log)
+            sums, count = task.evaluate(task.model, "test")
+            print(step, *(float(value) / count for value in sums.values()), file=log)
         torch.save({"model": task.model.state_dict(), "optimizer": optimizer.state_dict()}, Path(folder, "last.pt"))
     return time.perf_counter() - start
 

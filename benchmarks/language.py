@@ -15,6 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ class Plain(nn.Module):
         super().__init__()
         sizes = [embedding, *[hidden] * (layers - 1), embedding]
         self.words = nn.Embedding(words, embedding)
-        self.layers = nn.ModuleList(nn.LSTM(n, k) for n, k in zip(sizes, sizes[1:], strict=False))
+        self.layers = nn.ModuleList(nn.LSTM(n, k) for n, k in pairwise(sizes))
         self.bias = nn.Parameter(torch.zeros(words))
 
     def forward(self, tokens: Tensor, hidden: list[Any]) -> tuple[Tensor, list[Any]]:

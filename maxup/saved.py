@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from maxup.engine.durable import dump, parse, read, reason, sha256, sync, write
-from maxup.registry import LANGUAGE_MODELS, MODELS, build
+from maxup.models import create_model
+from maxup.registry import LANGUAGE_MODELS, build
 
 FORMAT, VERSION = "maxup-model", 1
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
@@ -93,7 +94,9 @@ def _config(folder: Path) -> dict[str, Any]:
             "shape": [int(), int(), int()] as shape,
         } as config if min(shape) > 0:
             return dict(config)
-    raise ValueError(f"{CONFIG} is not that of a model: it must have format, files, recipe, classes and shape, or words")
+    raise ValueError(
+        f"{CONFIG} is not that of a model: it must have format, files, recipe, classes and shape, or words"
+    )
 
 
 def _weights(folder: Path, config: dict[str, Any]) -> dict[str, Tensor]:
@@ -108,8 +111,7 @@ def _build(config: dict[str, Any], weights: dict[str, Tensor]) -> nn.Module:
     if "words" in config:
         make, arguments = partial(build, LANGUAGE_MODELS, "language model"), {"words": len(config["words"])}
     else:
-        make, arguments = partial(build, MODELS, "model"), {"shape": tuple(config["shape"])}
-        arguments["classes"] = len(config["classes"])
+        make, arguments = create_model, {"shape": tuple(config["shape"]), "classes": len(config["classes"])}
     arguments = named["args"] | arguments
     with torch.device("meta"):
         outline = make(named["name"], **arguments)

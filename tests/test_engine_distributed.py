@@ -12,6 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.data.fake import cut_short, write_folders
+
 ROOT = Path(__file__).parent.parent
 RECIPE = """
 base: digits/mlp-gaussian-maxup
@@ -23,8 +25,8 @@ batch_size: 20
 """
 
 
-def torchrun(tmp_path, folder, *, processes=2, options=()):
-    (tmp_path / "recipe.yaml").write_text(RECIPE)
+def torchrun(tmp_path, folder, *, processes=2, options=(), recipe=RECIPE):
+    (tmp_path / "recipe.yaml").write_text(recipe)
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(processes), "--standalone", "-m"]
     command = [*launch, "maxup", "train", "recipe.yaml", "--out", str(folder), "--trackers", "none", *options]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -84,6 +86,24 @@ def test_a_killed_rank_ends_the_job_with_a_sentence_and_the_same_command_goes_on
     finish(torchrun(tmp_path, tmp_path / "run", options=["--save_every", "0"]))
     for name, tensor in weights(whole[0]).items():
         assert torch.equal(tensor, weights(tmp_path / "run")[name]), name
+
+
+def test_image_folders_are_shared_and_what_cannot_be_read_is_counted_once(tmp_path):
+    root = write_folders(tmp_path / "imagenet", train=6, val=4, classes="abcdef")
+    for file in (root / "train" / "a" / "0.jpeg", root / "val" / "f" / "3.jpeg"):
+        cut_short(file)
+    recipe = f"""
+base: digits/mlp-gaussian-maxup
+data: {{name: imagenet, root: {tmp_path}, size: 8, train_size: null, workers: 1}}
+model: {{args: {{hidden: [16]}}}}
+epochs: 2
+batch_size: 12
+"""
+    out = finish(torchrun(tmp_path, tmp_path / "run", recipe=recipe))
+    last = json.loads((tmp_path / "run" / "run.json").read_text())["last"]
+    assert last["skipped_images"] == 2, out
+    assert 23 * last["test_accuracy"] == pytest.approx(round(23 * last["test_accuracy"]), abs=1e-6)
+    assert last["test_accuracy"] <= last["test_top5_accuracy"]
 
 
 def test_another_number_of_processes_is_refused(tmp_path, whole):

@@ -26,9 +26,12 @@ def main(argv: Sequence[str]) -> int:
     run = open_run(args.run, args.checkpoint, task="language" if args.dynamic else None)
     print(f"{args.run}, {args.checkpoint} checkpoint, step {run.step}")
     for name, found in evaluate(run).items():
-        text = "perplexity" in found
-        score = f"perplexity {found['perplexity']:.2f}" if text else f"accuracy {100 * found['accuracy']:.2f} %"
-        print(f"  {name:<10}  {score}  loss {found['loss']:.4f}  ({found['count']} {'words' if text else 'images'})")
+        words = "perplexity" in found
+        top5 = f"  top-5 {100 * found['top5_accuracy']:.2f} %" if "top5_accuracy" in found else ""
+        score = f"perplexity {found['perplexity']:.2f}" if words else f"accuracy {100 * found['accuracy']:.2f} %{top5}"
+        print(f"  {name:<10}  {score}  loss {found['loss']:.4f}  ({found['count']} {'words' if words else 'images'})")
+    if skipped := sorted(run.task.skipped()):
+        print(f"  images skipped because they cannot be read: {len(skipped)}, such as {skipped[0]}")
     if args.dynamic:
         from maxup.tasks.dynamic_evaluation import dynamic_evaluation
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from maxup.cli.parser import parser_of
 
@@ -65,10 +65,9 @@ def main(argv: Sequence[str]) -> int:
     x = images.normalise(x)
     if task.augment is not None:
         x, y = task.augment(x, y, generator=task.generator)
-    maxup = MaxUp(
-        perturbation(run.recipe.perturb, len(images.classes)), m=m, norm=knobs.norm, chunk=knobs.chunk, rank=knobs.rank,
-        generator=task.objective.generator,
-    )  # fmt: skip
+    drawn = perturbation(run.recipe.perturb, len(images.classes), mean=images.mean, std=images.std)
+    settings: dict[str, Any] = {"norm": knobs.norm, "chunk": knobs.chunk, "rank": knobs.rank}
+    maxup = MaxUp(drawn, m=m, generator=task.objective.generator, **settings)
     found = draw_copies(maxup, run.model.train(), x, y)
     classes = y if y.ndim == 1 else y.argmax(1)  # (B,)
     chosen = different(classes, args.images)

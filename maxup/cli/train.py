@@ -56,5 +56,8 @@ def main(argv: Sequence[str]) -> int:
         model_from=own(args.model_from, "--model_from"),
         data_from=own(args.data_from, "--data_from"),
     )
-    print(f"{folder}: {result['last']} in {result['seconds']:.1f} s")
+    from maxup.engine.log import describe
+
+    measured = {k: v for k, v in result["last"].items() if k not in ("epoch", "skipped_images")}
+    print(f"{folder}: {describe(measured)}  after epoch {recipe.epochs}, in {result['seconds']:.1f} s")
     return 0

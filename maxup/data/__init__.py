@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 from maxup.registry import nearest
 
 if TYPE_CHECKING:
+    from maxup.data.folder import Folder
     from maxup.data.images import Images
     from maxup.data.text import Text
 
 __all__ = ["DATA", "DataError", "Root", "list_data", "load_data"]
 
 Root = str | os.PathLike[str] | None  # a folder to look in first
-Load = Callable[[Root], "tuple[Images, Images | None] | Text"]
+Load = Callable[[Root], "tuple[Images | Folder, Images | Folder | None] | Text"]
 
 
 class DataError(RuntimeError):
@@ -34,6 +35,8 @@ DATA: dict[str, Load] = {
     "fashion_mnist": _later("fashion_mnist", "load_fashion_mnist"),
     "cifar10": _later("cifar", "load_cifar10"),
     "cifar100": _later("cifar", "load_cifar100"),
+    "imagenet": _later("imagenet", "load_imagenet"),
+    "imagenette": _later("imagenet", "load_imagenette"),
     "ptb": _later("text", "load_ptb"),
     "wikitext2": _later("text", "load_wikitext2"),
     "text": _later("text", "load_text"),
@@ -45,7 +48,7 @@ def list_data() -> list[str]:
 
     Example:
         >>> list_data()
-        ['cifar10', 'cifar100', 'digits', 'fashion_mnist', 'ptb', 'text', 'wikitext2']
+        ['cifar10', 'cifar100', 'digits', 'fashion_mnist', 'imagenet', 'imagenette', 'ptb', 'text', 'wikitext2']
     """
     return sorted(DATA)
 

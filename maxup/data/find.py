@@ -23,6 +23,8 @@ class Source:
     """How to get it."""
     zipped: bool = False
     """Whether each file may also be there as .gz."""
+    of_folders: bool = False
+    """Whether its files are folders."""
 
 
 SOURCES = {
@@ -49,6 +51,20 @@ SOURCES = {
         files=("train", "test", "meta"),
         get="Unpack the archive cifar-100-python.tar.gz inside data: it makes the folder cifar-100-python with train, "
         "test and meta.",
+    ),
+    "imagenet": Source(
+        folders=("imagenet", "ILSVRC2012", "ILSVRC/Data/CLS-LOC", "."),
+        files=("train", "val"),
+        get="After registering at image-net.org, unpack the training and validation images of ILSVRC 2012 to "
+        "data/imagenet/train/CLASS/*.JPEG and data/imagenet/val/CLASS/*.JPEG; a folder may be a link.",
+        of_folders=True,
+    ),
+    "imagenette": Source(
+        folders=("imagenette-subset", "imagenette2", "imagenette2-320", "imagenette2-160", "imagenette", "."),
+        files=("train", "val"),
+        get="Unpack the archive imagenette2-320.tgz, ten classes of ImageNet, inside data: it makes the folder "
+        "imagenette2-320 with train/CLASS/*.JPEG and val/CLASS/*.JPEG.",
+        of_folders=True,
     ),
     "ptb": Source(
         folders=("ptb", "penn", "simple-examples/data", "."),
@@ -127,4 +143,6 @@ def _folders(name: str, root: Root) -> list[Path]:
 
 
 def _lacks(folder: Path, source: Source) -> list[str]:
+    if source.of_folders:
+        return [name for name in source.files if not os.path.isdir(folder / name)]
     return [file for file in source.files if file_in(folder, file, zipped=source.zipped) is None]

@@ -108,7 +108,9 @@ def _lines(path: Path) -> list[str]:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        raise DataError(f"{path.parent} lacks {path.name}; it must hold one file for each of train, valid, test") from None
+        raise DataError(
+            f"{path.parent} lacks {path.name}; it must hold one file for each of train, valid, test"
+        ) from None
     if not data.strip():
         raise DataError(f"{path} is empty; put a sentence on every line")
     if 0 in data:

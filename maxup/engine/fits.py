@@ -80,10 +80,15 @@ def _is_record(run: "_Run", record: Any, epoch: int, *, newest: bool = False) ->
     """Whether this is what an epoch of the run ends with; before the first end, {}."""
     if not epoch:
         return bool(record == {})
-    names = {f"{name}_{kind}" for name in run.task.every_epoch for kind in ("loss", run.task.judge)}
-    numbers = all(type(record[name]) is float for name in names)
+    names = {f"{name}_{kind}" for name in run.task.every_epoch for kind in run.task.metrics}
+    numbers = all(type(record[name]) is float for name in names) and _whole(record.get("skipped_images", 0), 2**62)
     of = record["epoch"]
-    return set(record) == {"epoch", *names} and numbers and _whole(of, epoch) and (not newest or of == epoch)
+    return (
+        set(record) - {"skipped_images"} == {"epoch", *names}
+        and numbers
+        and _whole(of, epoch)
+        and (not newest or of == epoch)
+    )
 
 
 def _is_rank(run: "_Run", rank: dict[str, Any], step: int) -> bool:

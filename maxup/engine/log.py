@@ -5,6 +5,7 @@ import math
 import os
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -129,3 +130,18 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value
+
+
+def describe(found: Mapping[str, float]) -> str:
+    """Metrics for a reader.
+
+    Example:
+        >>> describe({"test_loss": 0.25, "test_accuracy": 0.915})
+        'test loss 0.2500  test accuracy 91.50 %'
+    """
+    return "  ".join(
+        f"{name.replace('_', ' ')} "
+        + (f"{100 * value:.2f} %" if name.endswith("accuracy") else f"{value:.{2 if 'perplexity' in name else 4}f}")
+        for name, value in found.items()
+        if name != "epoch"
+    )

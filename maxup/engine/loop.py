@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from accelerate.utils import set_seed
+from accelerate.utils import gather_object, set_seed
 from torch import Tensor, nn
 
 from maxup.engine.capture import captured, reason_against
@@ -24,9 +24,10 @@ from maxup.engine.checkpoint import locked
 from maxup.engine.compiled import compile_blocks
 from maxup.engine.durable import write_json
 from maxup.engine.environment import environment
-from maxup.engine.log import Metrics, Progress
+from maxup.engine.log import Metrics, Progress, describe
 from maxup.engine.optim import average, create_optimizer, frozen_copy, learning_rate, set_learning_rate
 from maxup.engine.resume import load_best, resume, save
+from maxup.engine.sam import sharp
 from maxup.engine.stages import Stages
 from maxup.engine.stop import InterruptedRunError, RunError, asked_to_stop, losing_peers
 from maxup.engine.trackers import check_trackers, start_trackers, track
@@ -186,11 +187,15 @@ class _Run:
         """What happens on the device: the loss, its gradient and, at the end of an accumulation, new weights."""
         optim, accelerator = self.recipe.optim, self.accelerator
         with nullcontext() if self.whole else accelerator.no_sync(self.model):
-            outcome = self.task.step(self.model, batch)
-            if outcome.loss.device.type == "cpu" and not math.isfinite(outcome.loss.item()):
+            if optim.sam is None:
+                loss = self.task.step(self.model, batch).loss
+                accelerator.backward(loss if optim.accumulate == 1 else loss / optim.accumulate)
+            else:
+                with self.task.repeatable(self.model, batch) as again:
+                    loss = sharp(self.model, again, accelerator.backward, rho=optim.sam)
+            if loss.device.type == "cpu" and not math.isfinite(loss.item()):
                 self.step += 1  # the batch is used up: going on, the run begins with the next
-                self._not_finite(batch[0], outcome.loss.detach())  # before it reaches the weights
-            accelerator.backward(outcome.loss if optim.accumulate == 1 else outcome.loss / optim.accumulate)
+                self._not_finite(batch[0], loss.detach())  # before it reaches the weights
         if self.whole:
             if optim.clip is not None:
                 accelerator.clip_grad_norm_(self.model.parameters(), optim.clip)
@@ -198,7 +203,7 @@ class _Run:
             self.optimizer.zero_grad()
             if self.ema is not None and optim.ema:
                 average(self.ema, accelerator.unwrap_model(self.model), optim.ema)
-        return outcome.loss.detach()
+        return loss.detach()
 
     def _check_finite(self) -> None:
         """Look at the latest losses, which makes a GPU wait."""
@@ -231,12 +236,17 @@ class _Run:
         found = self._measure(self.task.every_epoch)
         judge = f"{'validation' if 'validation' in self.task.every_epoch else 'test'}_{self.task.judge}"
         self.last = {"epoch": epoch + 1, **found}
-        better = not self.best or (found[judge] < self.best[judge] if self.task.lower else found[judge] > self.best[judge])
+        if skipped := sorted(set().union(*gather_object([self.task.skipped()]))):
+            self.last["skipped_images"] = len(skipped)
+            progress.say(f"images skipped because they cannot be read: {len(skipped)}, such as {skipped[0]}")
+        better = not self.best or (
+            found[judge] < self.best[judge] if self.task.lower else found[judge] > self.best[judge]
+        )
         if better:
             self.best = self.last
         self._write(step=self.step, seconds=self.seconds, **self.last)
         averaged = "" if self.ema is None or self.recipe.optim.ema else "  averaged"
-        progress.say(f"epoch {epoch + 1}/{self.stages.longest}  {_shown(found)}{averaged}")
+        progress.say(f"epoch {epoch + 1}/{self.stages.longest}  {describe(found)}{averaged}")
         self.stages.check(epoch + 1, found[judge])
         return better
 
@@ -248,7 +258,7 @@ class _Run:
             self.ema, self.averaged = None, 0
             self.optimizer.state.clear()
             self.last = {"epoch": epoch, **self._measure(self.task.every_epoch)}
-            progress.say(f"back at epoch {self.best['epoch']}, the best  {_shown(self.last)}")
+            progress.say(f"back at epoch {self.best['epoch']}, the best  {describe(self.last)}")
             save(self)
 
     def _measure(self, splits: Iterable[str]) -> dict[str, float]:
@@ -265,6 +275,8 @@ class _Run:
             found, seen = self.task.evaluate(model, name)
         sums = torch.tensor([*found.values(), seen], dtype=torch.double, device=self.accelerator.device)
         *totals, count = self.accelerator.reduce(sums, "sum").tolist()
+        if not count:
+            raise RunError(f"none of the {name} images can be read, such as {min(self.task.skipped())}")
         return self.task.measures({metric: total / count for metric, total in zip(found, totals, strict=True)})
 
     def _finish(self) -> dict[str, Any]:
@@ -305,13 +317,3 @@ class _Run:
         if self.accelerator.num_processes == 1:
             return mine
         return bool(self.accelerator.reduce(torch.tensor(int(mine), device=self.accelerator.device), "sum"))
-
-
-def _shown(found: dict[str, Any]) -> str:
-    return "  ".join(f"{k.replace('_', ' ')} {_show(k, v)}" for k, v in found.items() if k != "epoch")
-
-
-def _show(name: str, value: float) -> str:
-    if name.endswith("perplexity"):
-        return f"{value:.2f}"
-    return f"{100 * value:.2f} %" if name.endswith("accuracy") else f"{value:.4f}"

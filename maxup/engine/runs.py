@@ -1,6 +1,6 @@
 """A finished or interrupted run, opened again from its folder: the recipe, the task it describes, the trained model."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,8 @@ def open_run(folder: Path, which: str = "last", *, task: str | None = None) -> R
     if task not in (None, recipe.task):
         kinds = {"vision": "images", "language": "text"}
         raise RunError(f"{folder} is a run on {kinds[recipe.task]}, and this is for runs on {kinds[str(task)]}")
-    built = build_task(recipe)
+    bare = replace(recipe.model, pretrained=False, weights=None)  # what training began with is not needed again
+    built = build_task(replace(recipe, model=bare))
     built.refuse_another(state.get("task", {}), folder)
     weights = state["ema"] if state["ema"] is not None else state["model"]
     try:
@@ -55,6 +56,8 @@ def evaluate(run: Run) -> dict[str, dict[str, float]]:
     found = {}
     for name in run.task.evaluation:
         sums, count = run.task.evaluate(run.model, name)
+        if not count:
+            raise RunError(f"none of the {name} images can be read, such as {min(run.task.skipped())}")
         means = {metric: float(total) / count for metric, total in sums.items()}
         found[name] = run.task.measures(means) | {"count": count}
     run.model.eval()

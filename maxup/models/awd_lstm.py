@@ -3,10 +3,11 @@
 Words in, hidden states out; `decode` turns these into scores of the next word. Batch first everywhere: (B, T).
 """
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, _VF, nn
+from torch import _VF, Tensor, nn
 from torch.nn import functional as F
 
 Hidden = list[tuple[Tensor, Tensor]]
@@ -72,7 +73,7 @@ class AWDLSTM(nn.Module):
         self.weight_drop, self.noise = weight_drop, noise
         sizes = [embedding, *[hidden] * (layers - 1), embedding]
         self.words = nn.Embedding(words, embedding)
-        self.layers = nn.ModuleList(nn.LSTM(n, k) for n, k in zip(sizes, sizes[1:], strict=False))
+        self.layers = nn.ModuleList(nn.LSTM(n, k) for n, k in pairwise(sizes))
         self.bias = nn.Parameter(torch.zeros(words))
         nn.init.uniform_(self.words.weight, -0.1, 0.1)
 
@@ -106,9 +107,8 @@ class AWDLSTM(nn.Module):
 
     def start(self, columns: int) -> Hidden:
         """The state before the first word."""
-        zeros = self.bias.new_zeros
-        sizes = [layer.hidden_size for layer in self.layers]
-        return [(zeros(columns, size), zeros(columns, size)) for size in sizes]
+        shapes = [(columns, layer.weight_hh_l0.shape[1]) for layer in self.layers]
+        return [(self.bias.new_zeros(shape), self.bias.new_zeros(shape)) for shape in shapes]
 
     def _weights(self, layer: nn.Module) -> list[Tensor]:
         """The four weights of a layer, in training with some of the recurrent ones dropped.

@@ -18,6 +18,20 @@ class Data:
     """Train on this many examples, class proportions kept, chosen by the seed; default all."""
     validation: float = 0.0
     """Fraction of the training examples held out for validation, chosen by the seed."""
+    size: int = 224
+    """Of image folders: height and width of a training image."""
+    test_size: int | None = None
+    """Of image folders: height and width in evaluation; default as in training. FixRes evaluates larger ones."""
+    crop_fraction: float = 0.875
+    """Of image folders: evaluation resizes the short side to test_size / crop_fraction, then crops the centre."""
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
+    """Of image folders: how images are resized."""
+    mean: list[float] | None = None
+    """Of image folders: mean of each channel, of pixels in [0, 1]; default ImageNet's."""
+    std: list[float] | None = None
+    """Of image folders: standard deviation of each channel; default ImageNet's."""
+    workers: int = 8
+    """Of image folders: processes that decode, for each training process; never more than there are cores."""
 
 
 @dataclass
@@ -28,6 +42,14 @@ class Model:
     """Model: see `maxup ls --models`."""
     args: Spec = field(default_factory=dict)
     """Its arguments."""
+    pretrained: bool = False
+    """Begin with the published weights of a timm/... or pytorchcv/... network; a last layer of other classes is new."""
+    weights: str | None = None
+    """Begin with the weights in this file: safetensors, or a state dict that torch.load reads with weights_only."""
+    new_head: bool = False
+    """Of weights: begin with a new last layer where the file's has another number of classes."""
+    freeze_norm: bool = False
+    """Leave BatchNorm as it is: neither its statistics nor its weights change in training."""
 
 
 @dataclass
@@ -56,6 +78,8 @@ class Optim:
     """Largest gradient norm; default no limit."""
     accumulate: int = 1
     """Batches whose gradients are added up before a step."""
+    sam: float | None = None
+    """Radius of sharpness-aware minimisation, such as 0.05: the gradient is taken at the worst weights that near."""
     ema: float | None = None
     """Decay of an exponential moving average of the weights, which is then what is evaluated; default none."""
     average_from: float | None = 0.0

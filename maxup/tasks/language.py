@@ -40,9 +40,12 @@ class Language:
     """
 
     judge, lower, unit = "perplexity", True, "tokens"
+    metrics = ("loss", "perplexity")
     every_epoch = ("validation",)  # the test text at the end only
 
     def __init__(self, recipe: Recipe, device: torch.device, *, rank: int = 0, world_size: int = 1, **own: Any) -> None:
+        if recipe.optim.sam is not None:
+            raise ValueError("optim.sam is for images; leave it out")
         if any(function is not None for function in own.values()):
             raise ValueError("--model_from and --data_from are for images; for a text of your own set data.root")
         self.recipe, self.rank = recipe, rank
@@ -156,6 +159,10 @@ class Language:
                 f"{folder} was trained with another vocabulary than the {len(self.text.words):,} words of this text; "
                 "set data.root to the text it was trained on, or choose another folder"
             )
+
+    def skipped(self) -> set[str]:
+        """Files that could not be read: none, since the text is read at the start."""
+        return set()
 
     def description(self) -> dict[str, Any]:
         """What somebody who loads the exported model needs to know: the word that each token is."""

@@ -49,8 +49,3 @@ def test_torch_is_not_imported_before_it_is_needed(arguments):
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
-
-def test_models_are_listed(capsys):
-    assert main(["ls", "--models"]) == 0
-    assert {"conv", "mlp", "resnet110"} <= set(capsys.readouterr().out.split())

@@ -37,7 +37,7 @@ def test_where_a_run_goes(tmp_path, capsys, monkeypatch, words, folder):
     assert main(["train", *words, *SHORT]) == 0
     record = json.loads((tmp_path / folder / "run.json").read_text())
     assert record["recipe"]["epochs"] == 1
-    assert capsys.readouterr().out.splitlines()[-1].startswith(f"{folder}: {{'epoch': 1, ")
+    assert capsys.readouterr().out.splitlines()[-1].startswith(f"{folder}: test loss ")
 
 
 def test_the_same_command_again_trains_nothing(tmp_path, monkeypatch):

@@ -36,7 +36,7 @@ def test_constant_inputs_get_some_noise_too():
 @pytest.mark.parametrize(
     ("returned", "sentence"),
     [
-        (None, "returned a NoneType"),
+        (None, "NoneType; it must return a dict with model and batch"),
         ((net(),), "returned 1 things"),
         ((1, 2, 3, 4, 5, 6), "returned 6 things"),
         ({"model": net()}, "returned no batch"),
