@@ -4,6 +4,7 @@ config.json names a model of our registry and its arguments; nothing else in it 
 """
 
 import os
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,8 +52,8 @@ def save(folder: Path, model: nn.Module, config: dict[str, Any]) -> None:
 def load(folder: str | os.PathLike[str]) -> nn.Module:
     """The model that `maxup export RUN DIR` wrote, in evaluation mode; its `config` says what it was trained on.
 
-    It takes images normalised as the config says, `(x / top - mean) / std` for bytes x of shape (B, C, H, W). A language
-    model takes tokens, places in `config["words"]`, and its own `start(B)`. Nothing in the folder can run code.
+    It takes images normalised as the config says, `(x / top - mean) / std` for bytes x of shape (B, C, H, W); a
+    language model takes tokens, which are places in `config["words"]`. Nothing in the folder can run code.
 
     Args:
         folder: The folder with model.safetensors and config.json.
@@ -108,11 +109,13 @@ def _weights(folder: Path, config: dict[str, Any]) -> dict[str, Tensor]:
 def _build(config: dict[str, Any], weights: dict[str, Tensor]) -> nn.Module:
     """The model, built without memory first: a config that asks for more than the weights hold is refused for free."""
     named = config["recipe"]["model"]
+    make: Callable[..., nn.Module] = create_model
+    data: dict[str, Any]
     if "words" in config:
-        make, arguments = partial(build, LANGUAGE_MODELS, "language model"), {"words": len(config["words"])}
+        make, data = partial(build, LANGUAGE_MODELS, "language model"), {"words": len(config["words"])}
     else:
-        make, arguments = create_model, {"shape": tuple(config["shape"]), "classes": len(config["classes"])}
-    arguments = named["args"] | arguments
+        data = {"shape": tuple(config["shape"]), "classes": len(config["classes"])}
+    arguments = named["args"] | data
     with torch.device("meta"):
         outline = make(named["name"], **arguments)
     for name, wanted in outline.state_dict().items():

@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
     from maxup.tasks.sample import sample
 
     run = open_run(args.run, args.checkpoint, task="language")
-    generator = Generator(run.model.bias.device).manual_seed(args.seed)
+    generator = Generator(run.task.generator.device).manual_seed(args.seed)
     options = {"words": args.words, "temperature": args.temperature, "prompt": args.prompt}
     print(sample(run.model, run.task.text, generator=generator, **options))
     return 0

@@ -32,7 +32,8 @@ class Run:
 def open_run(folder: Path, which: str = "last", *, task: str | None = None) -> Run:
     """Build what a run's recipe says and load the weights of its "best" or "last" checkpoint.
 
-    A task named is the only one that will do. Nothing in the folder can run code. A RunError, or the CheckpointError or RecipeError behind it, says what is wrong.
+    A task named is the only one that will do. Nothing in the folder can run code. A RunError, or the CheckpointError or
+    RecipeError behind it, says what is wrong.
     """
     state, step = _state(folder, which)
     recipe = recipe_from(state["recipe"])

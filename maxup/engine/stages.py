@@ -28,7 +28,7 @@ class Stages:
     def __init__(self, optim: Optim, epochs: int, *, lower: bool) -> None:
         if optim.restarts and (optim.name != "asgd" or optim.schedule != "constant"):
             raise ValueError(
-                "optim.restarts restart averaging at the first rate: set optim.name=asgd, schedule=constant"
+                "optim.restarts are of averages at one rate: set optim.name=asgd and optim.schedule=constant"
             )
         if optim.name == "asgd" and optim.ema is not None:
             raise ValueError("optim.name=asgd and optim.ema are two averages of the weights; choose one")

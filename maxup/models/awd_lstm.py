@@ -107,7 +107,7 @@ class AWDLSTM(nn.Module):
 
     def start(self, columns: int) -> Hidden:
         """The state before the first word."""
-        shapes = [(columns, layer.weight_hh_l0.shape[1]) for layer in self.layers]
+        shapes = [(columns, layer.hidden_size) for layer in self.layers if isinstance(layer, nn.LSTM)]
         return [(self.bias.new_zeros(shape), self.bias.new_zeros(shape)) for shape in shapes]
 
     def _weights(self, layer: nn.Module) -> list[Tensor]:

@@ -83,7 +83,7 @@ class Optim:
     ema: float | None = None
     """Decay of an exponential moving average of the weights, which is then what is evaluated; default none."""
     average_from: float | None = 0.0
-    """Of "asgd": fraction of the epochs after which averaging begins; null begins when validation no longer improves."""
+    """Of "asgd": fraction of the epochs after which averaging begins; null, when validation no longer improves."""
     patience: int = 5
     """Of "asgd": it no longer improves where an epoch is worse than the best of all but the last so many."""
     restarts: int = 0

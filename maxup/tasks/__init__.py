@@ -7,7 +7,8 @@ The loop asks of a task:
     step(model, batch)              an Outcome, whose loss is back-propagated
     pace(batch)                     factor of the learning rate
     evaluation, every_epoch         the splits there are, and those evaluated after every epoch
-    evaluate(model, split)          sums by metric, and over how many; measures(means) says what is told of them, metrics
+    evaluate(model, split)          sums by metric, and over how many
+    measures(means), metrics        what is told of them, and its names
     skipped()                       files that could not be read
     judge, lower                    the metric that tells the best epoch, and whether lower is better
     unit                            what is counted in a batch, for the progress

@@ -1,10 +1,9 @@
-"""Dynamic evaluation (Krause, Kahembwe, Murray and Renals, 2018): a language model that goes on learning from what it
-has just been tested on.
+"""Dynamic evaluation (Krause, Kahembwe, Murray and Renals, 2018): a model goes on learning from what it was tested on.
 
     predict a segment, then  w  <-  w  -  lr g / (RMS + eps)  +  decay (RMS / mean RMS) (w0 - w)
 
 g is the segment's gradient, RMS the root mean square of the gradients over the training text, w0 the trained weights;
-the last factor before (w0 - w) is at most 1. The rate and the decay are chosen on the first part of the validation text.
+the factor of (w0 - w) is at most 1. The rate and the decay are chosen on the first part of the validation text.
 """
 
 import hashlib

@@ -28,8 +28,8 @@ Batch = tuple[Tensor, Tensor, Tensor]
 class Language:
     """The text, the model and the objective of one recipe, on one device.
 
-    `maxup.tasks` says what the loop asks of a task. The state of the winners is carried from window to window, column by
-    column, without a graph.
+    `maxup.tasks` says what the loop asks of a task. From window to window the state of the winners is carried, column
+    by column, without a graph.
 
     Args:
         recipe: What to build.
@@ -84,7 +84,7 @@ class Language:
             raise ValueError("the recipe's augment is for images; a text's perturbations are under perturb")
         if knobs.unit == "token" and recipe.objective == "maxup" and knobs.strategy != "retain":
             raise ValueError(
-                "maxup.unit=token mixes copies within a sentence, which no single pass repeats; set maxup.strategy=retain"
+                "maxup.unit=token mixes copies within a sentence, which no one pass repeats; set maxup.strategy=retain"
             )
         drawn = perturbation(recipe.perturb, len(self.text.words))
         # Only MaxUp's first stage begins with m = 1, so fine-tuning is at m at once.

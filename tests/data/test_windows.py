@@ -58,7 +58,7 @@ def test_steps_count_what_comes():
 
 def test_going_on_where_another_stopped():
     one = windows()
-    for _, x, _ in one:
+    for _ in one:
         if one.position == 5:
             break
     two = windows()

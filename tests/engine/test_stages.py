@@ -43,7 +43,7 @@ def test_averaging_at_a_fixed_part_of_the_epochs():
 
 def test_restarts_stop_when_nothing_improves_or_after_as_many_epochs():
     stages, epoch, ends = Stages(optim(patience=2, restarts=2), 5, lower=True), 0, []
-    script = iter([9.0, 8, 7, 6, 5] + [5.0, 4.9, 4.8, 5.2, 5.3] + [4.7, 4.6, 4.5, 4.4, 4.3])
+    script = iter([9.0, 8, 7, 6, 5, 5.0, 4.9, 4.8, 5.2, 5.3, 4.7, 4.6, 4.5, 4.4, 4.3])
     while not stages.done:
         if stages.over:
             ends.append((stages.stage, epoch))

@@ -266,7 +266,7 @@ def test_a_checkpoint_of_another_vocabulary_is_refused(folder, tmp_path):
     text = (mine / "train.txt").read_text()
     (mine / "train.txt").write_text(text.replace("v3", "w3"))
     for again in (lambda: loop.train(said, tmp_path / "run", quiet=True), lambda: open_run(tmp_path / "run")):
-        with pytest.raises(RunError, match="was trained with another vocabulary than the 1[45] words of this text"):
+        with pytest.raises(RunError, match=r"was trained with another vocabulary than the 1[45] words of this text"):
             again()
 
 
