@@ -19,6 +19,17 @@ class RecipeError(ValueError):
     """A recipe that cannot be used, in one sentence."""
 
 
+class _Loader(yaml.SafeLoader):
+    """Plain YAML without aliases: a few lines of them, nested, stand for more values than can be checked in a day."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            place = self.peek_event()
+            line = place.start_mark.line + 1
+            raise RecipeError(f"line {line} uses the alias *{place.anchor:.40}; write out what it stands for")
+        return super().compose_node(parent, index)
+
+
 def list_recipes() -> list[str]:
     """The names of the recipes that come with the package."""
     return sorted(str(p.relative_to(FOLDER).with_suffix("")) for p in FOLDER.rglob("*.yaml"))
@@ -91,7 +102,9 @@ def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
     if path.resolve() in above:
         raise RecipeError(f"{path.name} is its own base, by way of {len(above)} files; give it another base")
     try:
-        said = yaml.safe_load(path.read_text()) or {}
+        said = yaml.load(path.read_text(), _Loader) or {}  # a SafeLoader
+    except RecipeError as error:
+        raise RecipeError(f"{path}: {error}") from None
     except (yaml.YAMLError, UnicodeDecodeError, OSError, ValueError, RecursionError) as error:
         raise RecipeError(f"{path} cannot be read as YAML: {' '.join(str(error).split())[:200]}") from None
     if not isinstance(said, dict):

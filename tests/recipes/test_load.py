@@ -80,6 +80,16 @@ def test_bad_files_get_a_sentence(tmp_path, text):
     assert "\n" not in str(error.value)
 
 
+def test_aliases_are_refused_before_they_unfold(tmp_path):
+    """Eight levels of ten are a hundred million values in nine lines."""
+    levels = [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 9)]
+    text = "\n".join(["model:", "  args:", "    a0: &a0 [1]", *[f"    {level}" for level in levels]])
+    for content, line in ((text, 4), ("perturb: &a [*a]", 1), ("optim: &o {lr: 1}\nmaxup: {<<: *o}", 2)):
+        (tmp_path / "recipe.yaml").write_text(content)
+        with pytest.raises(RecipeError, match=rf"recipe\.yaml: line {line} uses the alias \*\w+; write out what"):
+            parse_recipe(str(tmp_path / "recipe.yaml"), [])
+
+
 def test_unknown_names_and_files():
     with pytest.raises(RecipeError, match="did you mean 'digits/mlp-gaussian'"):
         parse_recipe("digits/mlp-gausian", [])
