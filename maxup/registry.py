@@ -61,7 +61,7 @@ def takes(registry: Mapping[str, str], what: str, name: str) -> Mapping[str, ins
     return inspect.signature(_find(registry, what, name)).parameters
 
 
-def build(registry: Mapping[str, str], what: str, name: str, **arguments: Any) -> Any:
+def build(registry: Mapping[str, str], what: str, name: str, /, **arguments: Any) -> Any:
     """Call what a name stands for, after checking that it takes these arguments.
 
     Example:

@@ -115,6 +115,7 @@ def _build(config: dict[str, Any], weights: dict[str, Tensor]) -> nn.Module:
         make, data = partial(build, LANGUAGE_MODELS, "language model"), {"words": len(config["words"])}
     else:
         data = {"shape": tuple(config["shape"]), "classes": len(config["classes"])}
+        data |= {"pretrained": False}  # whatever the arguments say: nothing is downloaded
     arguments = named["args"] | data
     with torch.device("meta"):
         outline = make(named["name"], **arguments)

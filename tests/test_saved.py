@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 
 import pytest
 import safetensors.torch
@@ -104,6 +105,22 @@ def test_a_hostile_config_gives_a_sentence(model, change):
     with pytest.raises(LoadError) as error:
         maxup.load(model)
     assert "\n" not in str(error.value)
+
+
+def test_a_config_cannot_ask_for_a_download(tmp_path, monkeypatch):
+    net = create_model("timm/resnet10t", shape=(3, 32, 32), classes=2)
+    timm = sys.modules["timm"]
+    asked, theirs = [], timm.create_model
+    recipe = {"model": {"name": "timm/resnet10t", "args": {"pretrained": True}}}
+    save(tmp_path / "model", net, {"recipe": recipe, "classes": ["a", "b"], "shape": [3, 32, 32]})
+
+    def watched(name, *, pretrained, **options):
+        asked.append(pretrained)
+        return theirs(name, pretrained=False, **options)
+
+    monkeypatch.setattr(timm, "create_model", watched)
+    maxup.load(tmp_path / "model")
+    assert asked == [False, False]  # the outline and the model
 
 
 def test_weights_of_another_model_give_a_sentence(model):

@@ -92,6 +92,12 @@ class Vision:
             raise ValueError(
                 "model.pretrained is for networks by name; with --model_from use model.weights, or neither"
             )
+        told = {"shape", "classes"} if model_from else {"shape", "classes", "name", "pretrained"}
+        if twice := sorted(told & set(said.args)):
+            raise ValueError(
+                f"model.args must not have {twice[0]!r}: name and pretrained stand beside args, in model, and shape and "
+                "classes are the data's"
+            )
         create = model_from or partial(create_model, said.name, pretrained=said.pretrained)
         model = create(shape=self.train.shape, classes=classes, **said.args)
         if said.weights is not None:

@@ -126,3 +126,19 @@ def test_own_networks_have_no_published_weights():
     said = BASE | {"model": {"pretrained": True}}
     with pytest.raises(ValueError, match=r"with --model_from use model\.weights"):
         Vision(recipe_from(said), torch.device("cpu"), model_from=lambda shape, classes: torch.nn.Identity())
+
+
+@pytest.mark.parametrize("argument", ["pretrained", "name", "shape", "classes"])
+def test_arguments_of_a_network_are_its_own(argument):
+    """What the recipe says elsewhere, or the data do, cannot be said again, and nothing is downloaded."""
+    said = BASE | {"model": {"name": "timm/resnet10t", "args": {argument: True}}}
+    with pytest.raises(ValueError, match=rf"^model\.args must not have '{argument}': name and pretrained stand beside"):
+        Vision(recipe_from(said), torch.device("cpu"))
+
+
+def test_a_network_of_ones_own_may_have_an_argument_pretrained():
+    def net(shape, classes, pretrained):
+        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, classes, bias=pretrained))
+
+    said = recipe_from(BASE | {"model": {"args": {"pretrained": False}}})
+    assert Vision(said, torch.device("cpu"), model_from=net).model[1].bias is None
