@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
+from maxup.engine.durable import reason
+
 PERTURBATIONS = {
     "gaussian": "maxup.perturb.noise:Gaussian",
     "uniform_ball": "maxup.perturb.noise:UniformBall",
@@ -36,6 +38,10 @@ LANGUAGE_MODELS = {"awd_lstm": "maxup.models.awd_lstm:AWDLSTM"}
 
 class UnknownNameError(ValueError):
     """A name no registry has."""
+
+
+class BuildError(ValueError):
+    """Arguments that what a name stands for cannot be built with, in one sentence."""
 
 
 def nearest(name: str, known: Mapping[str, Any] | list[str], what: str) -> str:
@@ -76,11 +82,15 @@ def build(registry: Mapping[str, str], what: str, name: str, /, **arguments: Any
     missing = [p for p, d in known.items() if d.default is inspect.Parameter.empty and p not in arguments]
     if missing:
         raise UnknownNameError(f"{what} {name!r} needs {' and '.join(missing)}")
-    return make(**arguments)
+    try:
+        return make(**arguments)
+    except Exception as error:  # of whatever type: the arguments may be anything
+        said = ", ".join(f"{key}={value!r:.60}" for key, value in arguments.items())
+        raise BuildError(f"{what} {name!r} cannot be built with {said}: {reason(error)}") from error
 
 
 def _find(registry: Mapping[str, str], what: str, name: str) -> Any:
-    if name not in registry:
+    if not isinstance(name, str) or name not in registry:
         raise UnknownNameError(nearest(str(name), registry, what))
     module, _, attribute = registry[name].partition(":")
     return getattr(import_module(module), attribute)

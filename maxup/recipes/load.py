@@ -141,10 +141,13 @@ def _instantiate(parser: ArgumentParser, found: Any) -> Recipe:
         ("maxup.m", recipe.maxup.m, 1, 10**4), ("optim.accumulate", recipe.optim.accumulate, 1, 10**6),
         ("optim.lr", recipe.optim.lr, 0, 1e9), ("data.validation", recipe.data.validation, 0, 0.9),
         ("maxup.warmup", recipe.maxup.warmup, 0, 10**6), ("optim.warmup", recipe.optim.warmup, 0, 1),
-        ("seed", recipe.seed, 0, 2**62), ("data.size", recipe.data.size, 1, 10**4),
+        ("seed", recipe.seed, 0, 4 * 10**9),  # numpy takes 32 bits, and every process adds its number
+        ("data.size", recipe.data.size, 1, 10**4),
         ("data.test_size", recipe.data.test_size or 1, 1, 10**4), ("data.workers", recipe.data.workers, 0, 10**3),
         ("data.crop_fraction", recipe.data.crop_fraction, 0.1, 1), ("optim.sam", recipe.optim.sam or 0, 0, 1e3),
-        ("optim.restarts", recipe.optim.restarts, 0, 100),
+        ("optim.momentum", recipe.optim.momentum, 0, 1), ("optim.weight_decay", recipe.optim.weight_decay, 0, 1e3),
+        ("optim.clip", recipe.optim.clip or 0, 0, 1e9), ("optim.ema", recipe.optim.ema or 0, 0, 0.999999),
+        ("optim.gamma", recipe.optim.gamma, 0, 1e3), ("optim.restarts", recipe.optim.restarts, 0, 100),
         ("optim.patience", recipe.optim.patience, 1, 10**6), ("language.bptt", recipe.language.bptt, 1, 10**6),
         ("optim.average_from", recipe.optim.average_from or 0, 0, 1),
         ("language.validation_columns", recipe.language.validation_columns, 1, 10**6),
@@ -152,6 +155,11 @@ def _instantiate(parser: ArgumentParser, found: Any) -> Recipe:
     ):  # fmt: skip
         if not low <= value <= high:
             raise RecipeError(f"{name}={value!r} is out of range; it must be between {low} and {high:g}")
+    for name, above in (("optim.clip", recipe.optim.clip), ("optim.ema", recipe.optim.ema)):
+        if above is not None and not above > 0:
+            raise RecipeError(f"{name}={above!r} is out of range; it must be above 0, or null for none")
+    if recipe.optim.nesterov and recipe.optim.name != "adamw" and not recipe.optim.momentum:
+        raise RecipeError("optim.nesterov is a kind of momentum; set optim.momentum above 0")
     if recipe.optim.sam is not None and (recipe.optim.accumulate > 1 or recipe.precision == "fp16"):
         raise RecipeError("optim.sam needs optim.accumulate 1 and precision no or bf16")
     return recipe

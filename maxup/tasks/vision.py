@@ -95,8 +95,8 @@ class Vision:
         told = {"shape", "classes"} if model_from else {"shape", "classes", "name", "pretrained"}
         if twice := sorted(told & set(said.args)):
             raise ValueError(
-                f"model.args must not have {twice[0]!r}: name and pretrained stand beside args, in model, and shape and "
-                "classes are the data's"
+                f"model.args must not have {twice[0]!r}: name and pretrained stand beside args, in model, and shape "
+                "and classes are the data's"
             )
         create = model_from or partial(create_model, said.name, pretrained=said.pretrained)
         model = create(shape=self.train.shape, classes=classes, **said.args)
@@ -225,6 +225,8 @@ def perturbation(specs: list[Spec], classes: int, **pixels: Any) -> Perturbation
         if not isinstance(spec, dict) or "name" not in spec:
             raise ValueError(f"a perturbation is {{name: ..., arguments}}, but the recipe says {spec!r}")
         arguments = {k: v for k, v in spec.items() if k != "name"}
+        if "key" in arguments:
+            raise ValueError(f"perturbation {spec['name']!r}: key chooses a part of x, which is one tensor; drop it")
         wanted = takes(PERTURBATIONS, "perturbation", spec["name"])
         arguments = {k: v for k, v in known.items() if k in wanted} | arguments
         parts.append(build(PERTURBATIONS, "perturbation", spec["name"], **arguments))

@@ -45,6 +45,8 @@ def test_mixing_perturbations_learn_the_classes():
     assert perturbation([{"name": "cutmix"}], 7).num_classes == 7
     with pytest.raises(ValueError, match=r"a perturbation is \{name: \.\.\., arguments\}"):
         perturbation(["cutmix"], 7)
+    with pytest.raises(ValueError, match="perturbation 'cutmix': key chooses a part of x, which is one tensor"):
+        perturbation([{"name": "cutmix", "key": "a"}], 7)
 
 
 def test_perturbations_of_pixels_learn_the_normalisation():
