@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
         "--data_from", metavar="MODULE:FUNCTION", help="your data: () -> (x, y) or (x, y, x_test, y_test)"
     )
     args, overrides = parser.parse_known_args(argv)
-    from maxup.recipes.load import parse_recipe
+    from maxup.recipes.load import parse_recipe, run_name
 
     recipe = parse_recipe(args.recipe, overrides)
     if args.print_config:
@@ -45,8 +45,7 @@ def main(argv: Sequence[str]) -> int:
     from maxup.cli.own import own
     from maxup.engine.loop import train
 
-    name = args.recipe.removesuffix(".yaml").replace("/", "-") if args.recipe.endswith(".yaml") else args.recipe
-    folder = args.out or Path("runs") / name / f"seed-{recipe.seed}"
+    folder = args.out or Path("runs") / run_name(args.recipe) / f"seed-{recipe.seed}"
     trackers = [] if args.trackers == "none" else args.trackers.split(",")
     result = train(
         recipe,

@@ -13,6 +13,7 @@ from maxup.recipes.schema import Recipe
 from maxup.registry import nearest
 
 FOLDER = Path(__file__).parent
+SUFFIXES = (".yaml", ".yml")  # of recipes in files of one's own
 
 
 class RecipeError(ValueError):
@@ -38,13 +39,27 @@ def list_recipes() -> list[str]:
 def find_recipe(name: str) -> Path:
     """The file of a recipe: a path to a YAML file, or the name of one that comes with the package."""
     path = Path(name)
-    if path.suffix in (".yaml", ".yml"):
+    if path.suffix in SUFFIXES:
         if not path.is_file():
             raise RecipeError(f"there is no file {name}")
         return path
     if name not in list_recipes():
         raise RecipeError(nearest(name, list_recipes(), "recipe") + " (`maxup ls` lists them)")
     return FOLDER / f"{name}.yaml"
+
+
+def run_name(name: str) -> str:
+    """What a recipe's runs are called below a folder of runs: its name, or its path without the ending, with dashes.
+
+    Example:
+        >>> run_name("digits/mlp-gaussian"), run_name("sub/mine.yml"), run_name("/else/where/mine.yaml")
+        ('digits/mlp-gaussian', 'sub-mine', 'mine')
+    """
+    path = Path(name)
+    if path.suffix not in SUFFIXES:
+        return name
+    inside = not path.is_absolute() and ".." not in path.parts
+    return "-".join(path.with_suffix("").parts) if inside else path.stem
 
 
 def read_recipe(name: str) -> dict[str, Any]:
