@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from maxup.engine.durable import dump, parse, read, reason, sha256, sync, write
+from maxup.engine.durable import dump, parse, read, reason, sha256, sync, to_words, write
 from maxup.models import create_model
 from maxup.registry import LANGUAGE_MODELS, build
 
@@ -43,7 +43,7 @@ def save(folder: Path, model: nn.Module, config: dict[str, Any]) -> None:
         weights = to_bytes(pack(dict(model.state_dict()))[0])
         files = {WEIGHTS: {"size": len(weights), "sha256": sha256(weights)}}
         write(folder / WEIGHTS, weights)
-        write(folder / CONFIG, dump({"format": FORMAT, "version": VERSION, "files": files} | config))
+        write(folder / CONFIG, dump({"format": FORMAT, "version": VERSION, "files": files} | to_words(config)))
         sync(folder)
     except (OSError, ValueError) as error:
         raise LoadError(f"{folder} could not be written: {reason(error)}") from error

@@ -50,6 +50,12 @@ def test_the_weights_and_the_config_come_back(exported):
     assert torch.equal(loaded(x), net.eval()(x))
 
 
+def test_numbers_that_json_does_not_know_are_words_in_the_config(exported, tmp_path):
+    config = json.loads((exported[0] / "model" / "config.json").read_text())
+    save(tmp_path / "model", exported[1], config | {"metrics": {"test_loss": float("nan")}})
+    assert maxup.load(tmp_path / "model").config["metrics"] == {"test_loss": "nan"}
+
+
 def test_nothing_is_overwritten(exported, tmp_path):
     folder, net = exported
     (tmp_path / "file").touch()

@@ -90,7 +90,7 @@ def load_results(results: Path, runs: Path, recipes: dict[str, str] | None = Non
 
 def read_run(path: Path) -> dict[str, Any]:
     """A run.json or result file, checked to be one."""
-    match durable.parse(path.name, durable.read(path)):
+    match durable.read_json(path):
         case {
             "recipe": dict(),
             "seed": int(),
