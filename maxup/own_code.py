@@ -6,6 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from maxup.engine.durable import reason
 from maxup.registry import nearest
 
 
@@ -50,4 +51,4 @@ def told(error: BaseException) -> str:
         >>> told(ValueError("too  long"))
         'ValueError: too long'
     """
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    return f"{type(error).__name__}: {reason(error)}"

@@ -2,7 +2,7 @@
 
 import difflib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -55,6 +55,17 @@ def nearest(name: str, known: Mapping[str, Any] | list[str], what: str) -> str:
     close = close or difflib.get_close_matches(name.lower().replace("-", "_"), list(known), n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known))}"
     return f"{what} {name!r} is unknown; {hint}"
+
+
+def some(names: Sequence[str]) -> str:
+    """A few names of many, to be shown.
+
+    Example:
+        >>> some(["a", "b", "c", "d", "e"])
+        'a, b, c and 2 more'
+    """
+    shown = ", ".join(f"{name:.60}" for name in names[:3])
+    return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown
 
 
 def takes(registry: Mapping[str, str], what: str, name: str) -> Mapping[str, inspect.Parameter]:

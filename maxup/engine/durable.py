@@ -192,7 +192,7 @@ def parse(name: str, data: bytes) -> Any:
         raise ValueError(f"{name} cannot be read: {error}") from error
 
 
-def reason(error: Exception) -> str:
+def reason(error: BaseException) -> str:
     """What an error says, for the middle of a sentence."""
     if isinstance(error, OSError) and error.strerror:
         name = f" ({Path(error.filename).name})" if isinstance(error.filename, str | os.PathLike) else ""

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 from jsonargparse import ArgumentParser
 
+from maxup.engine.durable import reason
 from maxup.recipes.schema import Recipe
 from maxup.registry import nearest
 
@@ -121,7 +122,7 @@ def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
     except RecipeError as error:
         raise RecipeError(f"{path}: {error}") from None
     except (yaml.YAMLError, UnicodeDecodeError, OSError, ValueError, RecursionError) as error:
-        raise RecipeError(f"{path} cannot be read as YAML: {' '.join(str(error).split())[:200]}") from None
+        raise RecipeError(f"{path} cannot be read as YAML: {reason(error)}") from None
     if not isinstance(said, dict):
         raise RecipeError(f"{path} must hold keys and values, but holds a {type(said).__name__}")
     base = said.pop("base", None)
