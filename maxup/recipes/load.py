@@ -15,6 +15,7 @@ from maxup.registry import nearest
 
 FOLDER = Path(__file__).parent
 SUFFIXES = (".yaml", ".yml")  # of recipes in files of one's own
+SECTIONS = {f.name for f in dataclasses.fields(Recipe) if dataclasses.is_dataclass(f.default_factory)}
 
 
 class RecipeError(ValueError):
@@ -78,7 +79,7 @@ def parse_recipe(name: str, overrides: list[str]) -> Recipe:
     said = read_recipe(name)
     parser = recipe_parser()
     try:
-        parser.set_defaults(_flat(said))
+        parser.set_defaults(flat(said))
         return _instantiate(parser, parser.parse_args(overrides))
     except Exception as error:  # the parser lets some through on strange values, such as OverflowError
         raise RecipeError(_sentence(error)) from None
@@ -114,6 +115,21 @@ def check_keys(said: Any, schema: type, where: str) -> None:
             check_keys(value, inner, f"{where}, {key}")
 
 
+def flat(said: Mapping[str, Any]) -> dict[str, Any]:
+    """What a recipe says, by dotted keys; what a section holds may be another mapping, which stays whole.
+
+    Example:
+        >>> flat({"optim": {"lr": 0.1}, "seed": 3})
+        {'optim.lr': 0.1, 'seed': 3}
+    """
+    found: dict[str, Any] = {}
+    for key, value in said.items():
+        if key in SECTIONS and not isinstance(value, Mapping):
+            raise TypeError(f"its recipe has {value!r:.40} for {key}")
+        found |= {f"{key}.{k}": v for k, v in value.items()} if key in SECTIONS else {key: value}
+    return found
+
+
 def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
     if path.resolve() in above:
         raise RecipeError(f"{path.name} is its own base, by way of {len(above)} files; give it another base")
@@ -138,16 +154,7 @@ def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
 
 def _merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     """Values of `new` over those of `old`, section by section; lists and arguments are replaced whole."""
-    sections = {f.name for f in dataclasses.fields(Recipe) if dataclasses.is_dataclass(f.default_factory)}
-    return old | {k: {**old.get(k, {}), **v} if k in sections else v for k, v in new.items()}
-
-
-def _flat(said: Mapping[str, Any]) -> dict[str, Any]:
-    sections = {f.name for f in dataclasses.fields(Recipe) if dataclasses.is_dataclass(f.default_factory)}
-    flat: dict[str, Any] = {}
-    for key, value in said.items():
-        flat |= {f"{key}.{k}": v for k, v in value.items()} if key in sections else {key: value}
-    return flat
+    return old | {k: {**old.get(k, {}), **v} if k in SECTIONS else v for k, v in new.items()}
 
 
 def _instantiate(parser: ArgumentParser, found: Any) -> Recipe:
@@ -185,6 +192,6 @@ def _sentence(error: Exception) -> str:
     text = " ".join(str(error).split())
     unknown = re.match(r"unrecognized arguments: (?:--)?([\w.+-]+)", text)
     if unknown:
-        options = [*_flat(dataclasses.asdict(Recipe()))]
+        options = [*flat(dataclasses.asdict(Recipe()))]
         return nearest(unknown[1], options, "option") + " (--print_config shows all)"
     return text.replace('Parser key "', '"').replace("<class '", "").replace("'>", "")
