@@ -4,7 +4,7 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import yaml
 from jsonargparse import ArgumentParser
@@ -79,7 +79,7 @@ def parse_recipe(name: str, overrides: list[str]) -> Recipe:
     said = read_recipe(name)
     parser = recipe_parser()
     try:
-        parser.set_defaults(flat(said))
+        parser.set_defaults(flat(parser.parse_object(said).as_dict()))  # checked: defaults are not
         return _instantiate(parser, parser.parse_args(overrides))
     except Exception as error:  # the parser lets some through on strange values, such as OverflowError
         raise RecipeError(_sentence(error)) from None
@@ -159,6 +159,7 @@ def _merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 
 def _instantiate(parser: ArgumentParser, found: Any) -> Recipe:
     recipe = Recipe(**vars(parser.instantiate(found)))
+    _refuse_null(recipe)
     for name, value, low, high in (
         ("epochs", recipe.epochs, 1, 10**6), ("batch_size", recipe.batch_size, 1, 10**6),
         ("maxup.m", recipe.maxup.m, 1, 10**4), ("optim.accumulate", recipe.optim.accumulate, 1, 10**6),
@@ -186,6 +187,17 @@ def _instantiate(parser: ArgumentParser, found: Any) -> Recipe:
     if recipe.optim.sam is not None and (recipe.optim.accumulate > 1 or recipe.precision == "fp16"):
         raise RecipeError("optim.sam needs optim.accumulate 1 and precision no or bf16")
     return recipe
+
+
+def _refuse_null(section: Any, where: str = "") -> None:
+    """The parser takes null for anything."""
+    hints = get_type_hints(type(section))
+    for field in dataclasses.fields(section):
+        value = getattr(section, field.name)
+        if dataclasses.is_dataclass(value):
+            _refuse_null(value, f"{field.name}.")
+        elif value is None and type(None) not in get_args(hints[field.name]):
+            raise RecipeError(f"{where}{field.name} is null; give it a value, or leave it out for its default")
 
 
 def _sentence(error: Exception) -> str:

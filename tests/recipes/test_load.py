@@ -1,9 +1,15 @@
+import math
 import random
+from dataclasses import asdict, fields, is_dataclass
+from pathlib import Path
+from typing import Literal, get_args, get_origin, get_type_hints
 
 import pytest
 import yaml
 
+from maxup.cli.main import main
 from maxup.recipes.load import RecipeError, list_recipes, parse_recipe, read_recipe, recipe_from
+from maxup.registry import MODELS, PERTURBATIONS, takes
 
 NAME = "digits/mlp-gaussian-maxup"
 
@@ -35,8 +41,6 @@ def test_overrides_reach_every_depth():
 
 
 def test_what_was_said_can_be_said_again():
-    from dataclasses import asdict
-
     recipe = parse_recipe(NAME, ["--maxup.m", "8"])
     assert recipe_from(asdict(recipe)) == recipe
 
@@ -72,6 +76,8 @@ FILES = {
     "epocs: 3": "key 'epocs' is unknown; did you mean 'epochs'?",
     "optim: {lrr: 3}": "optim: key 'lrr' is unknown; did you mean 'lr'?",
     "optim: 3": "optim must be a mapping of keys to values, but is a int",
+    "model: {name: null}": r"model\.name is null; give it a value, or leave it out",
+    "perturb: null": "perturb is null",
     "- a": "must hold keys and values, but holds a list",
     "epochs: {": "cannot be read as YAML",
     "base: digits/nothing": "recipe 'digits/nothing' is unknown",
@@ -106,13 +112,12 @@ def test_unknown_names_and_files():
         parse_recipe("nowhere.yaml", [])
 
 
-def test_two_hundred_mutations_parse_or_get_a_sentence(tmp_path):
-    """Bytes changed, dropped, doubled; values swapped for strange ones."""
-    rng = random.Random(0)
+def mutations(folder, count, seed=0):
+    """Files with bytes changed, dropped, doubled; values swapped for strange ones."""
+    rng = random.Random(seed)
     plain = yaml.safe_dump(read_recipe(NAME))
     strange = ["null", "[]", "{}", "-1", "1e999", "nan", "''", "[[[[]]]]", "&a [*a]", "2020-01-01", "0x7f", "9" * 400]
-    sentences = []
-    for number in range(200):
+    for number in range(count):
         text = list(plain)
         for _ in range(rng.randint(1, 4)):
             place = rng.randrange(len(text))
@@ -128,11 +133,82 @@ def test_two_hundred_mutations_parse_or_get_a_sentence(tmp_path):
                 line = rng.randrange(len(lines))
                 lines[line] = lines[line].split(":")[0] + ": " + rng.choice(strange)
                 text = list("\n".join(lines) + "\n")
-        path = tmp_path / f"{number}.yaml"
+        path = folder / f"{number}.yaml"
         path.write_text("".join(text))
+        yield str(path)
+
+
+def test_two_hundred_mutations_parse_or_get_a_sentence(tmp_path):
+    sentences = []
+    for path in mutations(tmp_path, 200):
         try:
-            parse_recipe(str(path), [])
+            parse_recipe(path, [])
         except RecipeError as error:
             sentences.append(str(error))
     assert 50 < len(sentences) < 200
     assert not [sentence for sentence in sentences if "\n" in sentence]
+
+
+NUMBERS = [-1, 0, 1, 2, 3, 0.5, -0.5, 1.5, 1e9, math.inf, math.nan, 10**19]
+STRANGE = [*NUMBERS, None, True, "", "a", "1", [], [0], [2], [0.5, 1], {}, {"a": 1}, [[1]], "0", ["mlp"]]
+
+
+def fitting(rng, hint):
+    """A value of a field's type, mostly."""
+    kinds = get_args(hint) or (hint,)
+    if get_origin(hint) is Literal:
+        return rng.choice(kinds)
+    fitting = {int: [n for n in NUMBERS if type(n) is int], float: [float(n) for n in NUMBERS], bool: [True, False]}
+    fitting |= {str: [*MODELS, "digits", "timm/none", "nowhere.pt"], list[float]: [[], [0.5], [-1.0, math.nan]]}
+    return rng.choice([*[value for kind in kinds for value in fitting.get(kind, [])] * 3, *STRANGE])
+
+
+def spec(rng, registry, what, name):
+    """Some arguments of what a name stands for, and values for them."""
+    names = list(takes(registry, what, name))
+    return {name: rng.choice(STRANGE) for name in rng.sample(names, k=min(len(names), rng.randint(0, 2)))}
+
+
+def alterations(folder, count, seed):
+    """Files that are YAML, with a few settings of the whole recipe altered, or another perturbation or network."""
+    rng = random.Random(seed)
+    for number in range(count):
+        recipe = parse_recipe(NAME, [])
+        for _ in range(rng.randint(0, 2)):
+            section = rng.choice([recipe, recipe.data, recipe.maxup, recipe.optim, recipe.adversarial])
+            field = rng.choice([f.name for f in fields(section) if not is_dataclass(f.default_factory)])
+            setattr(section, field, fitting(rng, get_type_hints(type(section))[field]))
+        if rng.random() < 0.5:
+            name = rng.choice(list(PERTURBATIONS))
+            setattr(recipe, rng.choice(["perturb", "augment"]), [{"name": name} | spec(rng, PERTURBATIONS, "", name)])
+        if rng.random() < 0.3:
+            recipe.model.name = rng.choice(["mlp", "conv", "resnet20", "preact_resnet20"])
+            recipe.model.args = spec(rng, MODELS, "", recipe.model.name)
+        path = folder / f"altered-{number}.yaml"
+        path.write_text(yaml.dump(asdict(recipe), Dumper=Plain))
+        yield str(path)
+
+
+class Plain(yaml.SafeDumper):
+    """Without aliases."""
+
+    def ignore_aliases(self, data):
+        return True
+
+
+@pytest.mark.parametrize("count", [40, pytest.param(200, marks=pytest.mark.slow)])
+def test_mutations_train_or_get_a_sentence(tmp_path, capsys, count):
+    """Through the command: what parses may still not fit the data, the network or the method."""
+    codes = []
+    for path in (*mutations(tmp_path, count // 4, seed=count), *alterations(tmp_path, count - count // 4, seed=count)):
+        folder = path.removesuffix(".yaml")
+        short = ["--epochs", "1", "--data.train_size", "60", "--trackers", "none", "--out", folder]
+        capsys.readouterr()
+        codes.append(main(["train", path, *short]))
+        said = capsys.readouterr().err
+        assert codes[-1] in (0, 1)
+        assert said.startswith("maxup train: ") == (codes[-1] == 1), (path, said)
+        assert len(said.splitlines()) == codes[-1], (path, said)
+        assert Path(folder, "run.json").exists() == (codes[-1] == 0)
+    assert codes.count(0) > count / 10
+    assert codes.count(1) > count / 10
