@@ -59,5 +59,5 @@ def main(argv: Sequence[str]) -> int:
     from maxup.engine.log import describe
 
     measured = {k: v for k, v in result["last"].items() if k not in ("epoch", "skipped_images")}
-    print(f"{folder}: {describe(measured)}  after epoch {recipe.epochs}, in {result['seconds']:.1f} s")
+    print(f"{folder}: {describe(measured)}  after epoch {result['last']['epoch']}, in {result['seconds']:.1f} s")
     return 0
