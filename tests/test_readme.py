@@ -20,7 +20,7 @@ from tests.oracles import torchvision_v2
 
 BLOCKS = [
     pytest.param(code, id=f"{page.name}-{number}")
-    for page in [*PAGES, ROOT / "docs" / "perturbations.md", ROOT / "docs" / "command.md"]
+    for page in [*PAGES, ROOT / "docs" / "perturbations.md", ROOT / "docs" / "command.md", ROOT / "docs" / "language.md"]
     for number, code in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
 ]
 
