@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from maxup.engine.runs import evaluate, open_run
 from tests.data.fake import cut_short, write_folders
 
 ROOT = Path(__file__).parent.parent
@@ -66,6 +67,26 @@ def test_two_processes_finish_and_evaluate_every_example_once(whole):
     correct = result["last"]["test_accuracy"] * (1797 - 205)
     assert correct == pytest.approx(round(correct), abs=1e-6)  # a whole number of the 1,592, counted once each
     assert out.count("epoch 4/4") == 1  # one process speaks
+
+
+def test_what_is_recorded_is_what_the_checkpoint_gives(tmp_path):
+    """BatchNorm's statistics differ from process to process, and those of one are saved."""
+    recipe = RECIPE.replace("model: {args: {hidden: [16]}}", "model: {name: conv, args: {width: 4}}")
+    finish(torchrun(tmp_path, tmp_path / "run", recipe=recipe))
+    recorded = json.loads((tmp_path / "run" / "run.json").read_text())["last"]
+    found = evaluate(open_run(tmp_path / "run"))["test"]
+    assert found["accuracy"] == pytest.approx(recorded["test_accuracy"], abs=1e-9)
+    assert found["loss"] == pytest.approx(recorded["test_loss"], rel=1e-5)
+
+
+def test_a_loss_that_is_not_finite_ends_all_processes(tmp_path):
+    options = ["--optim.lr", "1e9", "--optim.schedule", "constant"]
+    process = torchrun(tmp_path, tmp_path / "run", options=options)
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert "the loss became" in out
+    assert "not-finite" in out
+    assert any((tmp_path / "run" / "not-finite").glob("step-*"))
 
 
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])

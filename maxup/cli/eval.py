@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from maxup.cli.own import add_own, own_of
 from maxup.cli.parser import parser_of
 
 EXAMPLES = """examples:
@@ -20,10 +21,11 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--dynamic", action="store_true", help="of text: with dynamic evaluation, too; goes on where it stopped"
     )
+    add_own(parser)
     args = parser.parse_args(argv)
     from maxup.engine.runs import evaluate, open_run
 
-    run = open_run(args.run, args.checkpoint, task="language" if args.dynamic else None)
+    run = open_run(args.run, args.checkpoint, task="language" if args.dynamic else None, **own_of(args))
     print(f"{args.run}, {args.checkpoint} checkpoint, step {run.step}")
     for name, found in evaluate(run).items():
         words = "perplexity" in found

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from maxup.cli.own import add_own, own_of
 from maxup.cli.parser import parser_of
 
 EXAMPLES = """examples:
@@ -22,13 +23,14 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("run", type=Path, help="folder of a run, as maxup train made it")
     parser.add_argument("dir", type=Path, help="where to; must be new or empty")
     parser.add_argument("--checkpoint", choices=["best", "last"], default="last", help="which one (default: last)")
+    add_own(parser)
     args = parser.parse_args(argv)
     from dataclasses import asdict
 
     from maxup.engine.runs import open_run
     from maxup.saved import save
 
-    run = open_run(args.run, args.checkpoint)
+    run = open_run(args.run, args.checkpoint, **own_of(args))
     config = {"recipe": asdict(run.recipe), "metrics": run.recorded, "step": run.step}
     save(args.dir, run.model, config | run.task.description())
     print(f'{args.dir}: now  maxup.load("{args.dir}")')

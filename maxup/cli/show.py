@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from maxup.cli.own import add_own, own_of
 from maxup.cli.parser import parser_of
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--out", type=Path, default=Path("copies.png"), metavar="FILE", help="PNG, SVG or PDF (default: copies.png)"
     )
+    add_own(parser)
     args = parser.parse_args(argv)
     for option, value, least in (("--images", args.images, 1), ("--m", args.m, 2), ("--batch", args.batch, 0)):
         if value is not None and value < least:
@@ -52,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
     from maxup.report.contact_sheet import contact_sheet, draw_copies
     from maxup.tasks.vision import perturbation
 
-    run = open_run(Path(args.run), args.checkpoint, task="vision")
+    run = open_run(Path(args.run), args.checkpoint, task="vision", **own_of(args))
     task, knobs = run.task, run.recipe.maxup
     if not run.recipe.perturb:
         raise RunError(f"{args.run} has no copies to show: the recipe's perturb is empty")

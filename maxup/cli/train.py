@@ -1,8 +1,10 @@
 """`maxup train RECIPE`: train, or go on with a run that stopped."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from maxup.cli.own import add_own, own_of
 from maxup.cli.parser import parser_of
 
 EXAMPLES = """examples:
@@ -27,10 +29,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--trackers", default="tensorboard", help="Accelerate's trackers by comma, or none (default: tensorboard)"
     )
-    parser.add_argument("--model_from", metavar="MODULE:FUNCTION", help="your network: (shape, classes, **model.args)")
-    parser.add_argument(
-        "--data_from", metavar="MODULE:FUNCTION", help="your data: () -> (x, y) or (x, y, x_test, y_test)"
-    )
+    add_own(parser)
     args, overrides = parser.parse_known_args(argv)
     from maxup.recipes.load import parse_recipe
 
@@ -42,7 +41,6 @@ def main(argv: Sequence[str]) -> int:
 
         print(yaml.safe_dump(asdict(recipe), sort_keys=False), end="")
         return 0
-    from maxup.cli.own import own
     from maxup.engine.loop import train
 
     name = args.recipe.removesuffix(".yaml").replace("/", "-") if args.recipe.endswith(".yaml") else args.recipe
@@ -53,11 +51,11 @@ def main(argv: Sequence[str]) -> int:
         folder,
         save_every=args.save_every,
         trackers=trackers,
-        model_from=own(args.model_from, "--model_from"),
-        data_from=own(args.data_from, "--data_from"),
+        **own_of(args),
     )
     from maxup.engine.log import describe
 
     measured = {k: v for k, v in result["last"].items() if k not in ("epoch", "skipped_images")}
-    print(f"{folder}: {describe(measured)}  after epoch {result['last']['epoch']}, in {result['seconds']:.1f} s")
+    if os.environ.get("RANK", "0") == "0":  # of several processes, one tells
+        print(f"{folder}: {describe(measured)}  after epoch {result['last']['epoch']}, in {result['seconds']:.1f} s")
     return 0

@@ -4,6 +4,7 @@ A step is the task's own (`task.step(model, batch) -> Outcome`); the loop adds p
 optimiser, the schedule, checkpoints, and what is told to the user.
 """
 
+import json
 import math
 import time
 from collections import deque
@@ -16,13 +17,13 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from accelerate.utils import gather_object, set_seed
+from accelerate.utils import broadcast, gather_object, set_seed
 from torch import Tensor, nn
 
 from maxup.engine.capture import captured, reason_against
 from maxup.engine.checkpoint import locked
 from maxup.engine.compiled import compile_blocks
-from maxup.engine.durable import write_json
+from maxup.engine.durable import parse, read, write_json
 from maxup.engine.environment import environment
 from maxup.engine.log import Metrics, Progress, describe
 from maxup.engine.optim import average, create_optimizer, frozen_copy, learning_rate, set_learning_rate
@@ -71,16 +72,19 @@ def train(
         log_with=trackers or None,
         project_dir=folder,
     )
-    folder.mkdir(parents=True, exist_ok=True)
-    alone = locked(folder) if accelerator.is_main_process else nullcontext()
-    with alone, asked_to_stop() as asked, losing_peers(accelerator.num_processes, folder):
-        quiet = quiet or not accelerator.is_main_process
-        own = {"model_from": model_from, "data_from": data_from}
-        run = _Run(recipe, folder, accelerator, quiet=quiet, **own)
-        try:
-            return run.go(asked, save_every, save_best)
-        finally:
-            run.close()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        alone = locked(folder) if accelerator.is_main_process else nullcontext()
+        with alone, asked_to_stop() as asked, losing_peers(accelerator.num_processes, folder):
+            quiet = quiet or not accelerator.is_main_process
+            own = {"model_from": model_from, "data_from": data_from}
+            run = _Run(recipe, folder, accelerator, quiet=quiet, **own)
+            try:
+                return run.go(asked, save_every, save_best)
+            finally:
+                run.close()
+    finally:
+        AcceleratorState._reset_state()  # so that another run of this process may choose another precision
 
 
 class _Run:
@@ -101,7 +105,7 @@ class _Run:
         self.ema = frozen_copy(self.task.model) if recipe.optim.ema else None
         self.averaged = 0  # weights in the uniform average of "asgd"
         self.stages = Stages(recipe.optim, recipe.epochs, lower=self.task.lower)
-        self.step, self.recorded = 0, 0
+        self.step, self.recorded, self.trained = 0, 0, False
         self.seconds, self.training_seconds = 0.0, 0.0  # in all, and in steps alone
         self.best: dict[str, Any] = {}
         self.last: dict[str, Any] = {}
@@ -117,7 +121,7 @@ class _Run:
             precision=recipe.precision,
         )
         self.update: Callable[[Any], Tensor] = self._update if self.not_captured else captured(self._update, self.task)
-        self.whole = True
+        self.whole, self.parts = True, 1  # whether a batch ends an accumulation, and how many batches that has
         self.metrics: Metrics | None = None
 
     def go(self, asked: Callable[[], bool], save_every: float, save_best: bool) -> dict[str, Any]:
@@ -150,8 +154,11 @@ class _Run:
                     self.training_seconds += time.monotonic() - tick
                     if progress.due():
                         text = f"epoch {epoch + 1}/{self.stages.longest}  loss {float(self.recent[-1][1]):.4f}"
+                        judged = {k: v for k, v in self.last.items() if k.endswith(self.task.judge)}
+                        text += f"  {describe(judged)}" if judged else ""
                         progress.show(self.step, text, self._size(batch), self.task.unit)
                     if whole and self._agree(asked() or time.monotonic() - saved > save_every):
+                        self._check_finite()
                         save(self)
                         saved = time.monotonic()
                         if self._agree(asked()):
@@ -173,12 +180,15 @@ class _Run:
         """One batch; whether it ended with an update of the weights."""
         optim, loader = self.recipe.optim, self.task.loader
         set_learning_rate(self.optimizer, self.task.pace(batch) * learning_rate(optim, self.step / self.total))
-        self.whole = (self.step + 1) % optim.accumulate == 0 or loader.position == len(loader)
+        first = (loader.position - 1) // optim.accumulate * optim.accumulate  # batch of this accumulation
+        self.parts = min(optim.accumulate, len(loader) - first)
+        self.whole = loader.position == first + self.parts
         loss = self.update(batch)
         if self.whole and self.ema is not None and optim.name == "asgd":
             self.averaged += 1
             average(self.ema, self.task.model, 1 - 1 / self.averaged)
         self.recent.append((batch[0], loss))
+        self.trained = True
         self.loss += loss
         self.step += 1
         return self.whole
@@ -189,13 +199,14 @@ class _Run:
         with nullcontext() if self.whole else accelerator.no_sync(self.model):
             if optim.sam is None:
                 loss = self.task.step(self.model, batch).loss
-                accelerator.backward(loss if optim.accumulate == 1 else loss / optim.accumulate)
+                accelerator.backward(loss if self.parts == 1 else loss / self.parts)
             else:
                 with self.task.repeatable(self.model, batch) as again:
                     loss = sharp(self.model, again, accelerator.backward, rho=optim.sam)
-            if loss.device.type == "cpu" and not math.isfinite(loss.item()):
+            if accelerator.num_processes == 1 and loss.device.type == "cpu" and not math.isfinite(loss.item()):
                 self.step += 1  # the batch is used up: going on, the run begins with the next
-                self._not_finite(batch[0], loss.detach())  # before it reaches the weights
+                save(self)  # the weights are as before
+                raise self._not_finite(batch[0], loss.detach(), self.folder / "checkpoints")
         if self.whole:
             if optim.clip is not None:
                 accelerator.clip_grad_norm_(self.model.parameters(), optim.clip)
@@ -206,18 +217,20 @@ class _Run:
         return loss.detach()
 
     def _check_finite(self) -> None:
-        """Look at the latest losses, which makes a GPU wait."""
-        for examples, loss in self.recent:
-            if not bool(loss.isfinite()):
-                self._not_finite(examples, loss)
+        """Look at the latest losses, which makes a GPU wait; weights that went bad are kept apart from checkpoints."""
+        bad = [(examples, loss) for examples, loss in self.recent if not bool(loss.isfinite())]
+        if self._agree(bool(bad)):
+            save(self, name="not-finite")
+            examples, loss = bad[0] if bad else (None, None)
+            raise self._not_finite(examples, loss, self.folder / "not-finite")
 
-    def _not_finite(self, examples: Tensor, loss: Tensor) -> None:
-        """Stop, naming the examples."""
-        if self.accelerator.num_processes == 1:
-            save(self)
-        raise RunError(
+    def _not_finite(self, examples: Tensor | None, loss: Tensor | None, where: Path) -> RunError:
+        """What to say, naming the examples."""
+        if examples is None or loss is None:
+            return RunError("the loss of another process is not finite; its sentence says more")
+        return RunError(
             f"the loss became {float(loss)} at about step {self.step}, in the batch of training examples "
-            f"{examples.tolist()}; the state is saved in {self.folder}: lower optim.lr, or look at the data"
+            f"{examples.tolist()}; the state is saved in {where}: lower optim.lr, or look at the data"
         )
 
     def _record(self) -> None:
@@ -270,6 +283,8 @@ class _Run:
 
     def _evaluate(self, name: str) -> dict[str, float]:
         model = self.ema if self.ema is not None else self.accelerator.unwrap_model(self.model)
+        if self.accelerator.num_processes > 1:  # BatchNorm's statistics are each process's own; rank 0's are saved
+            broadcast(list(model.buffers()))
         # Evaluation has other shapes and modes than training: not worth compiling.
         with torch.compiler.set_stance("force_eager") if self.compiled else nullcontext():
             found, seen = self.task.evaluate(model, name)
@@ -280,6 +295,8 @@ class _Run:
         return self.task.measures({metric: total / count for metric, total in zip(found, totals, strict=True)})
 
     def _finish(self) -> dict[str, Any]:
+        if (kept := self._kept()) is not None:
+            return kept
         rest = [name for name in self.task.evaluation if name not in self.task.every_epoch]
         model = self.ema if self.ema is not None else self.accelerator.unwrap_model(self.model)
         self.last = self.last | self._measure(rest)  # anew: the best may be the same object
@@ -287,6 +304,7 @@ class _Run:
             self.last |= self.task.finish(model, self.folder, quiet=self.quiet)
         result = {
             "recipe": asdict(self.recipe),
+            "task": self.task.identity,
             "seed": self.recipe.seed,
             "last": self.last,
             "best": self.best,
@@ -300,12 +318,20 @@ class _Run:
             write_json(self.folder / "run.json", result)
         return result
 
+    def _kept(self) -> dict[str, Any] | None:
+        """What an earlier call wrote at the end of this very run: nothing is measured anew."""
+        try:
+            record = parse("run.json", read(self.folder / "run.json"))
+            same = record["recipe"] == json.loads(json.dumps(asdict(self.recipe))) and record["steps"] == self.step
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+        return dict(record) if same and not self.trained else None
+
     def close(self) -> None:
         """Let go of the files."""
         if self.metrics is not None:
             self.metrics.file.close()
         self.accelerator.end_training()
-        AcceleratorState._reset_state()  # so that another run of this process may choose another precision
 
     def _write(self, **record: Any) -> None:
         if self.metrics is not None:

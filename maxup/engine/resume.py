@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from maxup.engine.loop import _Run
 
 
-def save(run: "_Run", *, best: bool = False) -> None:
+def save(run: "_Run", *, best: bool = False, name: str = "checkpoints") -> None:
     """Write a checkpoint; every process of a run must call this, and one writes.
 
     Args:
         run: Whose state.
         best: Whether this is the best so far.
+        name: The folder in the run's own.
     """
     ranks = gather_object([_rank_state(run)])
     if run.accelerator.is_main_process:
@@ -46,7 +47,7 @@ def save(run: "_Run", *, best: bool = False) -> None:
             "loader": run.task.loader.state_dict(),
             "ranks": ranks,
         }
-        checkpoint.save(run.folder / "checkpoints", run.step, state, best=best)
+        checkpoint.save(run.folder / name, run.step, state, best=best)
     run.accelerator.wait_for_everyone()
 
 

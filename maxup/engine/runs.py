@@ -1,5 +1,6 @@
 """A finished or interrupted run, opened again from its folder: the recipe, the task it describes, the trained model."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,20 +30,24 @@ class Run:
     """What training measured at the end of the epoch: {} where the checkpoint lies within the first one."""
 
 
-def open_run(folder: Path, which: str = "last", *, task: str | None = None) -> Run:
+def open_run(folder: Path, which: str = "last", *, task: str | None = None, **own: Callable[..., Any] | None) -> Run:
     """Build what a run's recipe says and load the weights of its "best" or "last" checkpoint.
 
-    A task named is the only one that will do. Nothing in the folder can run code. A RunError, or the CheckpointError or
-    RecipeError behind it, says what is wrong.
+    A task named is the only one that will do. `own` are `model_from` and `data_from` of a run trained with them.
+    Nothing in the folder can run code. A RunError, or the CheckpointError or RecipeError behind it, says what is wrong.
     """
     state, step = _state(folder, which)
     recipe = recipe_from(state["recipe"])
     if task not in (None, recipe.task):
         kinds = {"vision": "images", "language": "text"}
         raise RunError(f"{folder} is a run on {kinds[recipe.task]}, and this is for runs on {kinds[str(task)]}")
+    before = state["task"]
+    for option in ("model_from", "data_from"):
+        if before.get(option) and own.get(option) is None:
+            raise RunError(f"{folder} was trained with --{option} {before[option]}; give the same option here")
     bare = replace(recipe.model, pretrained=False, weights=None)  # what training began with is not needed again
-    built = build_task(replace(recipe, model=bare))
-    built.refuse_another(state.get("task", {}), folder)
+    built = build_task(replace(recipe, model=bare), **own)
+    built.refuse_another(before, folder)
     weights = state["ema"] if state["ema"] is not None else state["model"]
     try:
         built.model.load_state_dict(weights)
@@ -65,10 +70,10 @@ def evaluate(run: Run) -> dict[str, dict[str, float]]:
     return found
 
 
-def build_task(recipe: Recipe) -> Any:
+def build_task(recipe: Recipe, **own: Callable[..., Any] | None) -> Any:
     """The task of a recipe on the device there is, in one process; a sentence where it cannot be built."""
     try:
-        return create_task(recipe, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+        return create_task(recipe, torch.device("cuda" if torch.cuda.is_available() else "cpu"), **own)
     except (ValueError, TypeError) as error:
         raise RunError(f"the recipe cannot be built: {reason(error)}") from error
 
@@ -85,7 +90,7 @@ def _state(folder: Path, which: str) -> tuple[dict[str, Any], int]:
         other = "last" if which == "best" else "best"
         raise RunError(f"{folder} has no {which} checkpoint{_because(said)}; try --checkpoint {other}")
     step, state = found
-    wanted = {"recipe": dict, "model": dict, "ema": dict | None, "best": dict, "last": dict}
+    wanted = {"recipe": dict, "model": dict, "ema": dict | None, "best": dict, "last": dict, "task": dict}
     for key, kind in wanted.items():
         if not isinstance(state, dict) or key not in state or not isinstance(state[key], kind):
             raise RunError(f"{folder} holds a checkpoint that is not of a run: {key!r} is missing or of another kind")

@@ -117,6 +117,9 @@ def difference(said: dict[str, Any], recipe: Recipe) -> list[str]:
 def _result(name: str, path: Path, stem: str, recipe: str) -> Result:
     run = read_run(path)
     said = run["recipe"]
+    own = [f"--{option} {value}" for option, value in run.get("task", {}).items() if option.endswith("_from") and value]
+    if own:
+        raise ValueError(f"it is not of the recipe alone, but with {' '.join(own)}")
     m = int(said.get("maxup", {}).get("m", 4)) if said.get("objective", "standard") != "standard" else 1
     match = NAME.fullmatch(stem)
     named = float(match[3]) if match and match[3] else 1.0

@@ -13,6 +13,7 @@ from torch import Generator, Tensor, nn
 from maxup.data import DataError, load_data
 from maxup.data.folder import MEAN, STD, Folder
 from maxup.data.images import Images, own_images, split
+from maxup.engine.stop import RunError
 from maxup.models import create_model
 from maxup.models.frozen import freeze_norm
 from maxup.models.weights import load_weights
@@ -47,7 +48,6 @@ class Vision:
     """
 
     judge, lower, unit = "accuracy", False, "examples"
-    identity: dict[str, str] = {}  # noqa: RUF012  # nothing to tell checkpoints apart by, besides the recipe
 
     def __init__(
         self,
@@ -60,6 +60,7 @@ class Vision:
         data_from: Callable[[], Any] | None = None,
     ) -> None:
         self.recipe = recipe
+        self.identity = {"model_from": _name(model_from), "data_from": _name(data_from)}
         self.train, self.validation, self.test = load_splits(recipe, data_from)
         if recipe.batch_size % world_size:
             raise ValueError(f"batch_size={recipe.batch_size} cannot be shared evenly by {world_size} processes")
@@ -154,7 +155,14 @@ class Vision:
         """Go on from there."""
 
     def refuse_another(self, identity: dict[str, str], folder: Path) -> None:
-        """A sentence where a checkpoint is of other data."""
+        """A sentence where a checkpoint is of a network or data of somebody's own, and they are not these."""
+        for option, mine in self.identity.items():
+            if (theirs := identity.get(option, "")) != mine:
+                what = f"--{option} {theirs}" if theirs else f"the recipe's own {option.removesuffix('_from')}"
+                raise RunError(
+                    f"{folder} was trained with {what}, and this is {f'--{option} {mine}' if mine else 'without'}; "
+                    "use the same, or choose another folder"
+                )
 
     def description(self) -> dict[str, Any]:
         """What somebody who loads the exported model needs to know of the data."""
@@ -175,6 +183,13 @@ class Vision:
         """The image files that could not be read so far, by this process."""
         loaders = (self.loader, *self.evaluation.values())
         return {str(loader.folder.path(i)) for loader in loaders for i in getattr(loader, "unreadable", ())}
+
+
+def _name(function: Callable[..., Any] | None) -> str:
+    """MODULE:FUNCTION, or nothing."""
+    if function is None:
+        return ""
+    return f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', type(function).__name__)}"
 
 
 def load_splits(recipe: Recipe, data_from: Callable[[], Any] | None = None) -> tuple[Any, Any, Any]:
