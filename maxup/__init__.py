@@ -16,6 +16,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from maxup import theory
+    from maxup.certify.smooth import Smooth
     from maxup.objectives.adversarial import Adversarial
     from maxup.objectives.average import Average
     from maxup.objectives.base import Objective, cross_entropy
@@ -56,6 +57,7 @@ _HOME = {
     "cross_entropy": "objectives.base",
     "warmup": "objectives.warmup",
     "load": "saved",
+    "Smooth": "certify.smooth",
     "Perturbation": "perturb.base",
     "Shared": "perturb.draws",
     "Gaussian": "perturb.noise",
