@@ -36,7 +36,7 @@ def minimal(recipe: Recipe, device: torch.device) -> float:
             optimizer.zero_grad()
         for _, x, _ in task.evaluation["test"]:
             with torch.no_grad():
-                task.model.eval()(task.train.normalise(x))
+                task.model.eval()(task.prepare(x))
         task.model.train()
     if device.type == "cuda":
         torch.cuda.synchronize()

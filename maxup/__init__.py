@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from maxup.objectives.hard_examples import HardExamples
     from maxup.objectives.maxup import MaxUp
     from maxup.objectives.outcome import Outcome, Report
+    from maxup.objectives.smoothadv import SmoothAdv
     from maxup.objectives.warmup import warmup
     from maxup.perturb.adapters import Transform, Views, ViewsDataset
     from maxup.perturb.affine import Affine
@@ -51,6 +52,7 @@ _HOME = {
     "Average": "objectives.average",
     "Adversarial": "objectives.adversarial",
     "HardExamples": "objectives.hard_examples",
+    "SmoothAdv": "objectives.smoothadv",
     "Objective": "objectives.base",
     "Outcome": "objectives.outcome",
     "Report": "objectives.outcome",

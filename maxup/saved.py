@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from maxup.engine.durable import dump, parse, read, reason, sha256, sync, write
+from maxup.models.normalised import Normalised
 from maxup.registry import MODELS, build
 
 FORMAT, VERSION = "maxup-model", 1
@@ -49,8 +50,8 @@ def save(folder: Path, model: nn.Module, config: dict[str, Any]) -> None:
 def load(folder: str | os.PathLike[str]) -> nn.Module:
     """The model that `maxup export RUN DIR` wrote, in evaluation mode; its `config` says what it was trained on.
 
-    It takes images normalised as the config says, `(x / top - mean) / std` for bytes x of shape (B, C, H, W). Nothing
-    in the folder can run code.
+    It takes images normalised as the config says, `(x / top - mean) / std` for bytes x of shape (B, C, H, W); or pixels,
+    `x / top`, if the recipe's `model.normalise` says that it normalises by itself. Nothing in the folder can run code.
 
     Args:
         folder: The folder with model.safetensors and config.json.
@@ -99,13 +100,21 @@ def _build(config: dict[str, Any], weights: dict[str, Tensor]) -> nn.Module:
     named = config["recipe"]["model"]
     arguments = named["args"] | {"shape": tuple(config["shape"]), "classes": len(config["classes"])}
     with torch.device("meta"):
-        outline = build(MODELS, "model", named["name"], **arguments)
+        outline = _network(named, arguments)
     for name, wanted in outline.state_dict().items():
         if name not in weights or weights[name].shape != wanted.shape or weights[name].dtype != wanted.dtype:
             raise ValueError(f"{WEIGHTS} does not fit the model that {CONFIG} names: {name} is missing or another")
     if more := set(weights) - set(outline.state_dict()):
         raise ValueError(f"{WEIGHTS} does not fit the model that {CONFIG} names: it has no {min(more)!r:.60}")
     with torch.random.fork_rng(devices=[]):  # initial weights, about to be replaced, cost the caller no random numbers
-        model: nn.Module = build(MODELS, "model", named["name"], **arguments)
+        model = _network(named, arguments)
     model.load_state_dict(weights)
     return model
+
+
+def _network(named: dict[str, Any], arguments: dict[str, Any]) -> nn.Module:
+    model: nn.Module = build(MODELS, "model", named["name"], **arguments)
+    if named.get("normalise") is not True:
+        return model
+    channels = arguments["shape"][0]  # what it normalises by comes with the weights
+    return Normalised(model, [0.0] * channels, [1.0] * channels)

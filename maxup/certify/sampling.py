@@ -1,7 +1,7 @@
 """How many noisy copies an image needs: all n at once, or in looks that stop when nothing asked for can change.
 
 Whoever looks at the counts several times and stops at a good moment needs a bound that holds at all looks together.
-Here alpha is spent: look k has its own alpha_k, and these add up to alpha. By the union bound all K lower bounds hold at
+Here alpha is spent: look k has its own alpha_k, and these add up to alpha. By the union bound all lower bounds hold at
 once with probability 1 - alpha, so the best of them may be reported, whenever and for whatever reason one stops.
 """
 

@@ -90,7 +90,7 @@ class Smooth:
         self.dtype: torch.dtype = dtype
         self.seed: int = seed
         self.capture: bool = capture
-        self.seen = 0  # images whose number nobody gave
+        self.seen: int = 0  # images whose number nobody gave
         self._votes: tuple[Any, Votes] | None = None
 
     def certify(self, x: Tensor, n0: int, n: int, alpha: float, batch_size: int) -> tuple[int, float]:

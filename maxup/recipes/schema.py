@@ -28,6 +28,8 @@ class Model:
     """Model: see `maxup ls --models`."""
     args: Spec = field(default_factory=dict)
     """Its arguments."""
+    normalise: bool = False
+    """Normalise inside the network: augmentation and perturbation then see pixels in [0, 1], as certification wants."""
 
 
 @dataclass
@@ -91,6 +93,22 @@ class AdversarialKnobs:
 
 
 @dataclass
+class SmoothAdvKnobs:
+    """Settings of SmoothAdv, adversarial training of the smoothed classifier; its noise is what perturb says."""
+
+    radius: float = 0.5
+    """Radius of the l2 ball, in units of the input."""
+    attack: Literal["pgd", "ddn"] = "pgd"
+    """Climb within the ball, or look for the shortest perturbation that changes the answer."""
+    steps: int = 10
+    """Gradient steps of the attack."""
+    samples: int = 1
+    """Noises of every example, which the attack averages over and training is on."""
+    warmup: int = 10
+    """Epochs over which the radius rises; a shorter run has as many, but at most a quarter of its epochs."""
+
+
+@dataclass
 class Recipe:
     """One experiment."""
 
@@ -100,10 +118,11 @@ class Recipe:
     """Standard augmentation, drawn once for every example: a list of {name: ..., arguments}."""
     perturb: list[Spec] = field(default_factory=list)
     """P(.|x), the augmentation under study, redrawn for every copy."""
-    objective: Literal["standard", "maxup", "average", "adversarial", "hard_examples"] = "standard"
+    objective: Literal["standard", "maxup", "average", "adversarial", "hard_examples", "smoothadv"] = "standard"
     """What is minimised; "standard" is maxup with m = 1."""
     maxup: MaxUpKnobs = field(default_factory=MaxUpKnobs)
     adversarial: AdversarialKnobs = field(default_factory=AdversarialKnobs)
+    smoothadv: SmoothAdvKnobs = field(default_factory=SmoothAdvKnobs)
     hard_fraction: float = 0.25
     """Of "hard_examples": the fraction of a batch trained on."""
     optim: Optim = field(default_factory=Optim)

@@ -11,12 +11,14 @@ from maxup.data import load_data
 from maxup.data.images import Images, own_images, split
 from maxup.data.loader import DeviceLoader
 from maxup.models import create_model
+from maxup.models.normalised import Normalised
 from maxup.objectives.adversarial import Adversarial
 from maxup.objectives.average import Average
 from maxup.objectives.base import Objective
 from maxup.objectives.hard_examples import HardExamples
 from maxup.objectives.maxup import MaxUp
 from maxup.objectives.outcome import Outcome
+from maxup.objectives.smoothadv import SmoothAdv, rising
 from maxup.objectives.warmup import warmup
 from maxup.perturb.attach import attached
 from maxup.perturb.base import Perturbation
@@ -62,13 +64,19 @@ class Vision:
         }
         classes = len(self.train.classes)
         create = model_from or partial(create_model, recipe.model.name)
-        model = create(shape=tuple(self.train.x.shape[1:]), classes=classes, **recipe.model.args).to(device)
+        model = create(shape=tuple(self.train.x.shape[1:]), classes=classes, **recipe.model.args)
+        if recipe.model.normalise:
+            model = Normalised(model, self.train.mean, self.train.std)
+        model.to(device)
         if device.type == "cuda":
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # in place
         self.model = model
-        pixels: dict[str, Any] = {"mean": self.train.mean, "std": self.train.std}
-        self.augment = perturbation(recipe.augment, classes, **pixels) if recipe.augment else None
-        self.objective = objective(recipe, classes, len(self.loader), **pixels)
+        mean, std = self.train.mean, self.train.std
+        if recipe.model.normalise:  # what is augmented is pixels
+            mean, std = (0.0,) * len(mean), (1.0,) * len(std)
+        self.pixels: dict[str, Any] = {"mean": mean, "std": std}  # of what `prepare` returns
+        self.augment = perturbation(recipe.augment, classes, **self.pixels) if recipe.augment else None
+        self.objective = objective(recipe, classes, len(self.loader), **self.pixels)
         for inside in attached(self.objective.perturbation):
             inside.attach(self.model)
         # Streams of their own for augmentation and copies, the same in every run of this seed and rank.
@@ -76,12 +84,16 @@ class Vision:
         self.generator, self.objective.generator = (Generator(device).manual_seed(seed) for seed in seeds)
 
     def step(self, model: Any, batch: tuple[Tensor, Tensor, Tensor]) -> Outcome:
-        """One batch's loss: normalise the bytes, augment, and ask the objective."""
+        """One batch's loss: prepare the bytes, augment, and ask the objective."""
         _, x, y = batch
-        x = self.train.normalise(x)
+        x = self.prepare(x)
         if self.augment is not None:
             x, y = self.augment(x, y, generator=self.generator)
         return self.objective.run(model, x, y)
+
+    def prepare(self, x: Tensor) -> Tensor:
+        """Bytes as the network takes them: pixels in [0, 1] where it normalises by itself, else normalised."""
+        return x.float() / self.train.top if self.recipe.model.normalise else self.train.normalise(x)
 
     @torch.no_grad()
     def evaluate(self, model: Any, name: str) -> tuple[Tensor, Tensor, int]:
@@ -90,7 +102,7 @@ class Vision:
         device, count = self.generator.device, 0
         loss, right = torch.zeros((), device=device), torch.zeros((), device=device)
         for _, x, y in self.evaluation[name]:
-            output = model(self.train.normalise(x))
+            output = model(self.prepare(x))
             loss += nn.functional.cross_entropy(output, y, reduction="sum")
             right += (output.argmax(1) == y).sum()
             count += len(y)
@@ -139,6 +151,8 @@ def objective(recipe: Recipe, classes: int, steps_per_epoch: int, **pixels: Any)
         return Adversarial(recipe.adversarial.radius, p=recipe.adversarial.p, steps=recipe.adversarial.steps)
     if not recipe.perturb:
         raise ValueError(f"objective {recipe.objective!r} draws copies, but the recipe's perturb is empty")
+    if recipe.objective == "smoothadv":
+        return _smoothadv(recipe, steps_per_epoch)
     drawn = perturbation(recipe.perturb, classes, **pixels)
     if recipe.objective == "standard":
         return MaxUp(drawn, m=1)
@@ -147,3 +161,28 @@ def objective(recipe: Recipe, classes: int, steps_per_epoch: int, **pixels: Any)
     if recipe.objective == "average":
         return Average(drawn, m=m)
     return MaxUp(drawn, m=m, norm=knobs.norm, strategy=knobs.strategy, chunk=knobs.chunk, rank=knobs.rank)
+
+
+def noise_of(recipe: Recipe) -> float | None:
+    """The sigma of a recipe whose perturbation is Gaussian noise on pixels, which is what certification smooths with.
+
+    Example:
+        >>> noise_of(Recipe(perturb=[{"name": "gaussian", "sigma": 0.5}])) is None  # of normalised images
+        True
+    """
+    match recipe.perturb:
+        case [{"name": "gaussian", "sigma": int() | float() as sigma}] if recipe.model.normalise:
+            return float(sigma)
+    return None
+
+
+def _smoothadv(recipe: Recipe, steps_per_epoch: int) -> SmoothAdv:
+    knobs, sigma = recipe.smoothadv, noise_of(recipe)
+    if sigma is None:
+        raise ValueError(
+            f"objective 'smoothadv' attacks pixels under Gaussian noise, but the recipe's perturb is {recipe.perturb} "
+            f"and model.normalise {recipe.model.normalise}; set [{{name: gaussian, sigma: ...}}] and true"
+        )
+    epochs = min(knobs.warmup, max(1, recipe.epochs // 4))
+    radius = rising(knobs.radius, epochs=epochs, steps_per_epoch=steps_per_epoch)
+    return SmoothAdv(sigma, radius, samples=knobs.samples, steps=knobs.steps, attack=knobs.attack)
