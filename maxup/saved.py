@@ -50,8 +50,9 @@ def save(folder: Path, model: nn.Module, config: dict[str, Any]) -> None:
 def load(folder: str | os.PathLike[str]) -> nn.Module:
     """The model that `maxup export RUN DIR` wrote, in evaluation mode; its `config` says what it was trained on.
 
-    It takes images normalised as the config says, `(x / top - mean) / std` for bytes x of shape (B, C, H, W); or pixels,
-    `x / top`, if the recipe's `model.normalise` says that it normalises by itself. Nothing in the folder can run code.
+    It takes images normalised as the config says, `(x / top - mean) / std` for bytes x of shape (B, C, H, W); or
+    pixels, `x / top`, if the recipe's `model.normalise` says that it normalises by itself. Nothing in the folder can
+    run code.
 
     Args:
         folder: The folder with model.safetensors and config.json.

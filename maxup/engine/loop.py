@@ -242,7 +242,7 @@ class _Run:
         def generators() -> list[torch.Generator]:
             return [g for g in (objective.generator, self.task.generator) if g is not None]
 
-        return Captured(self._update, key=objective.key, generators=generators, replayed=replayed)
+        return Captured(self._update, key=objective.depends_on, generators=generators, replayed=replayed)
 
     def _finish(self) -> dict[str, Any]:
         result = {

@@ -29,4 +29,4 @@ class Normalised(nn.Module):
         self.register_buffer("std", torch.tensor(std).view(-1, 1, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.model((x - self.mean) / self.std)  # type: ignore[no-any-return]
+        return self.model((x - self.mean) / self.std)

@@ -144,7 +144,7 @@ class Objective:
         """m at this step."""
         return check_whole("m", self.m(self.step)) if callable(self.m) else self.m
 
-    def key(self) -> Any:
+    def depends_on(self) -> Any:
         """What a step depends on besides the batch and its draws: a captured step is captured anew when it changes."""
         return self.copies()
 

@@ -59,14 +59,14 @@ class SmoothAdv(Objective):
         self.steps, self.clip = check_whole("steps", steps), clip
         self.attack = {"pgd": pgd, "ddn": ddn}[check_choice("attack", attack, "pgd", "ddn")]
 
-    def key(self) -> tuple[int, float]:
+    def depends_on(self) -> tuple[int, float]:
         """The copies and the radius of this step."""
         return self.copies(), self.radius(self.step) if callable(self.radius) else self.radius
 
     def run(self, model: object, x: Tensor, y: Tensor) -> Outcome:
         """The mean loss of all k noisy copies of the point the attack reached; output and losses are (k * B, ...)."""
         with self._step(x, y) as (batch, generator):
-            copies, radius = self.key()
+            copies, radius = self.depends_on()
             draws = self._draws(batch, generator, copies)
             network, noise = bare(model), [draw[0] for draw in draws]
             with untraced(network, batch, norm="running"):

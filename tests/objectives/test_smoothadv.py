@@ -114,7 +114,7 @@ def test_the_radius_rises_and_is_part_of_what_a_captured_step_depends_on():
     model, (x, y) = net(), batch()
     keys = []
     for _ in range(3):
-        keys.append(objective.key())
+        keys.append(objective.depends_on())
         objective(model, x, y)
     assert keys == [(2, 0.25), (2, 0.5), (2, 0.5)]
 
