@@ -197,7 +197,7 @@ class Smooth:
             self.seen += len(x)
         if len(indices) != len(x):
             raise ValueError(f"{len(x)} images have {len(indices)} indices; give one for each")
-        votes = self._make_votes(tuple(x.shape[1:]), self._device(x), batch_size)
+        votes = self._make_votes(tuple(x.shape[1:]), self.device_of(x), batch_size)
         parts = [slice(start, start + TOGETHER) for start in range(0, len(x), TOGETHER)]
         return ((x[p].to(votes.x.device, torch.float32), [int(i) for i in indices[p]], votes) for p in parts)
 
@@ -211,7 +211,8 @@ class Smooth:
             self._votes = key, votes
         return self._votes[1]
 
-    def _device(self, x: Tensor) -> torch.device:
+    def device_of(self, x: Tensor) -> torch.device:
+        """Where the classifier is, or x where it has no weights."""
         model = self.base_classifier
         weight = next(model.parameters(), None) if isinstance(model, nn.Module) else None
         return x.device if weight is None else weight.device

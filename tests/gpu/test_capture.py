@@ -66,7 +66,7 @@ def test_bf16(tmp_path, monkeypatch):
 
 
 def test_smoothadv_with_its_gradients_inside(tmp_path, monkeypatch):
-    """The attack's backward passes are captured too; the radius rises over the first epochs, with a capture for each."""
+    """The attack's backward passes are captured too, anew for every radius of the first epochs."""
     changes = {
         "objective": "smoothadv",
         "model": {"name": "conv", "args": {"width": 16}, "normalise": True},
