@@ -2,8 +2,8 @@
 
 The attack climbs the loss of the soft smoothed classifier, E softmax f(x + noise), with fresh noise at every step. What
 it reaches is judged by `predict` at level alpha. An abstention is no break: the certificate is about the smoothed
-classifier itself, and `predict` only says that it cannot tell. A certificate is wrong with probability alpha at most and
-so is a prediction, so at most 2 * alpha * n breaks are expected of n images.
+classifier itself, and `predict` only says that it cannot tell. A certificate is wrong with probability alpha at most,
+and so is a prediction: at most 2 * alpha * n breaks are expected of n images.
 """
 
 from collections.abc import Sequence
@@ -37,8 +37,8 @@ class Report:
     def __str__(self) -> str:
         """In a sentence."""
         return (
-            f"{self.attacked} certified images attacked: {self.held} predicted as certified, {self.abstained} abstained, "
-            f"{self.broken} broken (at most {self.expected:.2g} expected within the certified radii)"
+            f"{self.attacked} certified images attacked: {self.held} predicted as certified, {self.abstained} "
+            f"abstained, {self.broken} broken (at most {self.expected:.2g} expected within the certified radii)"
         )
 
     def record(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Certificates as a TSV with the columns every reader of this field knows: idx label predict radius correct time.
+r"""Certificates as a TSV with the columns every reader of this field knows: idx label predict radius correct time.
 
 Its first line, a comment, is JSON: what was certified and how, so that rows of another model, noise or precision never
-come to stand below each other. `pandas.read_csv(path, sep="\\t", comment="#")` reads it. With adaptive sampling a column
-more, samples, says how many noisy copies were used.
+come to stand below each other. `pandas.read_csv(path, sep="\t", comment="#")` reads it. With adaptive sampling one more
+column, samples, says how many noisy copies were used.
 """
 
 import json
@@ -33,8 +33,8 @@ class Row:
 
     Example:
         >>> row = Row.of(7, 3, Certificate(predict=3, radius=0.51239999, samples=1000, seconds=1.5))
-        >>> row.text(samples=False)
-        '7\\t3\\t3\\t0.512399\\t1\\t0:00:01.500000\\n'
+        >>> row.text(samples=False).split()
+        ['7', '3', '3', '0.512399', '1', '0:00:01.500000']
     """
 
     idx: int
@@ -77,7 +77,7 @@ def read(path: Path) -> tuple[dict[str, Any], list[Row]]:
 
 
 def begin(path: Path, about: dict[str, Any]) -> list[Row]:
-    """Make a file ready for more rows: a new one, or one of the very same whose last line is mended. Returns its rows."""
+    """Make a file ready for more rows, new or of the very same kind, its last line mended; returns its rows."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         durable.replace(path, _text(about, []).encode())

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from maxup.data.images import Images
 from maxup.engine.stop import RunError
 from maxup.models.normalised import Normalised
-from maxup.recipes.schema import Recipe
-from maxup.tasks.vision import load_splits, noise_of
+from maxup.recipes.schema import Recipe, noise_of
+from maxup.tasks.vision import load_splits
 
 
 @dataclass

@@ -36,10 +36,15 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--data_from", metavar="MODULE:FUNCTION", help="your data: () -> (x, y) or (x, y, x_test, y_test)"
     )
+    parser.add_argument("--certify", action="store_true", help="then certify the test images, as maxup certify does")
     args, overrides = parser.parse_known_args(argv)
-    from maxup.recipes.load import parse_recipe
+    from maxup.recipes.load import RecipeError, parse_recipe
+    from maxup.recipes.schema import noise_of
 
     recipe = parse_recipe(args.recipe, overrides)
+    if args.certify and noise_of(recipe) is None:
+        wanted = "model.normalise true and perturb [{name: gaussian, sigma: ...}]"
+        raise RecipeError(f"{args.recipe} cannot be certified as it is: it needs {wanted}")
     if args.print_config:
         from dataclasses import asdict
 
@@ -61,5 +66,9 @@ def main(argv: Sequence[str]) -> int:
         model_from=own(args.model_from, "--model_from"),
         data_from=own(args.data_from, "--data_from"),
     )
-    print(f"{folder}: {result['last']} in {result['seconds']:.1f} s")
+    print(f"{folder}: {result['last']} in {result['seconds']:.1f} s", flush=True)
+    if args.certify:
+        from maxup.cli.certify import main as certify
+
+        return certify([str(folder)])
     return 0

@@ -136,3 +136,16 @@ class Recipe:
     """On a GPU, compile the network, block by block."""
     seed: int = 0
     """Decides the split, the weights, the order and the draws."""
+
+
+def noise_of(recipe: Recipe) -> float | None:
+    """The sigma of a recipe whose perturbation is Gaussian noise on pixels, which is what certification smooths with.
+
+    Example:
+        >>> noise_of(Recipe(perturb=[{"name": "gaussian", "sigma": 0.5}])) is None  # of normalised images
+        True
+    """
+    match recipe.perturb:
+        case [{"name": "gaussian", "sigma": int() | float() as sigma}] if recipe.model.normalise:
+            return float(sigma)
+    return None

@@ -17,14 +17,14 @@ def names(tables: Sequence[Table]) -> list[str]:
 
     Example:
         >>> names([({"subject": "runs/a/seed-0", "sigma": 0.5}, []), ({"subject": "runs/b/seed-0", "sigma": 0.25}, [])])
-        ['a, σ 0.5', 'b, σ 0.25']
+        ['a, sigma 0.5', 'b, sigma 0.25']
     """
     parts = [list(Path(str(about.get("subject", "?"))).parts) for about, _ in tables]
     for end in (0, -1):
         while len(parts) > 1 and min(map(len, parts)) > 1 and len({part[end] for part in parts}) == 1:
             for part in parts:
                 part.pop(end)
-    found = [f"{'/'.join(part)}, σ {about['sigma']:g}" for part, (about, _) in zip(parts, tables, strict=True)]
+    found = [f"{'/'.join(part)}, sigma {about['sigma']:g}" for part, (about, _) in zip(parts, tables, strict=True)]
     return [name if found.count(name) == 1 else f"{name} ({i})" for i, name in enumerate(found, 1)]
 
 

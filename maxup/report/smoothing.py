@@ -40,7 +40,7 @@ def picture(
     noise = torch.randn(COPIES, *x.shape, generator=torch.Generator().manual_seed(0))
     with rc_context(STYLE):
         figure = Figure(figsize=(8.4, 2.7), layout="constrained", facecolor="white")
-        left, right = figure.subfigures(1, 2, width_ratios=[1.15, 1])
+        left, right = figure.subfigures(1, 2, width_ratios=[1.15, 1], squeeze=False)[0]
         panels = left.subplots(2, 1 + COPIES // 2, squeeze=False)
         show_pixels(panels[0, 0], x)
         panels[0, 0].set_title(f"image: {classes[label]}", fontsize=9)
@@ -48,7 +48,7 @@ def picture(
         for number, copy in enumerate(x.cpu() + sigma * noise):
             panel = panels[number // (COPIES // 2), 1 + number % (COPIES // 2)]
             show_pixels(panel, copy)
-        panels[0, 2].set_title(f"with noise, σ = {sigma:g}", fontsize=9)
+        panels[0, 2].set_title(f"with noise, sigma {sigma:g}", fontsize=9)
         axes, shown = right.subplots(), sorted(range(len(counts)), key=lambda c: -counts[c])[:10]
         share = [100 * counts[c] / max(1, sum(counts)) for c in shown]
         colours = [COLOURS[3] if c == label else COLOURS[0] for c in shown]

@@ -23,7 +23,7 @@ from maxup.objectives.warmup import warmup
 from maxup.perturb.attach import attached
 from maxup.perturb.base import Perturbation
 from maxup.perturb.compose import Compose
-from maxup.recipes.schema import Recipe, Spec
+from maxup.recipes.schema import Recipe, Spec, noise_of
 from maxup.registry import PERTURBATIONS, build, takes
 
 
@@ -161,19 +161,6 @@ def objective(recipe: Recipe, classes: int, steps_per_epoch: int, **pixels: Any)
     if recipe.objective == "average":
         return Average(drawn, m=m)
     return MaxUp(drawn, m=m, norm=knobs.norm, strategy=knobs.strategy, chunk=knobs.chunk, rank=knobs.rank)
-
-
-def noise_of(recipe: Recipe) -> float | None:
-    """The sigma of a recipe whose perturbation is Gaussian noise on pixels, which is what certification smooths with.
-
-    Example:
-        >>> noise_of(Recipe(perturb=[{"name": "gaussian", "sigma": 0.5}])) is None  # of normalised images
-        True
-    """
-    match recipe.perturb:
-        case [{"name": "gaussian", "sigma": int() | float() as sigma}] if recipe.model.normalise:
-            return float(sigma)
-    return None
 
 
 def _smoothadv(recipe: Recipe, steps_per_epoch: int) -> SmoothAdv:

@@ -67,8 +67,11 @@ def test_rows_of_something_else_are_refused_and_kept(path, key, value):
 
 @pytest.mark.parametrize(
     "text",
-    [b"", b"x", b"idx\tlabel\n1\t2\n", b"# {}\nidx\n", b"# [1]\n\n", b"\xff\xfe\n\n", b"# {\n\n", b"[" * 100_000 + b"\n\n",
-     b'# {"format": "maxup-certificates", "version": 2}\n\n', b'# {"format": "maxup-certificates", "version": 1}\na\tb\n'],
+    [
+        b"", b"x", b"idx\tlabel\n1\t2\n", b"# {}\nidx\n", b"# [1]\n\n", b"\xff\xfe\n\n", b"# {\n\n",
+        b"[" * 100_000 + b"\n\n", b'# {"format": "maxup-certificates", "version": 2}\n\n',
+        b'# {"format": "maxup-certificates", "version": 1}\na\tb\n',
+    ],
 )  # fmt: skip
 def test_a_file_that_is_something_else_is_refused_and_kept(tmp_path, text):
     path = tmp_path / "a.tsv"

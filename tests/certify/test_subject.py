@@ -38,7 +38,7 @@ def test_a_digest_tells_weights_structures_and_images_apart():
     images, _ = load_data("digits")
     torch.manual_seed(0)
     model = nn.Linear(2, 2)
-    network, data = digest(model, images)
+    network, _ = digest(model, images)
     assert digest(nn.Sequential(model), images)[0] != network
     assert digest(model, images.subset([1, 2])) == (network, digest(nn.ReLU(), images.subset([1, 2]))[1])
     model.weight.data[0, 0] += 1e-6
@@ -46,5 +46,5 @@ def test_a_digest_tells_weights_structures_and_images_apart():
 
 
 def test_a_module_must_be_one():
-    with pytest.raises(RunError, match="mine:net returned a int; it must return a torch.nn.Module"):
+    with pytest.raises(RunError, match=r"mine:net returned a int; it must return a torch\.nn\.Module"):
         of_module("mine:net", lambda: 3, load_data("digits")[0])

@@ -119,7 +119,8 @@ def test_an_export_and_one_s_own_network(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "own_net.py").write_text(
-        f"import maxup\nfrom maxup.data import load_data\n\ndef net():\n    return maxup.load({str(tmp_path / 'model')!r})\n"
+        "import maxup\nfrom maxup.data import load_data\n\n"
+        f"def net():\n    return maxup.load({str(tmp_path / 'model')!r})\n"
         "\ndef data():\n    d, _ = load_data('digits')\n    return d.x[:9], d.y[:9], d.x[9:40], d.y[9:40]\n"
     )
     assert certify("--module", "own_net:net", "--data", "digits", "--sigma", "0.5", *QUICK, "--max", "3") == 0
@@ -151,7 +152,7 @@ def test_several_tables_are_shown_side_by_side(run, tmp_path, capsys):
     capsys.readouterr()
     assert certify(run / "certified-0.25.tsv", run / "certified-0.5.tsv", "--plot", tmp_path / "p.svg") == 0
     printed = capsys.readouterr().out
-    assert "σ 0.25" in printed
+    assert "sigma 0.25" in printed
     assert "best at each" in printed
     assert "<svg" in (tmp_path / "p.svg").read_text()
 
@@ -202,3 +203,16 @@ def test_what_cannot_be_certified_gets_a_sentence(run, tmp_path, capsys):
     (tmp_path / "no.tsv").write_text("a\tb\n")
     assert certify(tmp_path / "no.tsv") == 1
     assert "is no table of certificates" in capsys.readouterr().err
+
+
+def test_train_certifies_at_once(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    quick = ["--epochs", "1", "--model.args.hidden", "[8]", "--trackers", "none"]
+    assert main(["train", "digits/mlp-gaussian", "--certify", *quick]) == 1
+    assert "cannot be certified as it is" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+    assert main(["train", "smoke/digits-gaussian", "--certify", "--data.train_size", "1750", *quick]) == 0
+    run = json.loads((tmp_path / "runs" / "smoke" / "digits-gaussian" / "seed-0" / "run.json").read_text())
+    assert run["certified"]["n"] == 100_000
+    assert run["certified"]["images"] == 3
+    assert 0 <= run["last"]["certified_accuracy_0.5"] <= 1
