@@ -147,12 +147,7 @@ def _processes() -> Iterator[tuple[int, int, Callable[[], None]]]:
         return
     from torch import distributed
 
-    patience = timedelta(days=7)  # shares may take very different times
-    if distributed.is_initialized():  # by training
-        group = distributed.new_group(backend="gloo", timeout=patience)
-        yield distributed.get_rank(), world, lambda: distributed.barrier(group)
-        return
-    distributed.init_process_group("gloo", timeout=patience)
+    distributed.init_process_group("gloo", timeout=timedelta(days=7))  # shares may take very different times
     try:
         yield distributed.get_rank(), world, distributed.barrier
     finally:

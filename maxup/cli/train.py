@@ -1,6 +1,7 @@
 """`maxup train RECIPE`: train, or go on with a run that stopped."""
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -45,6 +46,10 @@ def main(argv: Sequence[str]) -> int:
     if args.certify and noise_of(recipe) is None:
         wanted = "model.normalise true and perturb [{name: gaussian, sigma: ...}]"
         raise RecipeError(f"{args.recipe} cannot be certified as it is: it needs {wanted}")
+    if args.certify and int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        raise RecipeError(
+            "--certify is for one process; under torchrun train first, then: torchrun ... maxup certify RUN"
+        )
     if args.print_config:
         from dataclasses import asdict
 

@@ -89,7 +89,9 @@ def draw(path: Path, tables: Sequence[Table]) -> None:
             for row, style in zip(load_paper()["table-certified"].rows.values(), (":", "-.", "--"), strict=True):
                 values = [row.values[str(radius)].mean for radius in RADII]
                 axes.plot(RADII, values, style, color=COLOURS[0], label=f"paper: {row.method.partition(' (')[0]}")
-        axes.set(xlabel="l2 radius, pixels in [0, 1]", ylabel="certified accuracy [%]", ylim=(0, 100), xlim=(0, None))
+        axes.set(
+            xlabel="l2 radius, of pixels in [0, 1]", ylabel="certified accuracy [%]", ylim=(0, 100), xlim=(0, None)
+        )
         figure.legend(loc="outside lower center", ncols=2 if len(tables) < 5 else 3)
         figure.savefig(path, dpi=160)
 

@@ -210,6 +210,10 @@ def test_train_certifies_at_once(tmp_path, capsys, monkeypatch):
     quick = ["--epochs", "1", "--model.args.hidden", "[8]", "--trackers", "none"]
     assert main(["train", "digits/mlp-gaussian", "--certify", *quick]) == 1
     assert "cannot be certified as it is" in capsys.readouterr().err
+    with monkeypatch.context() as several:
+        several.setenv("WORLD_SIZE", "2")
+        assert main(["train", "smoke/digits-gaussian", "--certify", *quick]) == 1
+    assert "--certify is for one process" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
     assert main(["train", "smoke/digits-gaussian", "--certify", "--data.train_size", "1750", *quick]) == 0
     run = json.loads((tmp_path / "runs" / "smoke" / "digits-gaussian" / "seed-0" / "run.json").read_text())

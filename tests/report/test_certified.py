@@ -1,4 +1,4 @@
-"""The table of TSVs: what stands in it is what was counted, beside the paper's rows where those are of the same data."""
+"""The table of TSVs: what stands in it was counted, and the paper's rows stand beside those of the same data."""
 
 import pytest
 
@@ -37,10 +37,7 @@ def test_the_paper_s_rows_stand_beside_cifar_10_and_nothing_else():
 
 def test_names_tell_tables_apart():
     assert names([table()]) == ["runs/a/seed-0, sigma 0.5"]
-    assert (
-        names([table(), table()]) == ["runs, sigma 0.5 (1)", "runs, sigma 0.5 (2)"]
-        or len(set(names([table(), table()]))) == 2
-    )
+    assert len(set(names([table(), table()]))) == 2
 
 
 @pytest.mark.parametrize("classes", [CIFAR10, ["0", "1"]])
