@@ -9,6 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from maxup.report.comparison import METRICS
+from maxup.report.paper import load_paper
+from maxup.report.results import load_results
+from maxup.report.statistics import estimate
+from maxup.report.tables import ours as text
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "docs" / "method.md"]
@@ -36,6 +40,24 @@ def digits() -> str:
     less = "" if found["equal_time"] else " --no_equal_time"
     command = f"maxup compare digits/mlp-gaussian-maxup --seeds {len(found['seeds'])} --m {ms}{less}"
     return "\n".join(lines) + f"\n\n`{command}` {origin(found['environment'])}"
+
+
+def cifar() -> str:
+    """One row for each m and number of epochs: ResNet-110 on CIFAR-10, with what the paper has after 200 epochs."""
+    found, _ = load_results(ROOT / "results" / "runs", ROOT / "results" / "runs")
+    runs = [r for r in found if r.recipe.startswith("cifar10/resnet110-cutout")]
+    paper = load_paper()["table-cifar10"].rows.values()
+    lines = ["| ResNet-110, Cutout | epochs | test accuracy [%] | paper, 200 epochs |", "|---|---|---|---|"]
+    for m, epochs in sorted({(r.m, round(200 * r.budget)) for r in runs}):
+        mine = [r for r in runs if (r.m, round(200 * r.budget)) == (m, epochs)]
+        ours = estimate([100 * r.last["test_accuracy"] for r in mine])
+        theirs = [row.values["top1"] for row in paper if row.recipe == mine[0].recipe and mine[0].own_m]
+        said = f"{theirs[0].mean:.2f} ± {theirs[0].std:.2f}" if theirs else ""
+        lines.append(f"| {f'MaxUp, m = {m}' if m > 1 else 'm = 1'} | {epochs} | {text(ours, 2)} | {said} |")
+    ratio = result("epoch-cuda")["ratio"]["maxup, running norm, one wide batch"]
+    second = result("epoch-cuda")["seconds_a_step"]["standard"] * result("epoch-cuda")["steps"]
+    cost = f"An epoch takes {second:.1f} s with m = 1 and {second * ratio:.1f} s, {ratio:.2f} times as long, with m = 4"
+    return "\n".join(lines) + f"\n\n{cost} {origin(result('epoch-cuda')['environment'])}"
 
 
 def cost() -> str:
@@ -72,6 +94,7 @@ def percent(device: str) -> str:
 
 FILLERS = {
     "digits": lambda: f"\n{digits()}\n",
+    "cifar": lambda: f"\n{cifar()}\n",
     "cost": lambda: f"\n{cost()}\n",
     "overhead-cpu": lambda: percent("cpu"),
     "overhead-cuda": lambda: percent("cuda"),

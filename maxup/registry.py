@@ -21,6 +21,7 @@ PERTURBATIONS = {
     "lighting": "maxup.perturb.lighting:Lighting",
     "label_noise": "maxup.perturb.labels:LabelNoise",
     "feature_noise": "maxup.perturb.feature:FeatureNoise",
+    "embedding_dropout": "maxup.perturb.embedding:EmbeddingDropout",
     "manifold_mixup": "maxup.perturb.manifold_mixup:ManifoldMixup",
 }
 MODELS = {
@@ -30,6 +31,7 @@ MODELS = {
     **{f"preact_resnet{depth}": f"maxup.models.preact_resnet:preact_resnet{depth}" for depth in (20, 56, 110)},
     **{name: f"maxup.models.wide_resnet:{name}" for name in ("wrn16_4", "wrn40_2", "wrn28_10")},
 }
+LANGUAGE_MODELS = {"awd_lstm": "maxup.models.awd_lstm:AWDLSTM"}
 
 
 class UnknownNameError(ValueError):
@@ -37,8 +39,14 @@ class UnknownNameError(ValueError):
 
 
 def nearest(name: str, known: Mapping[str, Any] | list[str], what: str) -> str:
-    """One sentence about an unknown name: the nearest known one, or all there are."""
+    """One sentence about an unknown name: the nearest known one, or all there are.
+
+    Example:
+        >>> print(nearest("CIFAR-10", ["cifar10", "digits"], "data set"))
+        data set 'CIFAR-10' is unknown; did you mean 'cifar10'?
+    """
     close = difflib.get_close_matches(name, list(known), n=1)
+    close = close or difflib.get_close_matches(name.lower().replace("-", "_"), list(known), n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known))}"
     return f"{what} {name!r} is unknown; {hint}"
 

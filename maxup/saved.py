@@ -4,6 +4,8 @@ config.json names a model of our registry and its arguments; nothing else in it 
 """
 
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from maxup.engine.durable import dump, parse, read, reason, sha256, sync, write
+from maxup.models import create_model
 from maxup.models.normalised import Normalised
-from maxup.registry import MODELS, build
+from maxup.registry import LANGUAGE_MODELS, build
 
 FORMAT, VERSION = "maxup-model", 1
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
@@ -50,9 +53,9 @@ def save(folder: Path, model: nn.Module, config: dict[str, Any]) -> None:
 def load(folder: str | os.PathLike[str]) -> nn.Module:
     """The model that `maxup export RUN DIR` wrote, in evaluation mode; its `config` says what it was trained on.
 
-    It takes images normalised as the config says, `(x / top - mean) / std` for bytes x of shape (B, C, H, W); or
-    pixels, `x / top`, if the recipe's `model.normalise` says that it normalises by itself. Nothing in the folder can
-    run code.
+    It takes images normalised as the config says, `(x / top - mean) / std` for bytes x of shape (B, C, H, W), or
+    pixels, `x / top`, if the recipe's `model.normalise` says that it normalises by itself; a language model takes
+    tokens, which are places in `config["words"]`. Nothing in the folder can run code.
 
     Args:
         folder: The folder with model.safetensors and config.json.
@@ -82,12 +85,21 @@ def _config(folder: Path) -> dict[str, Any]:
         case {
             "format": "maxup-model",
             "files": {"model.safetensors": dict()},
+            "recipe": {"task": "language", "model": {"name": str(), "args": dict()}},
+            "words": [str(), *_],
+        } as config:
+            return dict(config)
+        case {
+            "format": "maxup-model",
+            "files": {"model.safetensors": dict()},
             "recipe": {"model": {"name": str(), "args": dict()}},
             "classes": [str(), *_],
             "shape": [int(), int(), int()] as shape,
         } as config if min(shape) > 0:
             return dict(config)
-    raise ValueError(f"{CONFIG} is not that of a model: it must have format, files, recipe, classes and shape")
+    raise ValueError(
+        f"{CONFIG} is not that of a model: it must have format, files, recipe, classes and shape, or words"
+    )
 
 
 def _weights(folder: Path, config: dict[str, Any]) -> dict[str, Tensor]:
@@ -99,23 +111,26 @@ def _weights(folder: Path, config: dict[str, Any]) -> dict[str, Tensor]:
 def _build(config: dict[str, Any], weights: dict[str, Tensor]) -> nn.Module:
     """The model, built without memory first: a config that asks for more than the weights hold is refused for free."""
     named = config["recipe"]["model"]
-    arguments = named["args"] | {"shape": tuple(config["shape"]), "classes": len(config["classes"])}
+    make: Callable[..., nn.Module] = _normalised if named.get("normalise") is True else create_model
+    data: dict[str, Any]
+    if "words" in config:
+        make, data = partial(build, LANGUAGE_MODELS, "language model"), {"words": len(config["words"])}
+    else:
+        data = {"shape": tuple(config["shape"]), "classes": len(config["classes"])}
+    arguments = named["args"] | data
     with torch.device("meta"):
-        outline = _network(named, arguments)
+        outline = make(named["name"], **arguments)
     for name, wanted in outline.state_dict().items():
         if name not in weights or weights[name].shape != wanted.shape or weights[name].dtype != wanted.dtype:
             raise ValueError(f"{WEIGHTS} does not fit the model that {CONFIG} names: {name} is missing or another")
     if more := set(weights) - set(outline.state_dict()):
         raise ValueError(f"{WEIGHTS} does not fit the model that {CONFIG} names: it has no {min(more)!r:.60}")
     with torch.random.fork_rng(devices=[]):  # initial weights, about to be replaced, cost the caller no random numbers
-        model = _network(named, arguments)
+        model: nn.Module = make(named["name"], **arguments)
     model.load_state_dict(weights)
     return model
 
 
-def _network(named: dict[str, Any], arguments: dict[str, Any]) -> nn.Module:
-    model: nn.Module = build(MODELS, "model", named["name"], **arguments)
-    if named.get("normalise") is not True:
-        return model
-    channels = arguments["shape"][0]  # what it normalises by comes with the weights
-    return Normalised(model, [0.0] * channels, [1.0] * channels)
+def _normalised(name: str, *, shape: tuple[int, ...], **arguments: Any) -> nn.Module:
+    """A network that normalises by itself; by what comes with its weights."""
+    return Normalised(create_model(name, shape=shape, **arguments), [0.0] * shape[0], [1.0] * shape[0])

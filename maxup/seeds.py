@@ -16,8 +16,11 @@ def own_seed(owner: object) -> int:
     It is made of the global seed, the process's rank and the lowest number no living owner has. So two objectives that
     live together draw differently, and a run repeated in one process after the same `torch.manual_seed` draws the same.
     """
-    number = next(i for i in itertools.count() if i not in _owners)
-    _owners[number] = owner
+    known = (i for i, other in _owners.items() if other is owner)  # one that begins anew keeps its number
+    number = next(known, None)
+    if number is None:
+        number = next(i for i in itertools.count() if i not in _owners)
+        _owners[number] = owner
     text = f"maxup {torch.initial_seed()} {number} {_rank()}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
 

@@ -144,7 +144,10 @@ def _refuse_dropout(modules: list[nn.Module]) -> None:
 
 
 def drop_probability(module: nn.Module) -> float:
-    """How likely a layer of torch's own drops something in training."""
+    """How likely a layer of torch's own, or of timm's, drops something in training."""
     if isinstance(module, nn.modules.dropout._DropoutNd):
         return module.p
-    return module.dropout if isinstance(module, (nn.MultiheadAttention, nn.RNNBase)) else 0.0
+    if isinstance(module, nn.MultiheadAttention | nn.RNNBase):
+        return module.dropout
+    theirs = [getattr(module, name, 0.0) for name in ("drop_rate", "drop_prob")]  # Dropout, DropPath and DropBlock
+    return max((float(rate) for rate in theirs if isinstance(rate, int | float)), default=0.0)

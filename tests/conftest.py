@@ -32,7 +32,8 @@ def data_root(tmp_path_factory):
     if not script.exists():
         pytest.skip(f"no real data: MAXUP_DATA is not set and there is no {script}")
     folder = tmp_path_factory.mktemp("data")
-    command = [sys.executable, script, folder, "cifar10", "cifar100-partial"]
+    names = ["cifar10", "cifar100-partial", "imagenette-subset", "ptb", "wikitext-2"]
+    command = [sys.executable, script, folder, *names]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         pytest.skip(f"no real data: {script} says {done.stderr.strip().splitlines()[-1]}")

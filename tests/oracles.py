@@ -1,19 +1,29 @@
-"""Other libraries to check against. torchvision's wheel misses two operators beside a CPU-only torch: declare them."""
+"""Other libraries to check against."""
 
-import torch
+from maxup.models.external import import_torchvision
 
 
 def torchvision_v2():
-    try:
-        import torchvision
-    except RuntimeError as error:
-        if "nms" not in str(error):
-            raise
-        library = torch.library.Library("torchvision", "FRAGMENT")
-        for operator in ("nms", "qnms"):
-            library.define(f"{operator}(Tensor boxes, Tensor scores, float threshold) -> Tensor")
-        torchvision_v2.keep = library  # the definitions live as long as this object
-        import torchvision
+    import_torchvision()
     import torchvision.transforms.v2
 
     return torchvision.transforms.v2
+
+
+def agrees_with_pytorchcv(name, theirs):
+    """Whether one of our networks, given the weights of pytorchcv's network in the same order, computes the same."""
+    import torch
+
+    from maxup.models import create_model
+
+    import_torchvision()
+    from pytorchcv.model_provider import get_model
+
+    oracle, model = get_model(theirs).eval(), create_model(name, shape=(3, 32, 32), classes=10).eval()
+    weights = [v + 0.01 * torch.randn_like(v) if v.ndim == 1 else v for v in oracle.state_dict().values()]
+    weights = [v.abs() + 0.5 if v.ndim == 1 else v for v in weights]  # BatchNorm's too, and variances above 0
+    for net in (oracle, model):
+        net.load_state_dict(dict(zip(net.state_dict(), weights, strict=True)))
+    x = torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(model(x), oracle(x), rtol=1e-4, atol=1e-4)
+    return sum(p.numel() for p in model.parameters())

@@ -237,3 +237,10 @@ def test_a_generator_elsewhere():
     maxup.generator = generator()
     with pytest.raises(ValueError, match="the generator is on cpu but the batch on meta"):
         maxup(model, torch.zeros(2, 3, device="meta"), torch.zeros(2, dtype=torch.long, device="meta"))
+
+
+def test_draws_that_began_elsewhere():
+    maxup, model = mu.MaxUp(mu.Gaussian(0.1)), nn.Linear(3, 2)
+    maxup(model, torch.zeros(2, 3), torch.zeros(2, dtype=torch.long))
+    with pytest.raises(ValueError, match="on the device of the first batch: make a new objective for another"):
+        maxup(model.to("meta"), torch.zeros(2, 3, device="meta"), torch.zeros(2, dtype=torch.long, device="meta"))

@@ -12,6 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from maxup.engine.runs import evaluate, open_run
+from tests.data.fake import cut_short, write_folders
+
 ROOT = Path(__file__).parent.parent
 RECIPE = """
 base: digits/mlp-gaussian-maxup
@@ -23,8 +26,8 @@ batch_size: 20
 """
 
 
-def torchrun(tmp_path, folder, *, processes=2, options=()):
-    (tmp_path / "recipe.yaml").write_text(RECIPE)
+def torchrun(tmp_path, folder, *, processes=2, options=(), recipe=RECIPE):
+    (tmp_path / "recipe.yaml").write_text(recipe)
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(processes), "--standalone", "-m"]
     command = [*launch, "maxup", "train", "recipe.yaml", "--out", str(folder), "--trackers", "none", *options]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -66,18 +69,62 @@ def test_two_processes_finish_and_evaluate_every_example_once(whole):
     assert out.count("epoch 4/4") == 1  # one process speaks
 
 
-def test_a_killed_job_goes_on_with_the_same_command(tmp_path, whole):
+def test_what_is_recorded_is_what_the_checkpoint_gives(tmp_path):
+    """BatchNorm's statistics differ from process to process, and those of one are saved."""
+    recipe = RECIPE.replace("model: {args: {hidden: [16]}}", "model: {name: conv, args: {width: 4}}")
+    finish(torchrun(tmp_path, tmp_path / "run", recipe=recipe))
+    recorded = json.loads((tmp_path / "run" / "run.json").read_text())["last"]
+    found = evaluate(open_run(tmp_path / "run"))["test"]
+    assert found["accuracy"] == pytest.approx(recorded["test_accuracy"], abs=1e-9)
+    assert found["loss"] == pytest.approx(recorded["test_loss"], rel=1e-5)
+
+
+def test_a_loss_that_is_not_finite_ends_all_processes(tmp_path):
+    options = ["--optim.lr", "1e9", "--optim.schedule", "constant"]
+    process = torchrun(tmp_path, tmp_path / "run", options=options)
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert "the loss became" in out
+    assert "not-finite" in out
+    assert any((tmp_path / "run" / "not-finite").glob("step-*"))
+
+
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_killed_rank_ends_the_job_with_a_sentence_and_the_same_command_goes_on(tmp_path, whole, rank):
     process = torchrun(tmp_path, tmp_path / "run", options=["--save_every", "0"])
     while len(list((tmp_path / "run" / "checkpoints").glob("step-*"))) < 2:
         time.sleep(0.05)
         assert process.poll() is None, process.communicate()[0]
     children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
-    os.kill(int(children[-1]), signal.SIGKILL)  # one rank dies; torchrun ends the job
+    os.kill(int(children[rank]), signal.SIGKILL)
     out, _ = process.communicate(timeout=120)
     assert process.returncode != 0, out
+    said = [line for line in out.splitlines() if line.startswith("maxup train: ")]
+    assert len(said) == 1, out
+    assert said[0].startswith("maxup train: lost another process of this run (")
+    assert said[0].endswith(f"; the same command goes on from the last checkpoint in {tmp_path / 'run'}")
+    assert "maxup/engine" not in out  # the one traceback is torchrun's own, of its child's failure
     finish(torchrun(tmp_path, tmp_path / "run", options=["--save_every", "0"]))
     for name, tensor in weights(whole[0]).items():
         assert torch.equal(tensor, weights(tmp_path / "run")[name]), name
+
+
+def test_image_folders_are_shared_and_what_cannot_be_read_is_counted_once(tmp_path):
+    root = write_folders(tmp_path / "imagenet", train=6, val=4, classes="abcdef")
+    for file in (root / "train" / "a" / "0.jpeg", root / "val" / "f" / "3.jpeg"):
+        cut_short(file)
+    recipe = f"""
+base: digits/mlp-gaussian-maxup
+data: {{name: imagenet, root: {tmp_path}, size: 8, train_size: null, workers: 1}}
+model: {{args: {{hidden: [16]}}}}
+epochs: 2
+batch_size: 12
+"""
+    out = finish(torchrun(tmp_path, tmp_path / "run", recipe=recipe))
+    last = json.loads((tmp_path / "run" / "run.json").read_text())["last"]
+    assert last["skipped_images"] == 2, out
+    assert 23 * last["test_accuracy"] == pytest.approx(round(23 * last["test_accuracy"]), abs=1e-6)
+    assert last["test_accuracy"] <= last["test_top5_accuracy"]
 
 
 def test_another_number_of_processes_is_refused(tmp_path, whole):

@@ -74,3 +74,18 @@ def test_processes_repeat_and_ranks_differ():
 
     assert output("0") == output("0")
     assert output("0") != output("1")
+
+
+def test_a_state_from_before_the_first_draw_begins_anew():
+    torch.manual_seed(11)
+    maxup = mu.MaxUp(mu.Gaussian(0.3), m=3)
+    state = maxup.state_dict()
+    assert state["generator"] is None
+    draws = [maxup.select(net(5), *batch())[0] for _ in range(2)]
+    torch.manual_seed(11)
+    maxup.load_state_dict(state)
+    assert torch.equal(maxup.select(net(5), *batch())[0], draws[0])
+    given = torch.Generator().manual_seed(3)
+    other = mu.MaxUp(mu.Gaussian(0.3), m=3, generator=given)
+    other.load_state_dict(state)
+    assert other.generator is given

@@ -32,8 +32,11 @@ class Subject:
         return self.images.x[indices].float() / self.images.top
 
 
-def of_folder(folder: Path, which: str = "last") -> Subject:
-    """From the folder of a run, or of a model that `maxup export` wrote."""
+def of_folder(folder: Path, which: str = "last", **own: Callable[..., Any] | None) -> Subject:
+    """From the folder of a run, or of a model that `maxup export` wrote.
+
+    `own` are `model_from` and `data_from` of a run trained with them.
+    """
     from maxup.engine.runs import open_run
     from maxup.saved import CONFIG, load
 
@@ -42,8 +45,10 @@ def of_folder(folder: Path, which: str = "last") -> Subject:
 
         model = load(folder)
         recipe = recipe_from(model.config["recipe"])  # type: ignore[index, arg-type]
-        return _subject(str(folder), model, recipe, load_splits(recipe)[2])
-    run = open_run(folder, which)
+        if recipe.task != "vision":
+            raise RunError(f"{folder} holds a language model; certificates are of images")
+        return _subject(str(folder), model, recipe, load_splits(recipe, own.get("data_from"))[2])
+    run = open_run(folder, which, task="vision", **own)
     return _subject(str(folder), run.model, run.recipe, run.task.test)
 
 

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from maxup.cli.own import add_own, own, own_of
+from maxup.cli.parser import parser_of
+
 if TYPE_CHECKING:
     from maxup.certify.rows import Row
     from maxup.certify.run import Settings
@@ -26,18 +29,16 @@ The same command goes on where it stopped. Columns: idx label predict radius cor
 
 def main(argv: Sequence[str]) -> int:
     """Certify."""
-    parser = argparse.ArgumentParser(
-        "maxup certify",
-        description="Certify test images by randomised smoothing: within its radius no perturbation (l2, of pixels in "
-        "[0, 1]) changes the smoothed classifier's answer, except with probability alpha.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    about = (
+        "Certify test images by randomised smoothing: within its radius no perturbation (l2, of pixels in [0, 1]) "
+        "changes the smoothed classifier's answer, except with probability alpha."
     )
+    parser = parser_of("certify", about, EXAMPLES)
+    add_own(parser)
     option = parser.add_argument
     option("what", nargs="*", type=Path, help="folder of a run or of an exported model; or TSV files, to be shown")
     option("--module", metavar="MODULE:FUNCTION", help="your network: a function that returns it; it takes pixels")
     option("--data", help="certify on the test images of this data set (with --module)")
-    option("--data_from", metavar="MODULE:FUNCTION", help="certify on your test images: (x, y, x_test, y_test)")
     option("--checkpoint", choices=["best", "last"], default="last", help="of a run (default: last)")
     option("--sigma", type=float, help="the noise's standard deviation (default: the training's)")
     option("--n0", type=int, default=100, help="noisy copies that choose the class (default: 100)")
@@ -121,26 +122,23 @@ def record(folder: Path, rows: "list[Row]", settings: "Settings") -> None:
 
 def _subject(args: argparse.Namespace) -> "Subject":
     from maxup.certify.subject import of_folder, of_module
-    from maxup.cli.own import own
     from maxup.data import load_data
     from maxup.data.images import own_images
     from maxup.engine.stop import RunError
 
-    build, data = own(args.module, "--module"), own(args.data_from, "--data_from")
+    build, mine = own(args.module, "--module"), own_of(args)
+    if build is None:
+        if args.data is not None:
+            raise RunError("--data is for --module: a run or an exported model is certified on its own test images")
+        return of_folder(args.what[0], args.checkpoint, **mine)
     found: Any = None
-    if data is not None:
-        found = own_images(data())
+    if mine["data_from"] is not None:
+        found = own_images(mine["data_from"]())
     elif args.data is not None:
         found = load_data(args.data)
-    images = None if found is None else (found[1] if found[1] is not None else found[0])
-    if build is not None:
-        if images is None:
-            raise RunError("--module needs images: name a data set with --data, or your own with --data_from")
-        return of_module(args.module, build, images)
-    subject = of_folder(args.what[0], args.checkpoint)
-    if images is not None:
-        subject.images = images
-    return subject
+    else:
+        raise RunError("--module needs images: name a data set with --data, or your own with --data_from")
+    return of_module(args.module, build, found[1] if found[1] is not None else found[0])
 
 
 def _show(paths: Sequence[Path], plot: Path | None) -> None:

@@ -1,8 +1,9 @@
 """`maxup compare RECIPE`: the recipe with and without MaxUp, at equal epochs and equal time, over several seeds."""
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
+
+from maxup.cli.parser import parser_of
 
 EXAMPLES = """examples:
   maxup compare digits/mlp-gaussian-maxup --seeds 5
@@ -15,14 +16,12 @@ Any setting of the recipe can be given as an option, as for maxup train. The sam
 
 def main(argv: Sequence[str]) -> int:
     """Compare."""
-    parser = argparse.ArgumentParser(
-        "maxup compare",
-        description="Train a recipe with m = 1 and with MaxUp, at equal epochs and at equal measured time, over some "
+    parser = parser_of(
+        "compare",
+        "Train a recipe with m = 1 and with MaxUp, at equal epochs and at equal measured time, over some "
         "seeds; measure accuracy on clean images, on the worst of 20 copies and under attack, the input-gradient norm "
         "and the time; print the table, and write compare.json and compare.png.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        EXAMPLES,
     )
     parser.add_argument("recipe", help="name of a recipe (see maxup ls), or a YAML file")
     parser.add_argument("--seeds", type=int, required=True, metavar="N", help="runs of every row, at least 2")

@@ -1,8 +1,9 @@
 """`maxup cp RECIPE FILE`: copy a recipe to a file of your own, to change it."""
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
+
+from maxup.cli.parser import parser_of
 
 EXAMPLES = """example:
   maxup cp digits/mlp-gaussian-maxup mine.yaml && maxup train mine.yaml
@@ -11,12 +12,7 @@ EXAMPLES = """example:
 
 def main(argv: Sequence[str]) -> int:
     """Copy."""
-    parser = argparse.ArgumentParser(
-        "maxup cp",
-        description="Copy a recipe to a file of your own. Its base stays a reference.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("cp", "Copy a recipe to a file of your own. Its base stays a reference.", EXAMPLES)
     parser.add_argument("recipe", help="name of a recipe, or a YAML file")
     parser.add_argument("file", type=Path, help="where to; must end in .yaml and not exist")
     args = parser.parse_args(argv)

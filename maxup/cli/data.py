@@ -1,27 +1,24 @@
 """`maxup data`: which data sets are found where, and how to get the missing ones."""
 
-import argparse
 from collections.abc import Sequence
+
+from maxup.cli.parser import parser_of
 
 EXAMPLES = """example:
   MAXUP_DATA=~/datasets maxup data
 """
+WITH = {"digits": "comes with scikit-learn", "text": "comes with Python; or any folder, as data.root"}
 
 
 def main(argv: Sequence[str]) -> int:
     """Show."""
-    parser = argparse.ArgumentParser(
-        "maxup data",
-        description="Show which data sets are found where, and how to get the missing ones.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("data", "Show which data sets are found where, and how to get the missing ones.", EXAMPLES)
     parser.add_argument("--root", help="folder to look in first")
     args = parser.parse_args(argv)
     from maxup.data import list_data
     from maxup.data.find import locate, missing
 
     for name in list_data():
-        found = "comes with scikit-learn" if name == "digits" else locate(name, args.root)
+        found = WITH.get(name) or locate(name, args.root)
         print(f"{name:<14} {found if found else 'not found. ' + missing(name)}")
     return 0

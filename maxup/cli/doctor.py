@@ -1,7 +1,8 @@
 """`maxup doctor MODULE:FUNCTION`: is MaxUp applied right to your model?"""
 
-import argparse
 from collections.abc import Sequence
+
+from maxup.cli.parser import parser_of
 
 EXAMPLES = """example:
   maxup doctor mine:setup        for a mine.py with
@@ -16,13 +17,12 @@ EXAMPLES = """example:
 
 def main(argv: Sequence[str]) -> int:
     """Examine."""
-    parser = argparse.ArgumentParser(
-        "maxup doctor",
-        description="Examine your model, loss and batch: does the worst copy differ from the average one, does "
+    parser = parser_of(
+        "doctor",
+        "Examine your model, loss and batch: does the worst copy differ from the average one, does "
         "selecting leave a trace, is m = 1 the baseline, what does it cost? Your function is imported and called. Exit "
         "code 1 if something is wrong.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EXAMPLES,
     )
     parser.add_argument("function", metavar="MODULE:FUNCTION", help="returns model and batch, as a dict or a tuple")
     args = parser.parse_args(argv)

@@ -1,31 +1,44 @@
-"""`maxup eval RUN`: loss and accuracy of a run's checkpoint on its splits."""
+"""`maxup eval RUN`: loss and accuracy, or perplexity, of a run's checkpoint on its splits."""
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
+
+from maxup.cli.own import add_own, own_of
+from maxup.cli.parser import parser_of
 
 EXAMPLES = """examples:
   maxup eval runs/digits/mlp-gaussian-maxup/seed-0
   maxup eval runs/digits/mlp-gaussian-maxup/seed-0 --checkpoint best
+  maxup eval runs/ptb/awd_lstm-embedding_dropout/seed-0 --dynamic
 """
 
 
 def main(argv: Sequence[str]) -> int:
     """Evaluate."""
-    parser = argparse.ArgumentParser(
-        "maxup eval",
-        description="Evaluate a run's checkpoint on its splits, as training did.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("eval", "Evaluate a run's checkpoint on its splits, as training did.", EXAMPLES)
     parser.add_argument("run", type=Path, help="folder of a run, as maxup train made it")
     parser.add_argument("--checkpoint", choices=["best", "last"], default="last", help="which one (default: last)")
+    parser.add_argument(
+        "--dynamic", action="store_true", help="of text: with dynamic evaluation, too; goes on where it stopped"
+    )
+    add_own(parser)
     args = parser.parse_args(argv)
     from maxup.engine.runs import evaluate, open_run
 
-    run = open_run(args.run, args.checkpoint)
+    run = open_run(args.run, args.checkpoint, task="language" if args.dynamic else None, **own_of(args))
     print(f"{args.run}, {args.checkpoint} checkpoint, step {run.step}")
     for name, found in evaluate(run).items():
-        accuracy, loss = f"accuracy {100 * found['accuracy']:.2f} %", f"loss {found['loss']:.4f}"
-        print(f"  {name:<10}  {accuracy}  {loss}  ({found['count']} images)")
+        words = "perplexity" in found
+        top5 = f"  top-5 {100 * found['top5_accuracy']:.2f} %" if "top5_accuracy" in found else ""
+        score = f"perplexity {found['perplexity']:.2f}" if words else f"accuracy {100 * found['accuracy']:.2f} %{top5}"
+        print(f"  {name:<10}  {score}  loss {found['loss']:.4f}  ({found['count']} {'words' if words else 'images'})")
+    if skipped := sorted(run.task.skipped()):
+        print(f"  images skipped because they cannot be read: {len(skipped)}, such as {skipped[0]}")
+    if args.dynamic:
+        from maxup.tasks.dynamic_evaluation import dynamic_evaluation
+
+        found = dynamic_evaluation(run.model, run.task.text, args.run)
+        print(f"  dynamic evaluation, lr {found['dynamic_lr']:g}, decay {found['dynamic_decay']:g}:")
+        for name in ("validation", "test"):
+            print(f"  {name:<10}  perplexity {found[f'{name}_dynamic_perplexity']:.2f}")
     return 0

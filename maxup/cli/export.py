@@ -1,8 +1,10 @@
 """`maxup export RUN DIR`: a run's model as safetensors and config.json, which `maxup.load(DIR)` reads."""
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
+
+from maxup.cli.own import add_own, own_of
+from maxup.cli.parser import parser_of
 
 EXAMPLES = """examples:
   maxup export runs/digits/mlp-gaussian-maxup/seed-0 my-model
@@ -12,34 +14,24 @@ EXAMPLES = """examples:
 
 def main(argv: Sequence[str]) -> int:
     """Export."""
-    parser = argparse.ArgumentParser(
-        "maxup export",
-        description="Write a run's model to share it: model.safetensors and config.json. maxup.load(DIR) reads it "
+    parser = parser_of(
+        "export",
+        "Write a run's model to share it: model.safetensors and config.json. maxup.load(DIR) reads it "
         "back; no code runs on load.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EXAMPLES,
     )
     parser.add_argument("run", type=Path, help="folder of a run, as maxup train made it")
     parser.add_argument("dir", type=Path, help="where to; must be new or empty")
     parser.add_argument("--checkpoint", choices=["best", "last"], default="last", help="which one (default: last)")
+    add_own(parser)
     args = parser.parse_args(argv)
     from dataclasses import asdict
 
     from maxup.engine.runs import open_run
     from maxup.saved import save
 
-    run = open_run(args.run, args.checkpoint)
-    images = run.task.train
-    config = {
-        "recipe": asdict(run.recipe),
-        "classes": list(images.classes),
-        "shape": list(images.x.shape[1:]),
-        "mean": list(images.mean),
-        "std": list(images.std),
-        "top": images.top,
-        "metrics": run.recorded,
-        "step": run.step,
-    }
-    save(args.dir, run.model, config)
+    run = open_run(args.run, args.checkpoint, **own_of(args))
+    config = {"recipe": asdict(run.recipe), "metrics": run.recorded, "step": run.step}
+    save(args.dir, run.model, config | run.task.description())
     print(f'{args.dir}: now  maxup.load("{args.dir}")')
     return 0

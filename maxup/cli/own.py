@@ -1,6 +1,8 @@
 """Code of the user's own, named on the command line as MODULE:FUNCTION (never in a recipe, which is data)."""
 
+import functools
 import sys
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -28,6 +30,7 @@ def own(name: str | None, option: str) -> Callable[..., Any] | None:
     if not callable(found):
         raise OwnCodeError(f"{option} {name}: {function} is a {type(found).__name__}, not a function")
 
+    @functools.wraps(found)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return found(*args, **kwargs)
@@ -35,3 +38,16 @@ def own(name: str | None, option: str) -> Callable[..., Any] | None:
             raise OwnCodeError(f"{option} {name}: your own code raised {type(error).__name__}: {error}") from error
 
     return call
+
+
+def add_own(parser: ArgumentParser) -> None:
+    """The options by which a verb takes code of the user's own."""
+    parser.add_argument("--model_from", metavar="MODULE:FUNCTION", help="your network: (shape, classes, **model.args)")
+    parser.add_argument(
+        "--data_from", metavar="MODULE:FUNCTION", help="your data: () -> (x, y) or (x, y, x_test, y_test)"
+    )
+
+
+def own_of(args: Namespace) -> dict[str, Any]:
+    """What these options name."""
+    return {option: own(getattr(args, option), f"--{option}") for option in ("model_from", "data_from")}

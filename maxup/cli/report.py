@@ -4,6 +4,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from maxup.cli.parser import parser_of
+
 EXAMPLES = """examples:
   maxup report                   every table of the paper, and recipes of our own that have results
   maxup report table-cifar10     one table
@@ -14,11 +16,10 @@ tables: table-resnet50 table-imagenet table-cifar10 table-cifar100 table-ablatio
 
 def main(argv: Sequence[str]) -> int:
     """Report."""
-    parser = argparse.ArgumentParser(
-        "maxup report",
-        description="Show our results beside the paper's: tables here, plots and a self-contained page in a folder.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = parser_of(
+        "report",
+        "Show our results beside the paper's: tables here, plots and a self-contained page in a folder.",
+        EXAMPLES,
     )
     parser.add_argument(
         "table", nargs="?", help="a table of the paper, or a YAML file that lists recipes (default: all)"

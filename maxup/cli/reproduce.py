@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from maxup.cli.parser import parser_of
+
 EXAMPLES = """examples:
   maxup reproduce table-cifar10                            5 seeds of every recipe, as the paper
   maxup reproduce table-cifar10 --seeds 3 --budget 0.3     with 0.3 of the epochs; a column of its own in the report
@@ -17,11 +19,10 @@ What is done is skipped, so the same command goes on after an interruption. maxu
 
 def main(argv: Sequence[str]) -> int:
     """Train a table."""
-    parser = argparse.ArgumentParser(
-        "maxup reproduce",
-        description="Train the recipes of a table, each with several seeds, one at a time on every visible GPU.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = parser_of(
+        "reproduce",
+        "Train the recipes of a table, each with several seeds, one at a time on every visible GPU.",
+        EXAMPLES,
     )
     option = partial(parser.add_argument, metavar="DIR", type=Path)
     parser.add_argument("table", help="a table of the paper, or a YAML file that lists recipes")

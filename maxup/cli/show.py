@@ -1,9 +1,11 @@
 """`maxup show RUN`: a picture of the copies MaxUp chooses among, with their losses."""
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from maxup.cli.own import add_own, own_of
+from maxup.cli.parser import parser_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,13 +19,12 @@ FORMATS = (".png", ".svg", ".pdf")
 
 def main(argv: Sequence[str]) -> int:
     """Show."""
-    parser = argparse.ArgumentParser(
-        "maxup show",
-        description="Draw the m copies of a few training images, the loss that a run's network has on each, and a "
+    parser = parser_of(
+        "show",
+        "Draw the m copies of a few training images, the loss that a run's network has on each, and a "
         "frame around the worst, which MaxUp trains on. The copies are drawn and scored as in training: in a whole "
         "batch, with BatchNorm and dropout in training mode.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EXAMPLES,
     )
     parser.add_argument("run", help="folder of a run with its checkpoints, as maxup train made it")
     parser.add_argument(
@@ -35,6 +36,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--out", type=Path, default=Path("copies.png"), metavar="FILE", help="PNG, SVG or PDF (default: copies.png)"
     )
+    add_own(parser)
     args = parser.parse_args(argv)
     for option, value, least in (("--images", args.images, 1), ("--m", args.m, 2), ("--batch", args.batch, 0)):
         if value is not None and value < least:
@@ -52,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
     from maxup.report.contact_sheet import contact_sheet, draw_copies
     from maxup.tasks.vision import perturbation
 
-    run = open_run(Path(args.run), args.checkpoint)
+    run = open_run(Path(args.run), args.checkpoint, task="vision", **own_of(args))
     task, knobs = run.task, run.recipe.maxup
     if not run.recipe.perturb:
         raise RunError(f"{args.run} has no copies to show: the recipe's perturb is empty")
@@ -65,10 +67,9 @@ def main(argv: Sequence[str]) -> int:
     x = task.prepare(x)
     if task.augment is not None:
         x, y = task.augment(x, y, generator=task.generator)
-    maxup = MaxUp(
-        perturbation(run.recipe.perturb, len(images.classes), **task.pixels), m=m, norm=knobs.norm, chunk=knobs.chunk,
-        rank=knobs.rank, generator=task.objective.generator,
-    )  # fmt: skip
+    drawn = perturbation(run.recipe.perturb, len(images.classes), **task.pixels)
+    settings: dict[str, Any] = {"norm": knobs.norm, "chunk": knobs.chunk, "rank": knobs.rank}
+    maxup = MaxUp(drawn, m=m, generator=task.objective.generator, **settings)
     found = draw_copies(maxup, run.model.train(), x, y)
     classes = y if y.ndim == 1 else y.argmax(1)  # (B,)
     chosen = different(classes, args.images)

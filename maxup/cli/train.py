@@ -1,9 +1,11 @@
 """`maxup train RECIPE`: train, or go on with a run that stopped."""
 
-import argparse
 import os
 from collections.abc import Sequence
 from pathlib import Path
+
+from maxup.cli.own import add_own, own_of
+from maxup.cli.parser import parser_of
 
 EXAMPLES = """examples:
   maxup train digits/mlp-gaussian-maxup
@@ -17,13 +19,7 @@ Any setting of the recipe can be given as an option; --print_config shows them a
 
 def main(argv: Sequence[str]) -> int:
     """Train."""
-    parser = argparse.ArgumentParser(
-        "maxup train",
-        description="Train a recipe. The same command goes on where it stopped.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = parser_of("train", "Train a recipe. The same command goes on where it stopped.", EXAMPLES)
     parser.add_argument("recipe", help="name of a recipe (see maxup ls), or a YAML file")
     parser.add_argument("--out", type=Path, help="the run's folder (default: runs/RECIPE/seed-N)")
     parser.add_argument("--print_config", action="store_true", help="print the recipe with all settings, and stop")
@@ -33,11 +29,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--trackers", default="tensorboard", help="Accelerate's trackers by comma, or none (default: tensorboard)"
     )
-    parser.add_argument("--model_from", metavar="MODULE:FUNCTION", help="your network: (shape, classes, **model.args)")
-    parser.add_argument(
-        "--data_from", metavar="MODULE:FUNCTION", help="your data: () -> (x, y) or (x, y, x_test, y_test)"
-    )
     parser.add_argument("--certify", action="store_true", help="then certify the test images, as maxup certify does")
+    add_own(parser)
     args, overrides = parser.parse_known_args(argv)
     from maxup.recipes.load import RecipeError, parse_recipe
     from maxup.recipes.schema import noise_of
@@ -47,9 +40,7 @@ def main(argv: Sequence[str]) -> int:
         wanted = "model.normalise true and perturb [{name: gaussian, sigma: ...}]"
         raise RecipeError(f"{args.recipe} cannot be certified as it is: it needs {wanted}")
     if args.certify and int(os.environ.get("WORLD_SIZE", 1)) > 1:
-        raise RecipeError(
-            "--certify is for one process; under torchrun train first, then: torchrun ... maxup certify RUN"
-        )
+        raise RecipeError("--certify is for one process; under torchrun train first, then use maxup certify")
     if args.print_config:
         from dataclasses import asdict
 
@@ -57,7 +48,6 @@ def main(argv: Sequence[str]) -> int:
 
         print(yaml.safe_dump(asdict(recipe), sort_keys=False), end="")
         return 0
-    from maxup.cli.own import own
     from maxup.engine.loop import train
 
     name = args.recipe.removesuffix(".yaml").replace("/", "-") if args.recipe.endswith(".yaml") else args.recipe
@@ -68,12 +58,16 @@ def main(argv: Sequence[str]) -> int:
         folder,
         save_every=args.save_every,
         trackers=trackers,
-        model_from=own(args.model_from, "--model_from"),
-        data_from=own(args.data_from, "--data_from"),
+        **own_of(args),
     )
-    print(f"{folder}: {result['last']} in {result['seconds']:.1f} s", flush=True)
+    from maxup.engine.log import describe
+
+    measured = {k: v for k, v in result["last"].items() if k not in ("epoch", "skipped_images")}
+    if os.environ.get("RANK", "0") == "0":  # of several processes, one tells
+        print(f"{folder}: {describe(measured)}  after epoch {recipe.epochs}, in {result['seconds']:.1f} s", flush=True)
     if args.certify:
         from maxup.cli.certify import main as certify
 
-        return certify([str(folder)])
+        named = [(f"--{option}", value) for option in ("model_from", "data_from") if (value := getattr(args, option))]
+        return certify([str(folder), *(word for pair in named for word in pair)])
     return 0

@@ -1,18 +1,21 @@
 """Data sets by name. Listing them imports nothing heavy: each one's module is imported when it is loaded."""
 
-import difflib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from maxup.data.images import Images
+from maxup.registry import nearest
 
-__all__ = ["DATA", "DataError", "Root", "list_data", "load_data", "unknown"]
+if TYPE_CHECKING:
+    from maxup.data.folder import Folder
+    from maxup.data.images import Images
+    from maxup.data.text import Text
+
+__all__ = ["DATA", "DataError", "Root", "list_data", "load_data"]
 
 Root = str | os.PathLike[str] | None  # a folder to look in first
-Load = Callable[[Root], "tuple[Images, Images | None]"]
+Load = Callable[[Root], "tuple[Images | Folder, Images | Folder | None] | Text"]
 
 
 class DataError(RuntimeError):
@@ -26,12 +29,17 @@ def _later(module: str, function: str) -> Load:
     return load
 
 
-# Every data set there is: its name, and what returns its training and test images.
+# Every data set there is: its name, and what returns its training and test images, or its text.
 DATA: dict[str, Load] = {
     "digits": _later("digits", "load_digits"),
     "fashion_mnist": _later("fashion_mnist", "load_fashion_mnist"),
     "cifar10": _later("cifar", "load_cifar10"),
     "cifar100": _later("cifar", "load_cifar100"),
+    "imagenet": _later("imagenet", "load_imagenet"),
+    "imagenette": _later("imagenet", "load_imagenette"),
+    "ptb": _later("text", "load_ptb"),
+    "wikitext2": _later("text", "load_wikitext2"),
+    "text": _later("text", "load_text"),
 }
 
 
@@ -40,13 +48,15 @@ def list_data() -> list[str]:
 
     Example:
         >>> list_data()
-        ['cifar10', 'cifar100', 'digits', 'fashion_mnist']
+        ['cifar10', 'cifar100', 'digits', 'fashion_mnist', 'imagenet', 'imagenette', 'ptb', 'text', 'wikitext2']
     """
     return sorted(DATA)
 
 
-def load_data(name: str, root: Root = None) -> "tuple[Images, Images | None]":
+def load_data(name: str, root: Root = None) -> Any:
     """The training and the test images of a data set; the latter are None where it has no split of its own.
+
+    Of a text it is a `Text`, with its three parts.
 
     Args:
         name: One of `list_data()`.
@@ -58,17 +68,5 @@ def load_data(name: str, root: Root = None) -> "tuple[Images, Images | None]":
         (1797, (1797, 1, 8, 8), None)
     """
     if name not in list_data():
-        raise unknown(name, DATA)
+        raise DataError(nearest(str(name), DATA, "data set"))
     return DATA[name](root)
-
-
-def unknown(name: object, names: Iterable[str]) -> DataError:
-    """The error for a name that is not there, with the nearest one that is.
-
-    Example:
-        >>> print(unknown("CIFAR-10", ["cifar10", "digits"]))
-        there is no data set 'CIFAR-10'; the nearest name is 'cifar10', of 'cifar10', 'digits'
-    """
-    names = sorted(names)
-    nearest = difflib.get_close_matches(str(name).lower().replace("-", "_"), names, n=1, cutoff=0)[0]
-    return DataError(f"there is no data set {name!r}; the nearest name is {nearest!r}, of {str(names)[1:-1]}")

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from maxup.data import DataError, Root, unknown
+from maxup.data import DataError, Root
+from maxup.registry import nearest
 
+PACKAGES = {"digits": "sklearn", "text": "pydoc_data"}  # data sets inside a package
 SYSTEM = (Path("/usr/share/datasets"),)  # where Debian's packages put theirs
 
 
@@ -21,6 +23,8 @@ class Source:
     """How to get it."""
     zipped: bool = False
     """Whether each file may also be there as .gz."""
+    of_folders: bool = False
+    """Whether its files are folders."""
 
 
 SOURCES = {
@@ -48,13 +52,39 @@ SOURCES = {
         get="Unpack the archive cifar-100-python.tar.gz inside data: it makes the folder cifar-100-python with train, "
         "test and meta.",
     ),
+    "imagenet": Source(
+        folders=("imagenet", "ILSVRC2012", "ILSVRC/Data/CLS-LOC", "."),
+        files=("train", "val"),
+        get="After registering at image-net.org, unpack the training and validation images of ILSVRC 2012 to "
+        "data/imagenet/train/CLASS/*.JPEG and data/imagenet/val/CLASS/*.JPEG; a folder may be a link.",
+        of_folders=True,
+    ),
+    "imagenette": Source(
+        folders=("imagenette-subset", "imagenette2", "imagenette2-320", "imagenette2-160", "imagenette", "."),
+        files=("train", "val"),
+        get="Unpack the archive imagenette2-320.tgz, ten classes of ImageNet, inside data: it makes the folder "
+        "imagenette2-320 with train/CLASS/*.JPEG and val/CLASS/*.JPEG.",
+        of_folders=True,
+    ),
+    "ptb": Source(
+        folders=("ptb", "penn", "simple-examples/data", "."),
+        files=("ptb.train.txt", "ptb.valid.txt", "ptb.test.txt"),
+        get="Put ptb.train.txt, ptb.valid.txt and ptb.test.txt, as Mikolov prepared them, into data/ptb.",
+    ),
+    "wikitext2": Source(
+        folders=("wikitext-2", "wikitext2", "."),
+        files=("wiki.train.tokens", "wiki.valid.tokens", "wiki.test.tokens"),
+        get="Unpack the archive wikitext-2-v1.zip inside data: it makes the folder wikitext-2 with wiki.train.tokens, "
+        "wiki.valid.tokens and wiki.test.tokens.",
+    ),
+    "text": Source(folders=(".",), files=("topics.py",), get="It comes with Python itself, as pydoc_data."),
 }
 
 
 def places(name: str, root: Root = None) -> list[Path]:
     """The folders a data set is looked for in, in order: root, MAXUP_DATA, ./data, the system's."""
-    if name == "digits":
-        spec = find_spec("sklearn")  # finds the package without importing it
+    if name in PACKAGES:
+        spec = find_spec(PACKAGES[name])  # finds the package without importing it
         return [Path(folder) for folder in (spec and spec.submodule_search_locations) or ()]
     named = [Path(folder).expanduser() for folder in (root, os.environ.get("MAXUP_DATA")) if folder]
     return list(dict.fromkeys([*named, Path("data"), *SYSTEM]))
@@ -104,7 +134,7 @@ def file_in(folder: Path, file: str, *, zipped: bool) -> Path | None:
 
 def _source(name: str) -> Source:
     if name not in list(SOURCES):
-        raise unknown(name, SOURCES)
+        raise DataError(nearest(str(name), SOURCES, "data set"))
     return SOURCES[name]
 
 
@@ -113,4 +143,6 @@ def _folders(name: str, root: Root) -> list[Path]:
 
 
 def _lacks(folder: Path, source: Source) -> list[str]:
+    if source.of_folders:
+        return [name for name in source.files if not os.path.isdir(folder / name)]
     return [file for file in source.files if file_in(folder, file, zipped=source.zipped) is None]

@@ -2,12 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from maxup.data import DataError
+from maxup.data.loader import DeviceLoader
+
+if TYPE_CHECKING:
+    from maxup.data.folder import Folder
+
+Data = TypeVar("Data", "Images", "Folder")
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +42,6 @@ class Images:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     top: int = 255
-    _lines: dict[torch.device, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         x, y = self.x, self.y
@@ -59,6 +65,16 @@ class Images:
     def __len__(self) -> int:
         return len(self.x)
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of one image: (C, H, W)."""
+        channels, height, width = self.x.shape[1:]
+        return channels, height, width
+
+    def loader(self, batch_size: int, *, training: bool, **options: Any) -> DeviceLoader:
+        """Batches, shuffled and equal on all ranks in training, else in order and each image once."""
+        return DeviceLoader(self, batch_size, shuffle=training, pad=training, **options)
+
     def subset(self, indices: Tensor | Sequence[int]) -> "Images":
         """These images, in this order."""
         rows = torch.as_tensor(indices, device=self.x.device)
@@ -75,12 +91,26 @@ class Images:
 
         The first call on a device puts the constants there; later ones do not make it wait.
         """
-        if x.device not in self._lines:
-            mean, std = torch.tensor([self.mean, self.std], dtype=torch.float64)[:, :, None, None]  # (C, 1, 1) each
-            scale, shift = 1 / (self.top * std), -mean / std
-            self._lines[x.device] = (scale.float().to(x.device), shift.float().to(x.device))
-        scale, shift = self._lines[x.device]
-        return torch.addcmul(shift, x.float(), scale)
+        return normalise(x, self.mean, self.std, self.top)
+
+
+def normalise(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...], top: int) -> Tensor:
+    """(x / top - mean) / std, for bytes (..., C, H, W) on any device.
+
+    Example:
+        >>> normalise(torch.full((1, 1, 1), 255, dtype=torch.uint8), (0.5,), (0.25,), 255)
+        tensor([[[2.0000]]])
+    """
+    scale, shift = _line(mean, std, top, x.device)
+    return torch.addcmul(shift, x.float(), scale)
+
+
+@cache
+def _line(mean: tuple[float, ...], std: tuple[float, ...], top: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Scale and shift of each channel, (C, 1, 1), on a device."""
+    means, stds = torch.tensor([mean, std], dtype=torch.float64)[:, :, None, None]  # (C, 1, 1) each
+    scale, shift = 1 / (top * stds), -means / stds
+    return scale.float().to(device), shift.float().to(device)
 
 
 def stratified(y: Tensor, n: int, seed: int) -> Tensor:
@@ -111,7 +141,7 @@ def stratified(y: Tensor, n: int, seed: int) -> Tensor:
     return torch.cat([part[:k] for part, k in zip(parts, take.tolist(), strict=True)]).sort().values
 
 
-def split(images: Images, n: int, seed: int) -> tuple[Images, Images]:
+def split(images: Data, n: int, seed: int) -> tuple[Data, Data]:
     """A stratified choice of n images, and the rest: a held-out part, or a small training set.
 
     Example:

@@ -1,17 +1,23 @@
-"""Batches of a small data set that lives on the device as bytes, in an order that (seed, epoch, position) decide."""
+"""Batches in an order that (seed, epoch, position) decide; those of a small data set live on the device as bytes."""
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from maxup.data import DataError
-from maxup.data.images import Images
+
+if TYPE_CHECKING:
+    from maxup.data.images import Images
+
+Batch = tuple[Tensor, Tensor, Tensor]  # indices (B,), x (B, C, H, W) as bytes, y (B,)
 
 
-class DeviceLoader:
-    """Iterate once over the images: `(indices, x, y)`, all on the device, x as bytes.
+class Loader(ABC):
+    """Iterate once over n images: `(indices, x, y)`, all on the device, x as bytes. How they get there is a subclass's.
 
     `epoch` and `position`, the number of batches handed out in it, are the whole state. A loop that was left early,
     or a loader that loads the state of another, goes on where that one stopped; the epoch ends when the loop asks for a
@@ -23,29 +29,21 @@ class DeviceLoader:
     of an epoch, unless `pad` is off.
 
     Args:
-        images: What to iterate over.
+        n: How many images there are.
         batch_size: Images in a batch of one rank.
-        device: Where they live.
         shuffle: Whether each epoch has a random order of its own, the same on every kind of device.
         seed: Decides the orders.
         drop_last: Leave out what does not fill a batch on every rank, so that all shapes are the same.
         pad: Whether ranks are made equal; off, each image comes exactly once, and ranks may differ: for evaluation.
         rank: Which of the processes this is.
         world_size: How many there are.
-
-    Example:
-        >>> from maxup.data import load_data
-        >>> loader = DeviceLoader(load_data("digits")[0], 100, device="cpu", shuffle=True, seed=0)
-        >>> len(loader), [len(y) for _, _, y in loader][-2:], loader.epoch
-        (18, [100, 97], 1)
     """
 
     def __init__(
         self,
-        images: Images,
+        n: int,
         batch_size: int,
         *,
-        device: torch.device | str,
         shuffle: bool,
         seed: int,
         drop_last: bool = False,
@@ -58,31 +56,37 @@ class DeviceLoader:
                 raise DataError(f"{name}={value!r}: {name} must be a whole number, {least} or more")
         if rank >= world_size:
             raise DataError(f"rank={rank} of world_size={world_size}: ranks are 0 to {world_size - 1}")
-        if not len(images):
+        if not n:
             raise DataError("the data set is empty; give at least one image")
-        if drop_last and len(images) < batch_size * world_size:
+        if drop_last and n < batch_size * world_size:
             raise DataError(
-                f"{len(images)} images do not fill one batch of {batch_size} on {world_size} ranks, and drop_last "
+                f"{n} images do not fill one batch of {batch_size} on {world_size} ranks, and drop_last "
                 "leaves nothing; take smaller batches"
             )
         self.batch_size, self.shuffle, self.seed, self.drop_last, self.pad = batch_size, shuffle, seed, drop_last, pad
-        self.rank, self.world_size = rank, world_size
-        self.x, self.y = images.x.to(device), images.y.to(device)
+        self.n, self.rank, self.world_size = n, rank, world_size
         self.epoch = self.position = 0
 
     def __len__(self) -> int:
         """Batches of an epoch on this rank."""
         if self.drop_last:
-            return len(self.x) // (self.batch_size * self.world_size)
+            return self.n // (self.batch_size * self.world_size)
         return -(-self._share() // self.batch_size)
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        rows = self._rows().to(self.x.device)  # (share,), once an epoch: no batch makes the device wait
-        while self.position < len(self):
-            batch = rows[self.position * self.batch_size :][: self.batch_size]  # (B,)
+    def steps(self, epochs: int) -> int:
+        """Batches of the first epochs together."""
+        return epochs * len(self)
+
+    def __iter__(self) -> Iterator[Batch]:
+        batches = self._batches(self._rows().split(self.batch_size)[self.position : len(self)])
+        for batch in batches:
             self.position += 1  # before it is handed out: a state saved while it is used goes on after it
-            yield batch, self.x[batch], self.y[batch]
+            yield batch
         self.epoch, self.position = self.epoch + 1, 0
+
+    @abstractmethod
+    def _batches(self, rows: tuple[Tensor, ...]) -> Iterator[Batch]:
+        """The batches with these indices, (B,) each, of this epoch."""
 
     def state_dict(self) -> dict[str, int]:
         """Where it is."""
@@ -101,18 +105,54 @@ class DeviceLoader:
 
     def _share(self) -> int:
         """Images of this rank in an epoch."""
-        n = len(self.x)
-        return -(-n // self.world_size) if self.pad else len(range(self.rank, n, self.world_size))
+        return -(-self.n // self.world_size) if self.pad else len(range(self.rank, self.n, self.world_size))
 
     def _rows(self) -> Tensor:
         """Indices of this rank's images in this epoch, (share,): every world_size-th of the global order."""
-        order = torch.arange(len(self.x))
+        order = torch.arange(self.n)
         if self.shuffle:
-            digest = hashlib.sha256(f"maxup order {self.seed} {self.epoch}".encode()).digest()
-            generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
-            order = torch.randperm(len(self.x), generator=generator)
+            order = torch.randperm(self.n, generator=generator_of("order", self.seed, self.epoch))
         turns = self.rank + self.world_size * torch.arange(self._share())
-        return order[turns % len(self.x)]  # wraps around where ranks are made equal
+        return order[turns % self.n]  # wraps around where ranks are made equal
+
+
+class DeviceLoader(Loader):
+    """A loader of images that live on the device.
+
+    Args:
+        images: What to iterate over.
+        batch_size: Images in a batch of one rank.
+        device: Where they live.
+        options: Those of `Loader`.
+
+    Example:
+        >>> from maxup.data import load_data
+        >>> loader = DeviceLoader(load_data("digits")[0], 100, device="cpu", shuffle=True, seed=0)
+        >>> len(loader), [len(y) for _, _, y in loader][-2:], loader.epoch
+        (18, [100, 97], 1)
+    """
+
+    def __init__(self, images: "Images", batch_size: int, *, device: torch.device | str, **options: Any) -> None:
+        super().__init__(len(images), batch_size, **options)
+        self.x, self.y = images.x.to(device), images.y.to(device)
+
+    def _batches(self, rows: tuple[Tensor, ...]) -> Iterator[Batch]:
+        if rows:
+            sizes = [len(part) for part in rows]
+            rows = torch.cat(rows).to(self.x.device).split(sizes)  # once an epoch: no batch makes the device wait
+        for batch in rows:
+            yield batch, self.x[batch], self.y[batch]
+
+
+def generator_of(*what: object) -> Generator:
+    """A generator that these words and numbers decide, the same on every machine.
+
+    Example:
+        >>> generator_of("order", 0, 1).initial_seed() == generator_of("order", 0, 1).initial_seed()
+        True
+    """
+    digest = hashlib.sha256(" ".join(map(str, ("maxup", *what))).encode()).digest()
+    return Generator().manual_seed(int.from_bytes(digest[:7], "big"))
 
 
 def _whole(value: object, least: int) -> bool:

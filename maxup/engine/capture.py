@@ -4,6 +4,7 @@ The same function that makes a plain step is captured, so there is one definitio
 kernels on fixed memory: shapes, m and the model must not change, and what Python decides is decided once.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,7 @@ class Captured:
         key: What the graph depends on besides the batch, such as m.
         generators: Random generators the step draws from, besides the global one.
         replayed: Called after every replay, for what the step counts in Python.
+        say: Told why, where capturing turns out to be unsafe.
     """
 
     def __init__(
@@ -33,17 +35,18 @@ class Captured:
         key: Callable[[], Any],
         generators: Callable[[], list[Generator]],
         replayed: Callable[[], None],
+        say: Callable[[str], None] = print,
     ) -> None:
-        self.step, self.key, self.generators, self.replayed = step, key, generators, replayed
+        self.step, self.key, self.generators, self.replayed, self.say = step, key, generators, replayed, say
         self.side = torch.cuda.Stream()
         self.graph: torch.cuda.CUDAGraph | None = None
         self.captured_for: Any = None
-        self.plain = 0
+        self.plain: float = 0  # plain steps made since the key changed
 
     def __call__(self, batch: Batch) -> Tensor:
         """Make a step on a batch; returns its loss."""
         if self.captured_for != self.key():
-            self.graph, self.plain, self.captured_for = None, 0, self.key()
+            self.graph, self.captured_for, self.plain = None, self.key(), min(self.plain, 0)
         if self.plain < WARMUP:
             self.plain += 1
             return self._beside(batch)
@@ -57,10 +60,14 @@ class Captured:
         return self.loss.clone()
 
     def _beside(self, batch: Batch) -> Tensor:
+        before = torch.cuda.get_rng_state()
         self.side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.side):
             loss = self.step(batch)
         torch.cuda.current_stream().wait_stream(self.side)
+        if self.plain > 0 and not torch.equal(before, torch.cuda.get_rng_state()):  # dropout that is no layer, say
+            self.say("the step is not captured: the network draws from CUDA's stream, which a graph cannot rewind")
+            self.plain = -math.inf  # for good
         return loss
 
     def _capture(self, batch: Batch) -> torch.cuda.CUDAGraph:
@@ -74,6 +81,19 @@ class Captured:
         return graph
 
 
+def captured(step: Callable[[Any], Tensor], task: Any) -> Captured:
+    """A task's step as one CUDA graph, captured anew when m changes."""
+    objective = task.objective
+
+    def replayed() -> None:
+        objective.step += 1
+
+    def generators() -> list[Generator]:
+        return [g for g in (objective.generator, task.generator) if g is not None]
+
+    return Captured(step, key=objective.depends_on, generators=generators, replayed=replayed)
+
+
 def reason_against(model: nn.Module, *, device: torch.device, processes: int, fixed_shapes: bool, **knobs: Any) -> str:
     """Why a step cannot be captured, in a few words; empty where it can."""
     if device.type != "cuda":
@@ -81,7 +101,7 @@ def reason_against(model: nn.Module, *, device: torch.device, processes: int, fi
     if processes > 1:
         return "several processes"
     if not fixed_shapes:
-        return "the last batch of an epoch is smaller"
+        return "batches differ in size"
     for name, wanted in (("accumulate", 1), ("precision", ("no", "bf16"))):
         if knobs[name] not in (wanted if isinstance(wanted, tuple) else (wanted,)):
             return f"{name} is {knobs[name]}"

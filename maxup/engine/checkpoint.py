@@ -73,7 +73,7 @@ def save(folder: Folder, step: int, state: Any, *, keep: int = 2, best: bool = F
         sync(folder)
         _prune(folder, step, keep)
     except OSError as error:
-        good = _first(before, lambda sentence: None)
+        good = next(_whole(before, lambda sentence: None), None)
         last = f"the last good checkpoint is step {good[0]}" if good else "there is no good checkpoint yet"
         raise CheckpointError(f"could not save step {step} in {folder}: {reason(error)}; {last}") from error
     finally:
@@ -98,7 +98,17 @@ def latest(folder: Folder, warn: Warn) -> tuple[int, Any] | None:
     Example:
         >>> latest("nowhere", print)
     """
-    return _first(_found(Path(folder)), warn)
+    return next(each(folder, warn), None)
+
+
+def each(folder: Folder, warn: Warn) -> Iterator[tuple[int, Any]]:
+    """Step and state of every checkpoint that loads, newest first; `warn` gets a sentence for each damaged one.
+
+    Example:
+        >>> list(each("nowhere", print))
+        []
+    """
+    return _whole(_found(Path(folder)), warn)
 
 
 def best(folder: Folder, warn: Warn) -> tuple[int, Any] | None:
@@ -115,7 +125,7 @@ def best(folder: Folder, warn: Warn) -> tuple[int, Any] | None:
     found = [item for step in steps for item in _found(Path(folder)) if item[0] == step]
     if steps and not found:
         warn(f"{Path(folder, BEST)} says that step {steps[0]} is the best, but there is no checkpoint of it")
-    return _first(found, warn)
+    return next(_whole(found, warn), None)
 
 
 @contextmanager
@@ -192,17 +202,17 @@ def _load(path: Path) -> tuple[int, Any]:
         raise CheckpointError(f"{path} is not a whole checkpoint: {reason(error)}") from error
 
 
-def _first(found: list[tuple[int, Path]], warn: Warn) -> tuple[int, Any] | None:
-    """The first that loads."""
+def _whole(found: list[tuple[int, Path]], warn: Warn) -> Iterator[tuple[int, Any]]:
+    """Those that load."""
     for step, path in found:
         try:
             written, state = _load(path)
             if written != step:
                 raise CheckpointError(f"{path} is not a whole checkpoint: its manifest is of another step")
-            return step, state
         except CheckpointError as error:
             warn(str(error))
-    return None
+        else:
+            yield step, state
 
 
 def _found(folder: Path) -> list[tuple[int, Path]]:

@@ -57,6 +57,8 @@ def rows(recipe: Recipe, ms: list[int], objectives: list[str]) -> dict[str, Reci
         found[f"PGD, radius {recipe.adversarial.radius:g}"] = replace(recipe, objective="adversarial")
     if "hard_examples" in objectives:
         found[f"hardest {100 * recipe.hard_fraction:g} %"] = replace(recipe, objective="hard_examples")
+    if recipe.task != "vision":
+        raise RunError("compare measures classifiers of images; for text use maxup reproduce and maxup report")
     if len(found) == 1:
         raise RunError("there is nothing to compare with m = 1; give --m a number above 1, or --objectives")
     return found

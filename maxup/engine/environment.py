@@ -23,6 +23,7 @@ def environment() -> dict[str, Any]:
         "commit": _commit(),
         "versions": {"python": platform.python_version(), "maxup": maxup.__version__, "torch": torch.__version__}
         | {name: v for name in ("numpy", "scikit-learn", "scipy") if (v := _version(name))},
+        "shared_gpu": torch.cuda.is_available() and "CUDA_MPS_PIPE_DIRECTORY" in os.environ,  # then times mean nothing
         "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else _cpu(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
@@ -32,17 +33,19 @@ def environment() -> dict[str, Any]:
 def _commit() -> str | None:
     """The commit of the source tree, with "+" where files other than results differ from it.
 
-    Outside a checkout (in a container, say) it is what MAXUP_COMMIT says, or None.
+    Where the checkout is not the source's own (in a container, say), MAXUP_COMMIT says which it is.
     """
 
     def git(*args: str) -> str:
         here = Path(__file__).parent
         return subprocess.run(["git", *args], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
 
+    if told := os.environ.get("MAXUP_COMMIT"):
+        return told
     try:
         return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--", ":/", ":!/results") else "")
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("MAXUP_COMMIT")
+        return None
 
 
 def _version(package: str) -> str | None:

@@ -5,8 +5,11 @@ import math
 import os
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
+
+WORDS = ("nan", "inf", "-inf")  # JSON knows no such numbers
 
 
 class Metrics:
@@ -19,7 +22,8 @@ class Metrics:
 
     def __init__(self, path: Path, size: int = 0) -> None:
         path.touch()
-        os.truncate(path, min(size, path.stat().st_size))
+        kept = path.read_bytes()[:size]
+        os.truncate(path, kept.rfind(b"\n") + 1)  # where somebody shortened it, back to the end of a line
         self.file: TextIO = path.open("a")
 
     def write(self, **record: Any) -> None:
@@ -31,6 +35,27 @@ class Metrics:
         self.file.flush()
         os.fsync(self.file.fileno())
         return os.fstat(self.file.fileno()).st_size
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """What metrics.jsonl holds, or a sentence where a line is no record.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     metrics = Metrics(Path(folder, "metrics.jsonl"))
+        ...     metrics.write(step=1, loss=0.5)
+        ...     metrics.file.close()
+        ...     read_records(Path(folder, "metrics.jsonl"))
+        [{'step': 1, 'loss': 0.5}]
+    """
+    try:
+        records = [json.loads(line) for line in path.read_text().splitlines()]
+    except (ValueError, RecursionError):
+        records = [None]
+    if not all(isinstance(record, dict) and type(record.get("step")) is int for record in records):
+        raise ValueError(f"{path} has a line that is no record; remove it, and the run goes on without its past lines")
+    return [{k: float(v) if v in WORDS else v for k, v in record.items()} for record in records]
 
 
 class Progress:
@@ -73,13 +98,13 @@ class Progress:
         now = time.monotonic()
         return not self.quiet and now - self.last >= (0.2 if self.bar else self.every)
 
-    def show(self, done: int, text: str, examples: int) -> None:
-        """Show where the run is; `examples` is how many a step has."""
+    def show(self, done: int, text: str, examples: int, unit: str = "examples") -> None:
+        """Show where the run is; `examples` is how many a step has, and `unit` what they are."""
         now = time.monotonic()
         self.last, self.done = now, done
         speed = (done - self.begun) * examples / max(now - self.start, 1e-9)
         left = (self.total - done) * (now - self.start) / max(done - self.begun, 1)
-        line = f"{text}  {speed:,.0f} examples/s"
+        line = f"{text}  {speed:,.0f} {unit}/s"
         if self.bar:
             self.bar.update(self.task, completed=done, description=line)
         else:
@@ -101,7 +126,22 @@ def _clock(seconds: float) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """JSON knows no NaN and no infinity: write them as words."""
+    """NaN and infinity as words."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value
+
+
+def describe(found: Mapping[str, float]) -> str:
+    """Metrics for a reader.
+
+    Example:
+        >>> describe({"test_loss": 0.25, "test_accuracy": 0.915})
+        'test loss 0.2500  test accuracy 91.50 %'
+    """
+    return "  ".join(
+        f"{name.replace('_', ' ')} "
+        + (f"{100 * value:.2f} %" if name.endswith("accuracy") else f"{value:.{2 if 'perplexity' in name else 4}f}")
+        for name, value in found.items()
+        if name != "epoch"
+    )

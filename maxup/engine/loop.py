@@ -4,10 +4,11 @@ A step is the task's own (`task.step(model, batch) -> Outcome`); the loop adds p
 optimiser, the schedule, checkpoints, and what is told to the user.
 """
 
-import copy
+import json
+import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -16,21 +17,23 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from accelerate.utils import set_seed
+from accelerate.utils import broadcast, gather_object, set_seed
 from torch import Tensor, nn
 
-from maxup.engine.capture import Captured, reason_against
+from maxup.engine.capture import captured, reason_against
 from maxup.engine.checkpoint import locked
 from maxup.engine.compiled import compile_blocks
-from maxup.engine.durable import write_json
+from maxup.engine.durable import parse, read, write_json
 from maxup.engine.environment import environment
-from maxup.engine.log import Metrics, Progress
-from maxup.engine.optim import average, create_optimizer, learning_rate, set_learning_rate
-from maxup.engine.resume import resume, save
-from maxup.engine.stop import InterruptedRunError, RunError, asked_to_stop
-from maxup.engine.trackers import start_trackers
+from maxup.engine.log import Metrics, Progress, describe
+from maxup.engine.optim import average, create_optimizer, frozen_copy, learning_rate, set_learning_rate
+from maxup.engine.resume import load_best, resume, save
+from maxup.engine.sam import sharp
+from maxup.engine.stages import Stages
+from maxup.engine.stop import InterruptedRunError, RunError, asked_to_stop, losing_peers
+from maxup.engine.trackers import check_trackers, start_trackers, track
 from maxup.recipes.schema import Recipe
-from maxup.tasks.vision import Vision
+from maxup.tasks import create_task
 
 LOG_EVERY = 50
 
@@ -62,22 +65,26 @@ def train(
         What is also written to run.json: metrics of the last and the best epoch, seed, environment, recipe, seconds in
         all, and seconds of training alone, without evaluation and checkpoints.
     """
+    check_trackers(trackers or [])
     accelerator = Accelerator(
         mixed_precision=recipe.precision,
         cpu=not torch.cuda.is_available(),
         log_with=trackers or None,
         project_dir=folder,
     )
-    folder.mkdir(parents=True, exist_ok=True)
-    alone = locked(folder) if accelerator.is_main_process else nullcontext()
-    with alone, asked_to_stop() as asked:
-        quiet = quiet or not accelerator.is_main_process
-        own = {"model_from": model_from, "data_from": data_from}
-        run = _Run(recipe, folder, accelerator, quiet=quiet, **own)
-        try:
-            return run.go(asked, save_every, save_best)
-        finally:
-            run.close()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        alone = locked(folder) if accelerator.is_main_process else nullcontext()
+        with alone, asked_to_stop() as asked, losing_peers(accelerator.num_processes, folder):
+            quiet = quiet or not accelerator.is_main_process
+            own = {"model_from": model_from, "data_from": data_from}
+            run = _Run(recipe, folder, accelerator, quiet=quiet, **own)
+            try:
+                return run.go(asked, save_every, save_best)
+            finally:
+                run.close()
+    finally:
+        AcceleratorState._reset_state()  # so that another run of this process may choose another precision
 
 
 class _Run:
@@ -87,21 +94,34 @@ class _Run:
         self.recipe, self.folder, self.accelerator, self.quiet = recipe, folder, accelerator, quiet
         set_seed(recipe.seed)  # the same weights in every process
         rank, world_size = accelerator.process_index, accelerator.num_processes
-        self.task = Vision(recipe, accelerator.device, rank=rank, world_size=world_size, **own)
+        self.task = create_task(recipe, accelerator.device, rank=rank, world_size=world_size, **own)
         set_seed(recipe.seed, device_specific=True)  # other dropout masks in every process
         optimizer = create_optimizer(self.task.model, recipe.optim)
-        self.model, self.optimizer = accelerator.prepare(self.task.model, optimizer)
+        self.model = accelerator.prepare(self.task.model)
+        # Around an optimiser Accelerate looks for a package at every step, which a small net feels: only for fp16.
+        self.optimizer = optimizer if accelerator.scaler is None else accelerator.prepare(optimizer)
         wanted = recipe.compile and accelerator.device.type == "cuda"
         self.compiled = compile_blocks(self.task.model) if wanted else 0
-        self.ema = copy.deepcopy(self.task.model).requires_grad_(False) if recipe.optim.ema else None
-        self.step, self.recorded = 0, 0
+        self.ema = frozen_copy(self.task.model) if recipe.optim.ema else None
+        self.averaged = 0  # weights in the uniform average of "asgd"
+        self.stages = Stages(recipe.optim, recipe.epochs, lower=self.task.lower)
+        self.step, self.recorded, self.trained = 0, 0, False
         self.seconds, self.training_seconds = 0.0, 0.0  # in all, and in steps alone
         self.best: dict[str, Any] = {}
         self.last: dict[str, Any] = {}
         self.loss = torch.zeros((), device=accelerator.device)  # sum since the last record
         self.recent: deque[tuple[Tensor, Tensor]] = deque(maxlen=LOG_EVERY)  # examples and loss of the latest steps
-        self.total = recipe.epochs * len(self.task.loader)
-        self.update, self.whole = self._capture(), True
+        self.total = self.task.loader.steps(self.stages.longest)
+        self.not_captured = reason_against(
+            self.task.model,
+            device=accelerator.device,
+            processes=world_size,
+            fixed_shapes=self.task.loader.drop_last,
+            accumulate=recipe.optim.accumulate,
+            precision=recipe.precision,
+        )
+        self.update: Callable[[Any], Tensor] = self._update if self.not_captured else captured(self._update, self.task)
+        self.whole, self.parts = True, 1  # whether a batch ends an accumulation, and how many batches that has
         self.metrics: Metrics | None = None
 
     def go(self, asked: Callable[[], bool], save_every: float, save_best: bool) -> dict[str, Any]:
@@ -110,14 +130,20 @@ class _Run:
         if self.accelerator.is_main_process:
             self.metrics = Metrics(self.folder / "metrics.jsonl", going_on)
         start_trackers(self.accelerator, self.folder)
+        save_best = save_best or self.recipe.optim.restarts > 0
         loader, saved, begun = self.task.loader, time.monotonic(), time.monotonic() - self.seconds
         with Progress(self.total, self.step, quiet=self.quiet) as progress:
             if self.accelerator.device.type == "cuda":
                 progress.say(f"step as one CUDA graph: {'no, ' + self.not_captured if self.not_captured else 'yes'}")
                 if self.recipe.compile:
                     progress.say(f"blocks compiled: {self.compiled or 'none, since none repeats'}")
-            while loader.epoch < self.recipe.epochs:
+            while not self.stages.done:
                 epoch = loader.epoch
+                if self.stages.over:
+                    self._next_stage(epoch, progress)
+                    continue
+                if self.stages.averaging and self.ema is None:
+                    self.ema, self.averaged = frozen_copy(self.task.model), 0
                 self.model.train()
                 tick = time.monotonic()
                 for batch in loader:
@@ -127,9 +153,12 @@ class _Run:
                         self._record()
                     self.training_seconds += time.monotonic() - tick
                     if progress.due():
-                        text = f"epoch {epoch + 1}/{self.recipe.epochs}  loss {float(self.recent[-1][1]):.4f}"
-                        progress.show(self.step, text, self.recipe.batch_size)
-                    if whole and (self._agree(asked()) or self._agree(time.monotonic() - saved > save_every)):
+                        text = f"epoch {epoch + 1}/{self.stages.longest}  loss {float(self.recent[-1][1]):.4f}"
+                        judged = {k: v for k, v in self.last.items() if k.endswith(self.task.judge)}
+                        text += f"  {describe(judged)}" if judged else ""
+                        progress.show(self.step, text, self._size(batch), self.task.unit)
+                    if whole and self._agree(asked() or time.monotonic() - saved > save_every):
+                        self._check_finite()
                         save(self)
                         saved = time.monotonic()
                         if self._agree(asked()):
@@ -140,19 +169,26 @@ class _Run:
                     tick = time.monotonic()
                 self._record()
                 self.training_seconds += time.monotonic() - tick
-                better = self._end_of_epoch(epoch, progress)
-                better = better and save_best
-                if better or loader.epoch == self.recipe.epochs or self._agree(time.monotonic() - saved > save_every):
+                better = self._end_of_epoch(epoch, progress) and save_best
+                self.seconds = time.monotonic() - begun
+                if better or self.stages.over or self._agree(time.monotonic() - saved > save_every):
                     save(self, best=better)
                     saved = time.monotonic()
         return self._finish()
 
     def _step(self, batch: tuple[Tensor, Tensor, Tensor]) -> bool:
         """One batch; whether it ended with an update of the weights."""
-        set_learning_rate(self.optimizer, learning_rate(self.recipe.optim, self.step / self.total))
-        self.whole = (self.step + 1) % self.recipe.optim.accumulate == 0 or (self.step + 1) % len(self.task.loader) == 0
+        optim, loader = self.recipe.optim, self.task.loader
+        set_learning_rate(self.optimizer, self.task.pace(batch) * learning_rate(optim, self.step / self.total))
+        first = (loader.position - 1) // optim.accumulate * optim.accumulate  # batch of this accumulation
+        self.parts = min(optim.accumulate, len(loader) - first)
+        self.whole = loader.position == first + self.parts
         loss = self.update(batch)
+        if self.whole and self.ema is not None and optim.name == "asgd":
+            self.averaged += 1
+            average(self.ema, self.task.model, 1 - 1 / self.averaged)
         self.recent.append((batch[0], loss))
+        self.trained = True
         self.loss += loss
         self.step += 1
         return self.whole
@@ -161,10 +197,16 @@ class _Run:
         """What happens on the device: the loss, its gradient and, at the end of an accumulation, new weights."""
         optim, accelerator = self.recipe.optim, self.accelerator
         with nullcontext() if self.whole else accelerator.no_sync(self.model):
-            outcome = self.task.step(self.model, batch)
-            if outcome.loss.device.type == "cpu" and not bool(outcome.loss.isfinite()):
-                self._not_finite(batch[0], outcome.loss.detach())  # before it reaches the weights
-            accelerator.backward(outcome.loss / optim.accumulate)
+            if optim.sam is None:
+                loss = self.task.step(self.model, batch).loss
+                accelerator.backward(loss if self.parts == 1 else loss / self.parts)
+            else:
+                with self.task.repeatable(self.model, batch) as again:
+                    loss = sharp(self.model, again, accelerator.backward, rho=optim.sam)
+            if accelerator.num_processes == 1 and loss.device.type == "cpu" and not math.isfinite(loss.item()):
+                self.step += 1  # the batch is used up: going on, the run begins with the next
+                save(self)  # the weights are as before
+                raise self._not_finite(batch[0], loss.detach(), self.folder / "checkpoints")
         if self.whole:
             if optim.clip is not None:
                 accelerator.clip_grad_norm_(self.model.parameters(), optim.clip)
@@ -172,21 +214,23 @@ class _Run:
             self.optimizer.zero_grad()
             if self.ema is not None and optim.ema:
                 average(self.ema, accelerator.unwrap_model(self.model), optim.ema)
-        return outcome.loss.detach()
+        return loss.detach()
 
     def _check_finite(self) -> None:
-        """Look at the latest losses, which makes a GPU wait."""
-        for examples, loss in self.recent:
-            if not bool(loss.isfinite()):
-                self._not_finite(examples, loss)
+        """Look at the latest losses, which makes a GPU wait; weights that went bad are kept apart from checkpoints."""
+        bad = [(examples, loss) for examples, loss in self.recent if not bool(loss.isfinite())]
+        if self._agree(bool(bad)):
+            save(self, name="not-finite")
+            examples, loss = bad[0] if bad else (None, None)
+            raise self._not_finite(examples, loss, self.folder / "not-finite")
 
-    def _not_finite(self, examples: Tensor, loss: Tensor) -> None:
-        """Stop, naming the examples."""
-        if self.accelerator.num_processes == 1:
-            save(self)
-        raise RunError(
+    def _not_finite(self, examples: Tensor | None, loss: Tensor | None, where: Path) -> RunError:
+        """What to say, naming the examples."""
+        if examples is None or loss is None:
+            return RunError("the loss of another process is not finite; its sentence says more")
+        return RunError(
             f"the loss became {float(loss)} at about step {self.step}, in the batch of training examples "
-            f"{examples.tolist()}; the state is saved in {self.folder}: lower optim.lr, or look at the data"
+            f"{examples.tolist()}; the state is saved in {where}: lower optim.lr, or look at the data"
         )
 
     def _record(self) -> None:
@@ -202,51 +246,65 @@ class _Run:
 
     def _end_of_epoch(self, epoch: int, progress: Progress) -> bool:
         """Evaluate; whether this is the best epoch so far by validation, or by test where nothing is held out."""
-        found = {f"{name}_{k}": v for name in self.task.evaluation for k, v in self._evaluate(name).items()}
-        judge = "validation_accuracy" if "validation_accuracy" in found else "test_accuracy"
+        found = self._measure(self.task.every_epoch)
+        judge = f"{'validation' if 'validation' in self.task.every_epoch else 'test'}_{self.task.judge}"
         self.last = {"epoch": epoch + 1, **found}
-        better = not self.best or found[judge] > self.best[judge]
+        if skipped := sorted(set().union(*gather_object([self.task.skipped()]))):
+            self.last["skipped_images"] = len(skipped)
+            progress.say(f"images skipped because they cannot be read: {len(skipped)}, such as {skipped[0]}")
+        better = not self.best or (
+            found[judge] < self.best[judge] if self.task.lower else found[judge] > self.best[judge]
+        )
         if better:
             self.best = self.last
         self._write(step=self.step, seconds=self.seconds, **self.last)
-        shown = "  ".join(f"{k.replace('_', ' ')} {_show(k, v)}" for k, v in found.items())
-        progress.say(f"epoch {epoch + 1}/{self.recipe.epochs}  {shown}")
+        averaged = "" if self.ema is None or self.recipe.optim.ema else "  averaged"
+        progress.say(f"epoch {epoch + 1}/{self.stages.longest}  {describe(found)}{averaged}")
+        self.stages.check(epoch + 1, found[judge])
         return better
+
+    def _next_stage(self, epoch: int, progress: Progress) -> None:
+        """Where a run restarts, every stage ends by going back to the best epoch, and so does the last."""
+        self.stages.next(epoch)
+        if self.recipe.optim.restarts:
+            load_best(self)
+            self.ema, self.averaged = None, 0
+            self.optimizer.state.clear()
+            self.last = {"epoch": epoch, **self._measure(self.task.every_epoch)}
+            progress.say(f"back at epoch {self.best['epoch']}, the best  {describe(self.last)}")
+            save(self)
+
+    def _measure(self, splits: Iterable[str]) -> dict[str, float]:
+        return {f"{name}_{k}": v for name in splits for k, v in self._evaluate(name).items()}
+
+    def _size(self, batch: tuple[Tensor, Tensor, Tensor]) -> int:
+        """What a batch of all processes counts in the task's unit."""
+        return self.recipe.batch_size * (batch[2].shape[1] if self.task.unit == "tokens" else 1)
 
     def _evaluate(self, name: str) -> dict[str, float]:
         model = self.ema if self.ema is not None else self.accelerator.unwrap_model(self.model)
+        if self.accelerator.num_processes > 1:  # BatchNorm's statistics are each process's own; rank 0's are saved
+            broadcast(list(model.buffers()))
         # Evaluation has other shapes and modes than training: not worth compiling.
         with torch.compiler.set_stance("force_eager") if self.compiled else nullcontext():
-            loss, right, count = self.task.evaluate(model, name)
-        sums = torch.stack([loss.double(), right.double(), torch.tensor(count, dtype=torch.double, device=loss.device)])
-        loss, right, count = self.accelerator.reduce(sums, "sum").tolist()
-        return {"loss": loss / count, "accuracy": right / count}
-
-    def _capture(self) -> Callable[[tuple[Tensor, Tensor, Tensor]], Tensor]:
-        """The update as one CUDA graph where that is safe, else as it is."""
-        self.not_captured = reason_against(
-            self.task.model,
-            device=self.accelerator.device,
-            processes=self.accelerator.num_processes,
-            fixed_shapes=self.task.loader.drop_last,
-            accumulate=self.recipe.optim.accumulate,
-            precision=self.recipe.precision,
-        )
-        if self.not_captured:
-            return self._update
-        objective = self.task.objective
-
-        def replayed() -> None:
-            objective.step += 1
-
-        def generators() -> list[torch.Generator]:
-            return [g for g in (objective.generator, self.task.generator) if g is not None]
-
-        return Captured(self._update, key=objective.depends_on, generators=generators, replayed=replayed)
+            found, seen = self.task.evaluate(model, name)
+        sums = torch.tensor([*found.values(), seen], dtype=torch.double, device=self.accelerator.device)
+        *totals, count = self.accelerator.reduce(sums, "sum").tolist()
+        if not count:
+            raise RunError(f"none of the {name} images can be read, such as {min(self.task.skipped())}")
+        return self.task.measures({metric: total / count for metric, total in zip(found, totals, strict=True)})
 
     def _finish(self) -> dict[str, Any]:
+        if (kept := self._kept()) is not None:
+            return kept
+        rest = [name for name in self.task.evaluation if name not in self.task.every_epoch]
+        model = self.ema if self.ema is not None else self.accelerator.unwrap_model(self.model)
+        self.last |= self._measure(rest)
+        if self.accelerator.is_main_process:
+            self.last |= self.task.finish(model, self.folder, quiet=self.quiet)
         result = {
             "recipe": asdict(self.recipe),
+            "task": self.task.identity,
             "seed": self.recipe.seed,
             "last": self.last,
             "best": self.best,
@@ -260,24 +318,28 @@ class _Run:
             write_json(self.folder / "run.json", result)
         return result
 
+    def _kept(self) -> dict[str, Any] | None:
+        """What an earlier call wrote at the end of this very run: nothing is measured anew."""
+        try:
+            record = parse("run.json", read(self.folder / "run.json"))
+            same = record["recipe"] == json.loads(json.dumps(asdict(self.recipe))) and record["steps"] == self.step
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+        return dict(record) if same and not self.trained else None
+
     def close(self) -> None:
         """Let go of the files."""
         if self.metrics is not None:
             self.metrics.file.close()
         self.accelerator.end_training()
-        AcceleratorState._reset_state()  # so that another run of this process may choose another precision
 
     def _write(self, **record: Any) -> None:
         if self.metrics is not None:
             self.metrics.write(**record)
-        self.accelerator.log({k: v for k, v in record.items() if k != "step"}, step=record["step"])
+        track(self.accelerator, record)
 
     def _agree(self, mine: bool) -> bool:
         """Whether any process says so: all must do the same."""
         if self.accelerator.num_processes == 1:
             return mine
         return bool(self.accelerator.reduce(torch.tensor(int(mine), device=self.accelerator.device), "sum"))
-
-
-def _show(name: str, value: float) -> str:
-    return f"{100 * value:.2f} %" if name.endswith("accuracy") else f"{value:.4f}"

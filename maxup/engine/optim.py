@@ -1,11 +1,12 @@
 """Optimisers, and learning rates as functions of how far training is."""
 
+import copy
 import math
 from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import ASGD, SGD, AdamW, Optimizer
+from torch.optim import SGD, AdamW, Optimizer
 
 from maxup.recipes.schema import Optim
 
@@ -23,13 +24,11 @@ def create_optimizer(model: nn.Module, optim: Optim) -> Optimizer:
     shared: dict[str, Any] = {"lr": optim.lr, "weight_decay": optim.weight_decay}
     if parameters[0].is_cuda:  # the rate as a tensor, so that a CUDA graph reads it anew at every step
         shared["lr"] = torch.tensor(optim.lr, device=parameters[0].device)
-        shared |= {"fused": True} if optim.name != "asgd" else {}
-        shared |= {"capturable": True} if optim.name != "sgd" else {}
-    if optim.name == "sgd":
-        return SGD(parameters, momentum=optim.momentum, nesterov=optim.nesterov, **shared)
+        shared |= {"fused": True}
+        shared |= {"capturable": True} if optim.name == "adamw" else {}
     if optim.name == "adamw":
         return AdamW(parameters, **shared)
-    return ASGD(parameters, t0=0, lambd=0.0, **shared)
+    return SGD(parameters, momentum=optim.momentum, nesterov=optim.nesterov, **shared)  # the loop averages, of "asgd"
 
 
 def learning_rate(optim: Optim, done: float) -> float:
@@ -57,6 +56,15 @@ def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
             group["lr"].fill_(rate)
         else:
             group["lr"] = rate
+
+
+def frozen_copy(model: nn.Module) -> nn.Module:
+    """A copy that is not trained, for an average of the weights."""
+    copied = copy.deepcopy(model).requires_grad_(False)
+    for module in copied.modules():
+        if isinstance(module, nn.RNNBase):
+            module.flatten_parameters()  # a copy's weights lie apart, and cuDNN wants them in one piece
+    return copied
 
 
 @torch.no_grad()

@@ -7,7 +7,9 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from maxup.engine import checkpoint
+from maxup.engine import checkpoint, fits
+from maxup.engine.durable import reason
+from maxup.engine.optim import frozen_copy
 from maxup.engine.stop import RunError
 from maxup.engine.streams import random_streams, restore_streams
 
@@ -15,12 +17,13 @@ if TYPE_CHECKING:
     from maxup.engine.loop import _Run
 
 
-def save(run: "_Run", *, best: bool = False) -> None:
+def save(run: "_Run", *, best: bool = False, name: str = "checkpoints") -> None:
     """Write a checkpoint; every process of a run must call this, and one writes.
 
     Args:
         run: Whose state.
         best: Whether this is the best so far.
+        name: The folder in the run's own.
     """
     ranks = gather_object([_rank_state(run)])
     if run.accelerator.is_main_process:
@@ -38,33 +41,65 @@ def save(run: "_Run", *, best: bool = False) -> None:
             "optimizer": run.optimizer.state_dict(),
             "scaler": None if scaler is None else scaler.state_dict(),
             "ema": None if run.ema is None else run.ema.state_dict(),
+            "averaged": run.averaged,
+            "stages": run.stages.state_dict(),
+            "task": run.task.identity,
             "loader": run.task.loader.state_dict(),
             "ranks": ranks,
         }
-        checkpoint.save(run.folder / "checkpoints", run.step, state, best=best)
+        checkpoint.save(run.folder / name, run.step, state, best=best)
     run.accelerator.wait_for_everyone()
 
 
 def resume(run: "_Run") -> int:
-    """Go on from the newest checkpoint that is whole, if there is one.
+    """Go on from the newest checkpoint that is whole and fits, if there is one; those that do not are named.
 
     Returns:
         The length of metrics.jsonl then; 0 for a run that begins.
     """
-    saved = run.folder / "checkpoints"
-    found = checkpoint.latest(saved, lambda sentence: None if run.quiet else print(sentence, flush=True))
-    if found is not None:
-        _load(run, found[1])
-        return int(found[1]["metrics_size"])
-    if any(saved.glob("step-*")):
-        raise RunError(f"none of the checkpoints in {saved} can be read; remove {run.folder} to start afresh")
-    return 0
+    saved, size = run.folder / "checkpoints", None
+
+    def warn(sentence: str) -> None:
+        if not run.quiet:
+            print(sentence, flush=True)
+
+    for step, state in checkpoint.each(saved, warn):
+        try:
+            _refuse_another(run, state)
+            fits.check(run, step, state)
+            _load(run, state)
+        except RunError:
+            raise
+        except Exception as error:  # of whatever type: the checkpoint may be hostile, with a manifest to match
+            why = f"it has no {error}" if isinstance(error, KeyError) else reason(error)
+            warn(f"{saved / f'step-{step:06d}'} does not fit this run: {why}")
+        else:
+            size = int(state["metrics_size"])
+            break
+    if size is None and any(saved.glob("step-*")):
+        raise RunError(f"none of the checkpoints in {saved} can be used; remove {run.folder} to start afresh")
+    steps = gather_object([run.step])
+    if len(set(steps)) > 1:
+        raise RunError(f"the processes found different checkpoints in {saved}, of steps {steps}; let all see the same")
+    return size or 0
+
+
+def load_best(run: "_Run") -> None:
+    """Put the weights that were evaluated in the best epoch into the model, as its best checkpoint holds them."""
+    said: list[str] = []
+    found = checkpoint.best(run.folder / "checkpoints", said.append)
+    if found is None:
+        raise RunError(f"{run.folder} has no best checkpoint to go back to{': ' + said[0] if said else ''}")
+    _, state = found
+    weights = state["ema"] if state["ema"] is not None else state["model"]
+    run.accelerator.unwrap_model(run.model).load_state_dict(weights)
 
 
 def _rank_state(run: "_Run") -> dict[str, Any]:
     """What is different in every process: the random streams and the running loss."""
     return {
         "objective": run.task.objective.state_dict(),
+        "task": run.task.state_dict(),
         "augment": run.task.generator.get_state(),
         "loss": run.loss.cpu(),
         "streams": random_streams(),
@@ -72,7 +107,6 @@ def _rank_state(run: "_Run") -> dict[str, Any]:
 
 
 def _load(run: "_Run", state: dict[str, Any]) -> None:
-    _refuse_another(run, state)
     mine = state["ranks"][run.accelerator.process_index]
     run.accelerator.unwrap_model(run.model).load_state_dict(state["model"])
     run.optimizer.load_state_dict(state["optimizer"])
@@ -85,14 +119,18 @@ def _load(run: "_Run", state: dict[str, Any]) -> None:
                 kept[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
     if state["scaler"] is not None and run.accelerator.scaler is not None:
         run.accelerator.scaler.load_state_dict(state["scaler"])
-    if run.ema is not None:
+    run.ema, run.averaged = None, state["averaged"]
+    if state["ema"] is not None:
+        run.ema = frozen_copy(run.task.model)
         run.ema.load_state_dict(state["ema"])
+    run.stages.load_state_dict(state["stages"])
     run.task.loader.load_state_dict(state["loader"])
     run.step, run.recorded = state["step"], state["recorded"]
     run.seconds, run.training_seconds = state["seconds"], state["training_seconds"]
     run.best, run.last = state["best"], state["last"]
     run.loss.copy_(mine["loss"])
     run.task.objective.load_state_dict(mine["objective"])
+    run.task.load_state_dict(mine["task"])
     run.task.generator.set_state(mine["augment"])
     restore_streams(mine["streams"])
 
@@ -106,6 +144,7 @@ def _refuse_another(run: "_Run", state: dict[str, Any]) -> None:
             f"{run.folder} holds a run of another recipe (different: {', '.join(changed) or 'epochs'}); "
             "choose another folder with --out, or remove it"
         )
+    run.task.refuse_another(state["task"], run.folder)
     ranks, processes = state["ranks"], run.accelerator.num_processes
     if len(ranks) != processes:
         raise RunError(f"{run.folder} was begun by {len(ranks)} processes and there are {processes}; use as many")

@@ -1,6 +1,7 @@
 """A finished or interrupted run, opened again from its folder: the recipe, the task it describes, the trained model."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,11 @@ import torch
 from torch import nn
 
 from maxup.engine import checkpoint
+from maxup.engine.durable import reason
 from maxup.engine.stop import RunError
 from maxup.recipes.load import recipe_from
 from maxup.recipes.schema import Recipe
-from maxup.tasks.vision import Vision
+from maxup.tasks import create_task
 
 
 @dataclass
@@ -19,7 +21,7 @@ class Run:
     """A run's checkpoint in memory."""
 
     recipe: Recipe
-    task: Vision
+    task: Any
     """Its data and objective."""
     model: nn.Module
     """What was evaluated in training, the average of the weights where there is one; in evaluation mode."""
@@ -28,39 +30,52 @@ class Run:
     """What training measured at the end of the epoch: {} where the checkpoint lies within the first one."""
 
 
-def open_run(folder: Path, which: str = "last") -> Run:
+def open_run(folder: Path, which: str = "last", *, task: str | None = None, **own: Callable[..., Any] | None) -> Run:
     """Build what a run's recipe says and load the weights of its "best" or "last" checkpoint.
 
+    A task named is the only one that will do. `own` are `model_from` and `data_from` of a run trained with them.
     Nothing in the folder can run code. A RunError, or the CheckpointError or RecipeError behind it, says what is wrong.
     """
     state, step = _state(folder, which)
     recipe = recipe_from(state["recipe"])
-    task = build_task(recipe)
+    if task not in (None, recipe.task):
+        kinds = {"vision": "images", "language": "text"}
+        raise RunError(f"{folder} is a run on {kinds[recipe.task]}, and this is for runs on {kinds[str(task)]}")
+    before = state["task"]
+    for option in ("model_from", "data_from"):
+        if before.get(option) and own.get(option) is None:
+            raise RunError(f"{folder} was trained with --{option} {before[option]}; give the same option here")
+    bare = replace(recipe.model, pretrained=False, weights=None)  # what training began with is not needed again
+    built = build_task(replace(recipe, model=bare), **own)
+    built.refuse_another(before, folder)
     weights = state["ema"] if state["ema"] is not None else state["model"]
     try:
-        task.model.load_state_dict(weights)
+        built.model.load_state_dict(weights)
     except (RuntimeError, TypeError, AttributeError) as error:
-        raise RunError(f"{folder} holds weights that do not fit its recipe: {_short(error)}") from error
+        raise RunError(f"{folder} holds weights that do not fit its recipe: {reason(error)}") from error
     found = state["best" if which == "best" else "last"]
-    return Run(recipe, task, task.model.eval(), step, found)
+    return Run(recipe, built, built.model.eval(), step, found)
 
 
 def evaluate(run: Run) -> dict[str, dict[str, float]]:
-    """Loss, accuracy and number of images of every split that training evaluated."""
+    """What training measures of every split, such as loss and accuracy, and the number of examples."""
     found = {}
     for name in run.task.evaluation:
-        loss, right, count = run.task.evaluate(run.model, name)
-        found[name] = {"loss": float(loss) / count, "accuracy": float(right) / count, "count": count}
+        sums, count = run.task.evaluate(run.model, name)
+        if not count:
+            raise RunError(f"none of the {name} images can be read, such as {min(run.task.skipped())}")
+        means = {metric: float(total) / count for metric, total in sums.items()}
+        found[name] = run.task.measures(means) | {"count": count}
     run.model.eval()
     return found
 
 
-def build_task(recipe: Recipe) -> Vision:
+def build_task(recipe: Recipe, **own: Callable[..., Any] | None) -> Any:
     """The task of a recipe on the device there is, in one process; a sentence where it cannot be built."""
     try:
-        return Vision(recipe, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+        return create_task(recipe, torch.device("cuda" if torch.cuda.is_available() else "cpu"), **own)
     except (ValueError, TypeError) as error:
-        raise RunError(f"the recipe cannot be built: {_short(error)}") from error
+        raise RunError(f"the recipe cannot be built: {reason(error)}") from error
 
 
 def _state(folder: Path, which: str) -> tuple[dict[str, Any], int]:
@@ -75,7 +90,7 @@ def _state(folder: Path, which: str) -> tuple[dict[str, Any], int]:
         other = "last" if which == "best" else "best"
         raise RunError(f"{folder} has no {which} checkpoint{_because(said)}; try --checkpoint {other}")
     step, state = found
-    wanted = {"recipe": dict, "model": dict, "ema": dict | None, "best": dict, "last": dict}
+    wanted = {"recipe": dict, "model": dict, "ema": dict | None, "best": dict, "last": dict, "task": dict}
     for key, kind in wanted.items():
         if not isinstance(state, dict) or key not in state or not isinstance(state[key], kind):
             raise RunError(f"{folder} holds a checkpoint that is not of a run: {key!r} is missing or of another kind")
@@ -84,7 +99,3 @@ def _state(folder: Path, which: str) -> tuple[dict[str, Any], int]:
 
 def _because(said: list[str]) -> str:
     return f" that can be read ({said[0]})" if said else ""
-
-
-def _short(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]

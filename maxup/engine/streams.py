@@ -32,5 +32,7 @@ def restore_streams(streams: dict[str, Any]) -> None:
     if streams["cuda"] is not None and torch.cuda.is_available():
         torch.cuda.set_rng_state(streams["cuda"])
     random.setstate(streams["python"])
-    kind, keys, *rest = streams["numpy"]
-    numpy.random.set_state((kind, keys.numpy().astype("uint32"), *rest))
+    kind, keys, position, *rest = streams["numpy"]
+    if not 0 <= position <= len(keys):  # which numpy itself would read beyond its memory
+        raise ValueError(f"numpy's stream is at {position} of {len(keys)}")
+    numpy.random.set_state((kind, keys.numpy().astype("uint32"), position, *rest))

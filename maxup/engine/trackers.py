@@ -1,20 +1,76 @@
-"""Accelerate's trackers: TensorBoard and the rest get the records that metrics.jsonl has."""
+"""Accelerate's trackers: TensorBoard, W&B, MLflow and the rest get the records that metrics.jsonl has.
 
-import json
+Whenever a run goes on, tracking begins anew and is told all records so far, so that no step appears twice.
+"""
+
 import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from accelerate import Accelerator
+from accelerate.tracking import get_available_trackers
+from accelerate.utils import LoggerType
+
+from maxup.engine.durable import reason
+from maxup.engine.log import read_records
+from maxup.engine.stop import RunError
+from maxup.registry import nearest
+
+KNOWN = sorted(str(kind) for kind in LoggerType if kind != LoggerType.ALL)
+EXTRA = ("wandb", "mlflow")  # what `pip install maxup[track]` brings
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """A sentence about a tracker that Accelerate does not know, or whose package is not here.
+
+    Example:
+        >>> check_trackers(["tensorboard"])
+        >>> check_trackers(["wand"])
+        Traceback (most recent call last):
+        maxup.engine.stop.RunError: tracker 'wand' is unknown; did you mean 'wandb'?
+    """
+    for name in names:
+        if name not in KNOWN:
+            raise RunError(nearest(name, KNOWN, "tracker"))
+        if LoggerType(name) not in get_available_trackers():
+            package = "'maxup[track]'" if name in EXTRA else name.replace("_", "-")
+            raise RunError(f"tracker {name!r} needs a package that is not here; pip install {package}")
 
 
 def start_trackers(accelerator: Accelerator, folder: Path) -> None:
-    """Begin tracking; TensorBoard is written anew from metrics.jsonl, so that no step appears twice."""
+    """Begin tracking, and tell the records so far; TensorBoard's events of before are removed."""
     if not accelerator.log_with:
         return
     if accelerator.is_main_process:
         shutil.rmtree(folder / "maxup", ignore_errors=True)
-    accelerator.init_trackers("maxup")
+    name = f"{folder.parent.name}-{folder.name}".strip("-")
+    about = {"wandb": {"name": name, "dir": str(folder)}, "mlflow": {"run_name": name}}
+    try:
+        with _sentence():
+            accelerator.init_trackers("maxup", init_kwargs=about)
+    except RunError:
+        accelerator.trackers = []  # those half begun cannot be ended
+        raise
     if accelerator.is_main_process:
-        for line in (folder / "metrics.jsonl").read_text().splitlines():
-            record = json.loads(line)
-            accelerator.log({k: v for k, v in record.items() if k != "step"}, step=record["step"])
+        for record in read_records(folder / "metrics.jsonl"):
+            track(accelerator, record)
+
+
+def track(accelerator: Accelerator, record: dict[str, Any]) -> None:
+    """Tell the trackers a record of metrics.jsonl."""
+    with _sentence():
+        accelerator.log({k: v for k, v in record.items() if k != "step"}, step=record["step"])
+
+
+@contextmanager
+def _sentence() -> Iterator[None]:
+    """For what goes wrong in other people's packages, or between them and their servers."""
+    try:
+        yield
+    except Exception as error:
+        raise RunError(
+            f"a tracker failed ({type(error).__name__}: {reason(error)[:200]}); mend that, or use --trackers none: "
+            "the run goes on from its last checkpoint"
+        ) from error

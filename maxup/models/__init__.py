@@ -6,24 +6,38 @@ from typing import Any
 
 from torch import nn
 
+from maxup.models.external import create_external, is_external, list_external
 from maxup.registry import MODELS, build
 
 
 def list_models(pattern: str = "*") -> list[str]:
-    """The names of the models, those that match a pattern such as "resnet*".
+    """The names of the models, those that match a pattern such as "resnet*"; "timm/resnet*" asks timm.
 
     Example:
         >>> "mlp" in list_models()
         True
     """
+    if is_external(pattern):
+        return list_external(pattern)
     return sorted(name for name in MODELS if fnmatch(name, pattern))
 
 
-def create_model(name: str, *, shape: Sequence[int], classes: int, **args: Any) -> nn.Module:
+def create_model(name: str, *, shape: Sequence[int], classes: int, pretrained: bool = False, **args: Any) -> nn.Module:
     """Build a model for images of a shape (C, H, W) and a number of classes.
+
+    Args:
+        name: One of `list_models()`, or timm/... or pytorchcv/... for theirs.
+        shape: Of an image.
+        classes: How many.
+        pretrained: Begin with published weights, which networks of timm and pytorchcv have.
+        args: The model's own.
 
     Example:
         >>> create_model("mlp", shape=(1, 8, 8), classes=10, hidden=[32])[-1].out_features
         10
     """
+    if is_external(name):
+        return create_external(name, shape=shape, classes=classes, pretrained=pretrained, **args)
+    if pretrained:
+        raise ValueError(f"there are no published weights of {name}; set model.pretrained false, or use model.weights")
     return build(MODELS, "model", name, shape=shape, classes=classes, **args)

@@ -77,7 +77,7 @@ class Objective:
             raise TypeError(f"generator={generator!r}: pass a torch.Generator, or None")
         self.loss, self.forward, self.generator = loss, forward, generator
         self.step = 0
-        self._first, self._look = True, False
+        self._first, self._look, self._own = True, False, False  # _own: the generator was made here
 
     def run(self, model: Any, x: Any, y: Any) -> Outcome:
         """The loss with everything known about it."""
@@ -94,12 +94,16 @@ class Objective:
         return {"step": self.step, "generator": generator, "device": device}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` was taken, on the same kind of device."""
+        """Continue where `state_dict` was taken, on the same kind of device.
+
+        A state from before the first draw has no generator: then one that was made here is made anew, and one that was
+        given stays as it is.
+        """
         if not {"step", "generator", "device"} <= set(state):
             raise ValueError(f"this is no state of an objective: it has the keys {sorted(state)}")
         self.step = int(state["step"])
         if state["generator"] is None:
-            self.generator = None
+            self.generator = None if self._own else self.generator
         else:
             if self.generator is None or self.generator.device != torch.device(state["device"]):
                 self.generator = Generator(state["device"])
@@ -132,12 +136,12 @@ class Objective:
 
     def _generator(self, device: torch.device) -> Generator:
         if self.generator is None:
-            self.generator = Generator(device).manual_seed(own_seed(self))
+            self.generator, self._own = Generator(device).manual_seed(own_seed(self)), True
         if self.generator.device.type != device.type:
-            raise ValueError(
-                f"the generator is on {self.generator.device} but the batch on {device}; "
-                f"make it with torch.Generator({device.type!r}), or leave generator=None"
-            )
+            do = f"make it with torch.Generator({device.type!r}), or leave generator=None"
+            if self._own:
+                do = "it was made on the device of the first batch: make a new objective for another"
+            raise ValueError(f"the generator is on {self.generator.device} but the batch on {device}; {do}")
         return self.generator
 
     def copies(self) -> int:

@@ -80,7 +80,8 @@ class Views(Perturbation):
     """The copies are already made: x is (B, V, ...), V views of every example, as `ViewsDataset` delivers them.
 
     The draw is the number of a view, (B,): consecutive draws for a batch take its views in turn, so m = V draws see
-    each once, and m = 1 sees the first.
+    each once, and m = 1 sees the first. A batch is known by its tensor x: the same tensor, selected from again, goes on
+    with its next view, so m = 1 in turn sees all of them.
 
     Example:
         >>> from maxup import MaxUp
@@ -160,11 +161,13 @@ def _stack(images: list[Any]) -> Tensor:
 
 @contextmanager
 def forked_random(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed the global streams of torch, Python and numpy inside, and put them back afterwards."""
+    """Seed the global streams inside (of torch on the CPU and this device, Python, numpy); put them back at the end."""
     rewind = remember_random([device])
     torch.default_generator.manual_seed(seed)
-    if device.type != "cpu":
-        torch.get_device_module(device).manual_seed_all(seed)
+    if device.type not in ("cpu", "meta"):
+        module = torch.get_device_module(device)
+        with module.device(device):  # this one only: the others would not be put back
+            module.manual_seed(seed)
     random.seed(seed)
     numpy.random.seed(seed % 2**32)
     try:

@@ -128,10 +128,19 @@ def _instantiate(parser: ArgumentParser, found: Any) -> Recipe:
         ("maxup.m", recipe.maxup.m, 1, 10**4), ("optim.accumulate", recipe.optim.accumulate, 1, 10**6),
         ("optim.lr", recipe.optim.lr, 0, 1e9), ("data.validation", recipe.data.validation, 0, 0.9),
         ("maxup.warmup", recipe.maxup.warmup, 0, 10**6), ("optim.warmup", recipe.optim.warmup, 0, 1),
-        ("seed", recipe.seed, 0, 2**62),
+        ("seed", recipe.seed, 0, 2**62), ("data.size", recipe.data.size, 1, 10**4),
+        ("data.test_size", recipe.data.test_size or 1, 1, 10**4), ("data.workers", recipe.data.workers, 0, 10**3),
+        ("data.crop_fraction", recipe.data.crop_fraction, 0.1, 1), ("optim.sam", recipe.optim.sam or 0, 0, 1e3),
+        ("optim.restarts", recipe.optim.restarts, 0, 100),
+        ("optim.patience", recipe.optim.patience, 1, 10**6), ("language.bptt", recipe.language.bptt, 1, 10**6),
+        ("optim.average_from", recipe.optim.average_from or 0, 0, 1),
+        ("language.validation_columns", recipe.language.validation_columns, 1, 10**6),
+        ("language.test_columns", recipe.language.test_columns, 1, 10**6),
     ):  # fmt: skip
         if not low <= value <= high:
             raise RecipeError(f"{name}={value!r} is out of range; it must be between {low} and {high:g}")
+    if recipe.optim.sam is not None and (recipe.optim.accumulate > 1 or recipe.precision == "fp16"):
+        raise RecipeError("optim.sam needs optim.accumulate 1 and precision no or bf16")
     return recipe
 
 

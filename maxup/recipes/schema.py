@@ -18,6 +18,20 @@ class Data:
     """Train on this many examples, class proportions kept, chosen by the seed; default all."""
     validation: float = 0.0
     """Fraction of the training examples held out for validation, chosen by the seed."""
+    size: int = 224
+    """Of image folders: height and width of a training image."""
+    test_size: int | None = None
+    """Of image folders: height and width in evaluation; default as in training. FixRes evaluates larger ones."""
+    crop_fraction: float = 0.875
+    """Of image folders: evaluation resizes the short side to test_size / crop_fraction, then crops the centre."""
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
+    """Of image folders: how images are resized."""
+    mean: list[float] | None = None
+    """Of image folders: mean of each channel, of pixels in [0, 1]; default ImageNet's."""
+    std: list[float] | None = None
+    """Of image folders: standard deviation of each channel; default ImageNet's."""
+    workers: int = 8
+    """Of image folders: processes that decode, for each training process; never more than there are cores."""
 
 
 @dataclass
@@ -30,6 +44,14 @@ class Model:
     """Its arguments."""
     normalise: bool = False
     """Normalise inside the network: augmentation and perturbation then see pixels in [0, 1], as certification wants."""
+    pretrained: bool = False
+    """Begin with the published weights of a timm/... or pytorchcv/... network; a last layer of other classes is new."""
+    weights: str | None = None
+    """Begin with the weights in this file: safetensors, or a state dict that torch.load reads with weights_only."""
+    new_head: bool = False
+    """Of weights: begin with a new last layer where the file's has another number of classes."""
+    freeze_norm: bool = False
+    """Leave BatchNorm as it is: neither its statistics nor its weights change in training."""
 
 
 @dataclass
@@ -37,7 +59,7 @@ class Optim:
     """How weights are updated."""
 
     name: Literal["sgd", "adamw", "asgd"] = "sgd"
-    """Optimiser."""
+    """Optimiser; "asgd" is SGD whose weights are averaged, and the average is what is evaluated."""
     lr: float = 0.1
     """Learning rate at the start."""
     momentum: float = 0.9
@@ -58,8 +80,16 @@ class Optim:
     """Largest gradient norm; default no limit."""
     accumulate: int = 1
     """Batches whose gradients are added up before a step."""
+    sam: float | None = None
+    """Radius of sharpness-aware minimisation, such as 0.05: the gradient is taken at the worst weights that near."""
     ema: float | None = None
     """Decay of an exponential moving average of the weights, which is then what is evaluated; default none."""
+    average_from: float | None = 0.0
+    """Of "asgd": fraction of the epochs after which averaging begins; null, when validation no longer improves."""
+    patience: int = 5
+    """Of "asgd": it no longer improves where an epoch is worse than the best of all but the last so many."""
+    restarts: int = 0
+    """Of "asgd": fine-tuning stages, each from the best point so far, until validation no longer improves."""
 
 
 @dataclass
@@ -78,6 +108,8 @@ class MaxUpKnobs:
     """Copies scored in one forward pass."""
     rank: Literal["loss", "kl"] = "loss"
     """How copies are compared."""
+    unit: Literal["column", "token", "batch"] = "column"
+    """Of text: whose worst copy is taken, that of every column of a window, of every token, or of the batch."""
 
 
 @dataclass
@@ -109,9 +141,31 @@ class SmoothAdvKnobs:
 
 
 @dataclass
+class LanguageKnobs:
+    """Settings of language models."""
+
+    bptt: int = 70
+    """Words of a window, nearly; the learning rate is scaled by its length."""
+    epsilon: float = 0.0
+    """Of the adversarial softmax: radius of the ball about the target's word vector, in lengths of it."""
+    alpha: float = 2.0
+    """Weight of the mean square of the last layer's states."""
+    beta: float = 1.0
+    """Weight of the mean square of their change from word to word."""
+    validation_columns: int = 10
+    """Columns the validation text is read in."""
+    test_columns: int = 1
+    """Columns the test text is read in."""
+    dynamic: bool = False
+    """End with dynamic evaluation."""
+
+
+@dataclass
 class Recipe:
     """One experiment."""
 
+    task: Literal["vision", "language"] = "vision"
+    """Images with classes, or text."""
     data: Data = field(default_factory=Data)
     model: Model = field(default_factory=Model)
     augment: list[Spec] = field(default_factory=list)
@@ -125,11 +179,12 @@ class Recipe:
     smoothadv: SmoothAdvKnobs = field(default_factory=SmoothAdvKnobs)
     hard_fraction: float = 0.25
     """Of "hard_examples": the fraction of a batch trained on."""
+    language: LanguageKnobs = field(default_factory=LanguageKnobs)
     optim: Optim = field(default_factory=Optim)
     epochs: int = 60
-    """Passes over the training examples."""
+    """Passes over the training examples; with optim.restarts, the most passes of every stage."""
     batch_size: int = 128
-    """Examples of a batch, over all processes."""
+    """Examples of a batch, or columns of a text, over all processes."""
     precision: Literal["no", "bf16", "fp16"] = "no"
     """Mixed precision."""
     compile: bool = False

@@ -1,11 +1,13 @@
 """A comparison of twins as numbers, as text and as a picture."""
 
-import math
+import statistics
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from maxup.report.statistics import paired
 
 Runs = dict[str, list[dict[str, float]]]  # row -> one dict of metrics a seed; the first row is the twin
 
@@ -49,36 +51,18 @@ def show(metric: str, value: float) -> str:
     return f"{value:.{METRICS[metric].decimals}f}{METRICS[metric].unit}"
 
 
-def interval(differences: Any, confidence: float = 0.95) -> tuple[float, float]:
-    """Student's interval of the mean of paired differences, at least two.
-
-    Example:
-        >>> low, high = interval([1.0, 2.0, 3.0])
-        >>> round(low, 3), round(high, 3)
-        (-0.484, 4.484)
-    """
-    from scipy import stats
-
-    values = np.asarray(differences, dtype=float)
-    n = len(values)
-    half = float(stats.t.ppf((1 + confidence) / 2, n - 1)) * values.std(ddof=1) / math.sqrt(n)
-    return float(values.mean() - half), float(values.mean() + half)
-
-
-def summary(runs: Runs) -> dict[str, dict[str, dict[str, float]]]:
+def summary(runs: Runs) -> dict[str, dict[str, dict[str, Any]]]:
     """By metric and row: mean, deviation, and the paired difference to the first row with its 95 % interval."""
-    table: dict[str, dict[str, dict[str, float]]] = {}
+    table: dict[str, dict[str, dict[str, Any]]] = {}
     base = twin(runs)
     for metric in METRICS:
         if any(metric not in run for results in runs.values() for run in results):
             continue
-        for name, results in runs.items():
-            values = np.array([run[metric] for run in results])
-            row = {"mean": float(values.mean()), "std": float(values.std(ddof=1))}
-            if name != base:
-                differences = values - np.array([run[metric] for run in runs[base]])
-                low, high = interval(differences)
-                row |= {"difference": float(differences.mean()), "low": low, "high": high}
+        values = {name: [run[metric] for run in results] for name, results in runs.items()}
+        for name, ours in values.items():
+            row: dict[str, Any] = {"mean": statistics.fmean(ours), "std": statistics.stdev(ours)}
+            if name != base and (found := paired(dict(enumerate(ours)), dict(enumerate(values[base])))):
+                row |= {"difference": found.mean, "low": found.low, "high": found.high}
             table.setdefault(metric, {})[name] = row
     return table
 

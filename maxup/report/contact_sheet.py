@@ -107,7 +107,13 @@ def contact_sheet(
                 continue
             won = int(copies.winner[column]) == row - 1
             look: Any = {"color": FRAME, "weight": "bold"} if won else {}
-            write(x + 0.42, y + cell + 0.05, f"{float(copies.scores[row - 1, column]):.2f}", ha="center", **look)
+            write(
+                x + 0.42,
+                y + cell + 0.05,
+                f"{float(copies.scores[row - 1, column]):#.2g}".rstrip("."),
+                ha="center",
+                **look,
+            )
             if won:
                 panel.spines[:].set(visible=True, color=FRAME, linewidth=3)
     figure.savefig(path, dpi=200)

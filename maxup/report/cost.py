@@ -9,7 +9,7 @@ from maxup.report.tables import Comparison, Line, belongs
 
 def cost(comparison: Comparison, subject: str, lines: Sequence[Line], results: Sequence[Result]) -> Plot | None:
     """The main metric of our runs against their training time; a grey line leads from a twin to its MaxUp."""
-    points = [(i, line, b) for i, line in enumerate(lines) for b in comparison.budgets if b in line.ours]
+    points = [(i, line, b) for i, line in enumerate(lines) for b in comparison.budgets if b in line.seconds]
     if not points:
         return None
     longest = max(line.seconds[budget] for _, line, budget in points)

@@ -8,7 +8,7 @@ from pathlib import Path
 from maxup.recipes.load import find_recipe, list_recipes, read_recipe
 from maxup.report.figure import main_metric
 from maxup.report.paper import Row, Table, load_paper
-from maxup.report.results import Result, load_results
+from maxup.report.results import Result, load_results, mean_seconds
 from maxup.report.statistics import estimate
 from maxup.report.tables import DASH, measured, ours
 
@@ -122,5 +122,5 @@ def _ours(results: Sequence[Result], table: Table | None, row: Row | None) -> tu
         if found := estimate(values):
             number, _, n = ours(found, 2).partition(" (")
             part = "" if budget == 1 else f", budget {budget:g}"
-            return f"{number} {_unit(table, metric)} ({n}{part}", sum(r.seconds for r in mine) / len(mine)
+            return f"{number} {_unit(table, metric)} ({n}{part}", mean_seconds(mine)
     return DASH, None

@@ -67,10 +67,11 @@ def _summary(comparisons: Sequence[Comparison], results: Sequence[Result]) -> st
     here = {line.key for line in lines if line.ours}
     if not here:
         return "There are no results of ours yet: the tables show the paper’s numbers, and dashes."  # noqa: RUF001
-    hours = sum(result.seconds for result in results) / 3600
+    hours = _hours(results)
+    hours = f", {hours} hours of training together" if hours != DASH else ""
     return (
-        f"{len(results)} finished runs, {hours:.3g} hours of training together. Numbers are computed from their result "
-        "files; losses are shown as plainly as wins."
+        f"{len(results)} finished runs{hours}. Numbers are computed from their result files; losses are shown as "
+        "plainly as wins."
     )
 
 
@@ -165,11 +166,16 @@ def _environments(results: Sequence[Result]) -> str:
         return ""
     headings = ["hardware", "threads", "torch", "python", "commit", "runs", "hours"]
     rows = [
-        [Cell(text) for text in (*where, str(len(group)), f"{sum(r.seconds for r in group) / 3600:.3g}")]
-        for where, group in sorted(groups.items())
+        [Cell(text) for text in (*where, str(len(group)), _hours(group))] for where, group in sorted(groups.items())
     ]
     table = _table("environment", headings, rows, [(str(i), False) for i in range(len(rows))])
     return f'<section id="environment"><h2>Where ours was measured</h2>{table}</section>'
+
+
+def _hours(group: Sequence[Result]) -> str:
+    """Training time of runs together; a dash where some shared their GPU."""
+    timed = [result.seconds for result in group if result.seconds is not None]
+    return f"{sum(timed) / 3600:.3g}" if len(timed) == len(group) else DASH
 
 
 def _where(environment: dict[str, Any]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ A run's own folder, <runs>/<recipe>/seed-0/run.json, holds the same.
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -36,8 +36,8 @@ class Result:
     """Its epochs in those of the recipe."""
     last: dict[str, float]
     """What was measured after the last epoch."""
-    seconds: float
-    """Of training alone; in all, where the run did not tell them apart."""
+    seconds: float | None
+    """Of training alone; in all, where the run did not tell them apart; None where it shared its GPU with others."""
     environment: dict[str, Any]
     curve: Path | None = None
     """Its metrics.jsonl, where the run's folder is there."""
@@ -117,6 +117,9 @@ def difference(said: dict[str, Any], recipe: Recipe) -> list[str]:
 def _result(name: str, path: Path, stem: str, recipe: str) -> Result:
     run = read_run(path)
     said = run["recipe"]
+    own = [f"--{option} {value}" for option, value in run.get("task", {}).items() if option.endswith("_from") and value]
+    if own:
+        raise ValueError(f"it is not of the recipe alone, but with {' '.join(own)}")
     m = int(said.get("maxup", {}).get("m", 4)) if said.get("objective", "standard") != "standard" else 1
     match = NAME.fullmatch(stem)
     named = float(match[3]) if match and match[3] else 1.0
@@ -133,8 +136,15 @@ def _result(name: str, path: Path, stem: str, recipe: str) -> Result:
         budget = named if budget != 1 and epochs == scaled(known.epochs, named) else float(f"{budget:.3g}")
     curve = path.parent / "metrics.jsonl" if path.name == "run.json" else None
     last = {k: float(v) for k, v in run["last"].items() if isinstance(v, int | float)}
-    seconds = float(run.get("training_seconds", run["seconds"]))
+    shared = run["environment"].get("shared_gpu")
+    seconds = None if shared else float(run.get("training_seconds", run["seconds"]))
     return Result(name, run["seed"], m, own_m, budget, last, seconds, run["environment"], curve)
+
+
+def mean_seconds(results: Sequence[Result]) -> float | None:
+    """The mean training time of those results that have one."""
+    known = [result.seconds for result in results if result.seconds is not None]
+    return sum(known) / len(known) if known else None
 
 
 def scaled(epochs: int, budget: float) -> int:

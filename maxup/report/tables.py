@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from maxup.report.paper import Metric, Row, Table, Value, load_slips
-from maxup.report.results import Result, short_name
+from maxup.report.results import Result, mean_seconds, short_name
 from maxup.report.statistics import Difference, Estimate, estimate, paired
 
 DASH = "–"  # noqa: RUF001
@@ -96,7 +96,7 @@ def compare(name: str, table: Table, results: Iterable[Result]) -> Comparison:
                 values,
                 {b: e for b, v in values.items() if (e := estimate(list(v.values())))},
                 {b: d for b, v in values.items() if (d := paired(v, twin.get(b, {})))},
-                {b: sum(s) / len(s) for b in values if (s := [r.seconds for r in mine[key] if r.budget == b])},
+                {b: s for b in values if (s := mean_seconds([r for r in mine[key] if r.budget == b])) is not None},
             ))  # fmt: skip
     return Comparison(name, table, lines, [1.0, *budgets])
 

@@ -1,0 +1,43 @@
+"""Tasks: what a recipe builds, what a step does, what is measured.
+
+The loop asks of a task:
+
+    model, objective, generator     what is trained, how, and the stream of its augmentation
+    loader                          batches; epoch, position and state_dict, and steps(epochs)
+    step(model, batch)              an Outcome, whose loss is back-propagated
+    pace(batch)                     factor of the learning rate
+    evaluation, every_epoch         the splits there are, and those evaluated after every epoch
+    evaluate(model, split)          sums by metric, and over how many
+    measures(means), metrics        what is told of them, and its names
+    skipped()                       files that could not be read
+    judge, lower                    the metric that tells the best epoch, and whether lower is better
+    unit                            what is counted in a batch, for the progress
+    state_dict, load_state_dict     what a step leaves for the next
+    identity, refuse_another        what a checkpoint must agree in, besides the recipe
+    finish(model, folder)           what is measured once, at the end
+    description()                   what an exported model says of the data
+"""
+
+from typing import Any
+
+import torch
+
+from maxup.recipes.schema import Recipe
+
+
+def create_task(recipe: Recipe, device: torch.device, **options: Any) -> Any:
+    """The task of a recipe.
+
+    Example:
+        >>> recipe = Recipe(perturb=[{"name": "gaussian", "sigma": 0.1}])
+        >>> recipe.data.train_size = 100
+        >>> type(create_task(recipe, torch.device("cpu"))).__name__
+        'Vision'
+    """
+    if recipe.task == "language":
+        from maxup.tasks.language import Language
+
+        return Language(recipe, device, **options)
+    from maxup.tasks.vision import Vision
+
+    return Vision(recipe, device, **options)

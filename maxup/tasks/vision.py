@@ -1,20 +1,26 @@
 """Image classification: what a recipe builds, what a step does, what is measured."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 
-from maxup.data import load_data
+from maxup.data import DataError, load_data
+from maxup.data.folder import MEAN, STD, Folder
 from maxup.data.images import Images, own_images, split
-from maxup.data.loader import DeviceLoader
+from maxup.engine.stop import RunError
 from maxup.models import create_model
+from maxup.models.frozen import freeze_norm
 from maxup.models.normalised import Normalised
+from maxup.models.weights import load_weights
 from maxup.objectives.adversarial import Adversarial
 from maxup.objectives.average import Average
-from maxup.objectives.base import Objective
+from maxup.objectives.base import Objective, cross_entropy
 from maxup.objectives.hard_examples import HardExamples
 from maxup.objectives.maxup import MaxUp
 from maxup.objectives.outcome import Outcome
@@ -26,9 +32,13 @@ from maxup.perturb.compose import Compose
 from maxup.recipes.schema import Recipe, Spec, noise_of
 from maxup.registry import PERTURBATIONS, build, takes
 
+Batch = tuple[Tensor, Tensor, Tensor]
+
 
 class Vision:
     """The data, the network and the objective of one recipe, on one device.
+
+    `maxup.tasks` says what the loop asks of a task.
 
     Args:
         recipe: What to build.
@@ -38,6 +48,8 @@ class Vision:
         model_from: Builds the network instead of the recipe's.
         data_from: Returns the data instead of the recipe's.
     """
+
+    judge, lower, unit = "accuracy", False, "examples"
 
     def __init__(
         self,
@@ -50,27 +62,24 @@ class Vision:
         data_from: Callable[[], Any] | None = None,
     ) -> None:
         self.recipe = recipe
+        self.identity = {"model_from": _name(model_from), "data_from": _name(data_from)}
         self.train, self.validation, self.test = load_splits(recipe, data_from)
         if recipe.batch_size % world_size:
             raise ValueError(f"batch_size={recipe.batch_size} cannot be shared evenly by {world_size} processes")
-        loader = partial(DeviceLoader, device=device, rank=rank, world_size=world_size)
+        where: Any = {"device": device, "rank": rank, "world_size": world_size}
         size = recipe.batch_size // world_size
         drop = len(self.train) > recipe.batch_size  # full batches only, where there is at least one
-        self.loader = loader(self.train, size, shuffle=True, seed=recipe.seed, drop_last=drop)
+        self.loader = self.train.loader(size, training=True, seed=recipe.seed, drop_last=drop, **where)
+        files = isinstance(self.train, Folder)  # of large images
         self.evaluation = {
-            name: loader(images, 4 * size, shuffle=False, seed=0, pad=False)
+            name: images.loader(size if files else 4 * size, training=False, seed=0, **where)
             for name, images in (("validation", self.validation), ("test", self.test))
             if images is not None
         }
+        self.every_epoch = tuple(self.evaluation)
         classes = len(self.train.classes)
-        create = model_from or partial(create_model, recipe.model.name)
-        model = create(shape=tuple(self.train.x.shape[1:]), classes=classes, **recipe.model.args)
-        if recipe.model.normalise:
-            model = Normalised(model, self.train.mean, self.train.std)
-        model.to(device)
-        if device.type == "cuda":
-            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # in place
-        self.model = model
+        self.metrics = ["loss", "accuracy", *["top5_accuracy"] * (classes > (5 if files else 10))]
+        self.model = self._network(device, classes, model_from)
         mean, std = self.train.mean, self.train.std
         if recipe.model.normalise:  # what is augmented is pixels
             mean, std = (0.0,) * len(mean), (1.0,) * len(std)
@@ -83,38 +92,127 @@ class Vision:
         seeds = [2 * (recipe.seed * 1_000_003 + rank) + i for i in range(2)]
         self.generator, self.objective.generator = (Generator(device).manual_seed(seed) for seed in seeds)
 
+    def _network(self, device: torch.device, classes: int, model_from: Callable[..., nn.Module] | None) -> nn.Module:
+        said = self.recipe.model
+        if model_from is not None and said.pretrained:
+            raise ValueError(
+                "model.pretrained is for networks by name; with --model_from use model.weights, or neither"
+            )
+        create = model_from or partial(create_model, said.name, pretrained=said.pretrained)
+        model = create(shape=self.train.shape, classes=classes, **said.args)
+        if said.weights is not None:
+            load_weights(model, said.weights, new_head=said.new_head)
+        if said.freeze_norm:
+            freeze_norm(model)
+        if said.normalise:
+            model = Normalised(model, self.train.mean, self.train.std)
+        model.to(device)
+        if device.type == "cuda":
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # in place
+        return model
+
     def step(self, model: Any, batch: tuple[Tensor, Tensor, Tensor]) -> Outcome:
         """One batch's loss: prepare the bytes, augment, and ask the objective."""
+        return self.objective.run(model, *self._augmented(batch))
+
+    @contextmanager
+    def repeatable(self, model: Any, batch: tuple[Tensor, Tensor, Tensor]) -> Iterator[Callable[[], Tensor]]:
+        """The same loss as a function that can be called again, on the same copies: SAM needs it at two points."""
+        assert isinstance(self.objective, MaxUp)
+        with self.objective.selected(model, *self._augmented(batch)) as (x, y):
+            yield lambda: cross_entropy(model(x), y).mean()
+
+    def _augmented(self, batch: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         _, x, y = batch
         x = self.prepare(x)
-        if self.augment is not None:
-            x, y = self.augment(x, y, generator=self.generator)
-        return self.objective.run(model, x, y)
+        return (x, y) if self.augment is None else self.augment(x, y, generator=self.generator)
 
     def prepare(self, x: Tensor) -> Tensor:
         """Bytes as the network takes them: pixels in [0, 1] where it normalises by itself, else normalised."""
-        return x.float() / self.train.top if self.recipe.model.normalise else self.train.normalise(x)
+        pixels: Tensor = x.float() / self.train.top if self.recipe.model.normalise else self.train.normalise(x)
+        return pixels
 
     @torch.no_grad()
-    def evaluate(self, model: Any, name: str) -> tuple[Tensor, Tensor, int]:
-        """Sum of losses, number of right answers, number of examples: of this process's share of a split."""
+    def evaluate(self, model: Any, name: str) -> tuple[dict[str, Tensor], int]:
+        """Sums of losses and of right answers by metric, and the number of examples: this process's share of a split.
+
+        With image folders of more than 5 classes, or more than 10 classes, an answer is also "top5_accuracy" right
+        where the class is among the five most probable.
+        """
         model.eval()
-        device, count = self.generator.device, 0
-        loss, right = torch.zeros((), device=device), torch.zeros((), device=device)
+        sums, count = {metric: torch.zeros((), device=self.generator.device) for metric in self.metrics}, 0
         for _, x, y in self.evaluation[name]:
             output = model(self.prepare(x))
-            loss += nn.functional.cross_entropy(output, y, reduction="sum")
-            right += (output.argmax(1) == y).sum()
+            sums["loss"] += nn.functional.cross_entropy(output, y, reduction="sum")
+            sums["accuracy"] += (output.argmax(1) == y).sum()
+            if "top5_accuracy" in sums:
+                sums["top5_accuracy"] += (output.topk(5).indices == y[:, None]).sum()
             count += len(y)
         model.train()
-        return loss, right, count
+        return sums, count
+
+    def measures(self, means: dict[str, float]) -> dict[str, float]:
+        """What is told of a split, from the means of what `evaluate` sums."""
+        return means
+
+    def pace(self, batch: Batch) -> float:
+        """Factor of the learning rate."""
+        return 1.0
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a step leaves for the next, besides what the loop knows: nothing."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+
+    def refuse_another(self, identity: dict[str, str], folder: Path) -> None:
+        """A sentence where a checkpoint is of a network or data of somebody's own, and they are not these."""
+        for option, mine in self.identity.items():
+            if (theirs := identity.get(option, "")) != mine:
+                what = f"--{option} {theirs}" if theirs else f"the recipe's own {option.removesuffix('_from')}"
+                raise RunError(
+                    f"{folder} was trained with {what}, and this is {f'--{option} {mine}' if mine else 'without'}; "
+                    "use the same, or choose another folder"
+                )
+
+    def description(self) -> dict[str, Any]:
+        """What somebody who loads the exported model needs to know of the data."""
+        images = self.train
+        return {
+            "classes": list(images.classes),
+            "shape": list(images.shape),
+            "mean": list(images.mean),
+            "std": list(images.std),
+            "top": images.top,
+        }
+
+    def finish(self, model: nn.Module, folder: Path, *, quiet: bool) -> dict[str, float]:
+        """What is measured once, at the end."""
+        return {}
+
+    def skipped(self) -> set[str]:
+        """The image files that could not be read so far, by this process."""
+        loaders = (self.loader, *self.evaluation.values())
+        return {str(loader.folder.path(i)) for loader in loaders for i in getattr(loader, "unreadable", ())}
 
 
-def load_splits(
-    recipe: Recipe, data_from: Callable[[], Any] | None = None
-) -> tuple[Images, Images | None, Images | None]:
-    """Training, validation (None unless asked for) and test images; the seed decides who goes where."""
+def _name(function: Callable[..., Any] | None) -> str:
+    """MODULE:FUNCTION, or nothing."""
+    if function is None:
+        return ""
+    return f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', type(function).__name__)}"
+
+
+def load_splits(recipe: Recipe, data_from: Callable[[], Any] | None = None) -> tuple[Any, Any, Any]:
+    """Training, validation (None unless asked for) and test images; the seed decides who goes where.
+
+    All are `Images` or all are `Folder`s.
+    """
+    train: Any
+    test: Any
     train, test = own_images(data_from()) if data_from else load_data(recipe.data.name, recipe.data.root)
+    train, test = (_as_said(images, recipe) for images in (train, test))
     if recipe.data.train_size is not None:
         train, rest = split(train, recipe.data.train_size, recipe.seed)
         test = rest if test is None else test
@@ -124,6 +222,18 @@ def load_splits(
     if recipe.data.validation:
         train, validation = split(train, round((1 - recipe.data.validation) * len(train)), recipe.seed)
     return train, validation, test
+
+
+def _as_said(images: Images | Folder | None, recipe: Recipe) -> Images | Folder | None:
+    """Image folders decoded as the recipe says."""
+    if not isinstance(images, Folder):
+        return images
+    said = recipe.data
+    mean, std = tuple(said.mean or MEAN), tuple(said.std or STD)
+    if not len(mean) == len(std) == 3 or min(std) <= 0:
+        raise DataError(f"data.mean={said.mean} and data.std={said.std} must be three numbers each, data.std above 0")
+    fields = {name: getattr(said, name) for name in ("size", "test_size", "crop_fraction", "interpolation", "workers")}
+    return replace(images, mean=mean, std=std, **fields)
 
 
 def perturbation(specs: list[Spec], classes: int, **pixels: Any) -> Perturbation:
@@ -145,6 +255,8 @@ def perturbation(specs: list[Spec], classes: int, **pixels: Any) -> Perturbation
 def objective(recipe: Recipe, classes: int, steps_per_epoch: int, **pixels: Any) -> Objective:
     """The recipe's objective; `pixels` are `mean` and `std` of the normalisation."""
     knobs = recipe.maxup
+    if recipe.optim.sam is not None and recipe.objective not in ("standard", "maxup"):
+        raise ValueError(f"optim.sam goes with the objectives standard and maxup, not {recipe.objective!r}")
     if recipe.objective == "hard_examples":
         return HardExamples(recipe.hard_fraction)
     if recipe.objective == "adversarial":

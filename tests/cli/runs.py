@@ -7,5 +7,5 @@ WORDS = ["--epochs", "3", "--data.train_size", "200", "--data.validation", "0.2"
 WORDS += ["--model.args", "{width: 4}", "--optim.ema", "0.9", "--batch_size", "20"]
 
 
-def make(folder):
-    return train(parse_recipe("digits/mlp-gaussian-maxup", WORDS), folder, quiet=True)
+def make(folder, *words):
+    return train(parse_recipe("digits/mlp-gaussian-maxup", [*WORDS, *words]), folder, quiet=True)

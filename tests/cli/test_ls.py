@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from maxup.cli.main import main
+from maxup.models import list_models
 from maxup.recipes import load
 from maxup.report.paper import load_paper
 from maxup.report.results import file_name
@@ -130,3 +131,26 @@ def test_it_never_imports_torch_or_matplotlib(tmp_path):
         "assert not {'torch', 'matplotlib', 'scipy', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True)
+
+
+def test_every_network_with_its_size(capsys):
+    assert main(["ls", "--models"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = {line.split()[0]: line.split()[1:] for line in lines[1:-1]}
+    assert set(list_models()) <= set(rows)
+    assert rows["mlp"][:4] == ["301.07", "k", "302.09", "k"]
+    assert rows["timm/resnet101"][:4] == ["44.55", "M", "7.85", "G"]
+    assert rows["timm/tf_efficientnet_b8"][-5:] == ["3", "x", "845", "x", "845"]
+
+
+def test_some_networks(capsys):
+    assert main(["ls", "mlp", "--models"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["network", "mlp"]
+
+
+def test_without_the_extra(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm", None)
+    assert main(["ls", "--models"]) == 0
+    out = capsys.readouterr().out
+    assert "301.07 k" in out
+    assert out.count("need the imagenet extra, pip install 'maxup[imagenet]'") == 4

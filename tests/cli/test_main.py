@@ -49,28 +49,3 @@ def test_torch_is_not_imported_before_it_is_needed(arguments):
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
-
-def test_a_recipe_is_listed_copied_and_printed(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert main(["ls", "digits"]) == 0
-    assert "digits/mlp-gaussian-maxup" in capsys.readouterr().out
-    assert main(["cp", "digits/mlp-gaussian-maxup", "mine.yaml"]) == 0
-    assert main(["cp", "digits/mlp-gaussian-maxup", "mine.yaml"]) == 1
-    assert "mine.yaml exists" in capsys.readouterr().err
-    assert main(["train", "mine.yaml", "--maxup.m", "9", "--print_config"]) == 0
-    assert "m: 9" in capsys.readouterr().out
-
-
-def test_data_says_what_is_missing_and_how_to_get_it(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("MAXUP_DATA", raising=False)
-    assert main(["data"]) == 0
-    out = capsys.readouterr().out
-    assert "comes with scikit-learn" in out
-    assert "cifar-10-python.tar.gz" in out
-
-
-def test_models_are_listed(capsys):
-    assert main(["ls", "--models"]) == 0
-    assert capsys.readouterr().out.split() == ["conv", "mlp"]

@@ -38,6 +38,22 @@ def test_the_same_call_shows_the_same_and_another_batch_another(run, tmp_path, c
     assert said[0] == said[1] != said[2]
 
 
+def test_a_perturbation_of_pixels_knows_how_they_are_normalised(tmp_path, capsys, monkeypatch):
+    """Told nothing, it takes normalised images for pixels in [0, 1]."""
+    from maxup.perturb.trivial_augment import TrivialAugment
+    from maxup.recipes.load import parse_recipe
+    from maxup.tasks.vision import load_splits
+
+    make(tmp_path / "run", "--perturb", "[{name: trivial_augment}]")
+    made = []
+    monkeypatch.setattr(
+        TrivialAugment, "draw", lambda *args, draw=TrivialAugment.draw: made.append(args[0]) or draw(*args)
+    )
+    assert main(["show", str(tmp_path / "run"), "--out", str(tmp_path / "a.png")]) == 0
+    mean = load_splits(parse_recipe("digits/mlp-gaussian-maxup", []))[0].mean
+    assert {tuple(one.mean) for one in made} == {mean}
+
+
 def test_classes_that_are_new_come_first():
     assert different(torch.tensor([2, 2, 0, 2, 1, 0]), 5).tolist() == [0, 2, 4, 1, 3]
     assert different(torch.tensor([2, 2]), 9).tolist() == [0, 1]

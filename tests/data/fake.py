@@ -155,3 +155,23 @@ def hostile(marker):
         "state-of-a-list": b"]}U\x06appendNsb.",
     }  # fmt: skip
     return attacks
+
+
+def write_folders(root, classes=("cat", "dog", "emu"), train=4, val=2, size=(40, 30)):
+    """train/CLASS/*.jpeg and val/CLASS/*.jpeg of smooth colours, no two alike."""
+    from PIL import Image
+
+    g = torch.Generator().manual_seed(0)
+    for part, n in (("train", train), ("val", val)):
+        for name in classes:
+            (root / part / name).mkdir(parents=True)
+            for i in range(n):
+                small = torch.randint(256, (4, 4, 3), generator=g, dtype=torch.uint8)
+                Image.fromarray(small.numpy()).resize(size).save(root / part / name / f"{i}.jpeg")
+    return root
+
+
+def cut_short(file):
+    """Leave half of a file."""
+    content = file.read_bytes()
+    file.write_bytes(content[: len(content) // 2])

@@ -1,5 +1,6 @@
 """Small files written by hand; the real ones against Python's unpickler; hostile ones in place of each file."""
 
+import math
 import pickle
 import tempfile
 from pathlib import Path
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 
 from maxup.data import DataError
 from maxup.data.cifar import load_cifar10, load_cifar100
+from maxup.engine.loop import train as train_recipe
+from maxup.recipes.load import parse_recipe
 from tests.data.fake import hostile, py2, real, write_cifar10, write_cifar100
 
 FILES10 = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta"]
@@ -145,14 +148,27 @@ def test_real_cifar10(data_root):
     assert test.y.bincount().tolist() == [1000] * 10
     assert train.classes[int(train.y[0])] == "frog"
     assert test.classes[int(test.y[0])] == "cat"
-    pixels = train.x[:, :, ::2, ::2].double() / 255
-    assert torch.allclose(pixels.mean((0, 2, 3)), torch.tensor(train.mean, dtype=torch.double), atol=2e-3)
-    assert torch.allclose(pixels.std((0, 2, 3)), torch.tensor(train.std, dtype=torch.double), atol=2e-3)
+    counts = [train.x[:, c].flatten().bincount(minlength=256).double() for c in range(3)]  # how often each byte comes
+    levels = torch.arange(256).double() / 255
+    means = [float((n * levels).sum() / n.sum()) for n in counts]
+    stds = [math.sqrt(float((n * (levels - m).square()).sum() / n.sum())) for n, m in zip(counts, means, strict=True)]
+    assert means == pytest.approx([0.4914, 0.4822, 0.4465], abs=5e-5)
+    assert stds == pytest.approx([0.2470, 0.2435, 0.2616], abs=5e-5)
+    assert means == pytest.approx(train.mean, abs=1e-3)
+    assert stds == pytest.approx(train.std, abs=1e-3)
     for folder in (data_root, data_root / "cifar-10-batches-py"):
         if (folder / "test_batch").exists():
             theirs = pickle.loads((folder / "test_batch").read_bytes(), encoding="latin1")  # ours, so trusted
             assert np.array_equal(theirs["data"].reshape(-1, 3, 32, 32), test.x.numpy())
             assert theirs["labels"] == test.y.tolist()
+
+
+def test_a_small_network_learns_from_real_images(data_root, tmp_path):
+    real("cifar10", data_root)
+    words = ["--data.root", str(data_root), "--data.train_size", "5000", "--model.name", "conv", "--model.args",
+                "{width: 16}", "--epochs", "2", "--batch_size", "50", "--precision", "no"]  # fmt: skip
+    result = train_recipe(parse_recipe("cifar10/resnet110-cutout-maxup", words), tmp_path, quiet=True)
+    assert result["last"]["test_accuracy"] > 0.3
 
 
 def test_real_cifar100_or_a_part_of_it(data_root):

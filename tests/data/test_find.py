@@ -36,6 +36,8 @@ def test_what_is_missing_says_where_it_looked_and_how_to_get_it(tmp_path, monkey
         ("fashion_mnist", "apt install dataset-fashion-mnist"),
         ("cifar10", "cifar-10-python.tar.gz"),
         ("cifar100", "cifar-100-python.tar.gz"),
+        ("imagenet", "data/imagenet/val/CLASS/*.JPEG"),
+        ("imagenette", "imagenette2-320.tgz"),
     ):
         assert locate(name, tmp_path) is None
         assert how in missing(name)
@@ -53,6 +55,21 @@ def test_a_part_is_not_enough_and_is_named(tmp_path):
         find.find("cifar10", tmp_path / "root")
     write_cifar10(tmp_path / "here" / "data", n=1)
     assert locate("cifar10", tmp_path / "root").resolve() == tmp_path / "here" / "data"
+
+
+@pytest.mark.usefixtures("_nowhere")
+def test_folders_of_classes_are_folders(tmp_path):
+    root = tmp_path / "root" / "imagenet"
+    root.mkdir(parents=True)
+    (root / "train").write_text("a file")
+    (root / "val").mkdir()
+    with pytest.raises(DataError, match=r"imagenet holds a part of it, without train\)"):
+        find.find("imagenet", tmp_path / "root")
+    (root / "train").unlink()
+    (root / "train").mkdir()
+    assert locate("imagenet", tmp_path / "root") == root
+    assert locate("imagenet", root) == root  # named itself
+    assert locate("imagenette", tmp_path / "root") is None
 
 
 @pytest.mark.usefixtures("_nowhere")
@@ -91,7 +108,7 @@ def test_digits_are_inside_scikit_learn(monkeypatch):
 
 def test_unknown_names_get_the_nearest():
     for function in (locate, missing, find.find):
-        with pytest.raises(DataError, match="nearest name is 'cifar100'"):
+        with pytest.raises(DataError, match="did you mean 'cifar100'"):
             function("cifar-100")
 
 

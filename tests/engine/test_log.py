@@ -1,6 +1,8 @@
 import json
 
-from maxup.engine.log import Metrics, Progress
+import pytest
+
+from maxup.engine.log import Metrics, Progress, read_records
 
 
 def test_metrics_are_cut_back_to_the_checkpoint(tmp_path):
@@ -19,6 +21,22 @@ def test_metrics_are_cut_back_to_the_checkpoint(tmp_path):
         {"step": 1, "loss": 0.5},
         {"step": 2, "loss": "inf"},
     ]
+
+
+def test_a_file_that_was_shortened_ends_with_a_whole_line(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2}\n{"st')
+    metrics = Metrics(path, 1000)
+    metrics.write(step=3, loss=float("-inf"))
+    metrics.file.close()
+    assert read_records(path) == [{"step": 1}, {"step": 2}, {"step": 3, "loss": float("-inf")}]
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]\n", b'{"step": "1"}\n', b"\x80\n", b"[" * 100_000 + b"\n"])
+def test_a_line_that_is_no_record_gets_a_sentence(tmp_path, content):
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n' + content)
+    with pytest.raises(ValueError, match="has a line that is no record; remove it"):
+        read_records(tmp_path / "metrics.jsonl")
 
 
 def test_plain_lines_where_there_is_no_terminal(capsys):

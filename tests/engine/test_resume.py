@@ -30,7 +30,7 @@ def test_when_none_can_be_read_it_says_so(tmp_path, whole):
     shutil.copytree(whole[0], tmp_path / "run")
     for path in (tmp_path / "run" / "checkpoints").glob("step-*/manifest.json"):
         path.write_text("{}")
-    with pytest.raises(RunError, match=r"none of the checkpoints in .* can be read"):
+    with pytest.raises(RunError, match=r"none of the checkpoints in .* can be used"):
         train(tmp_path / "run")
 
 

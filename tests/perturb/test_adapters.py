@@ -1,3 +1,4 @@
+import contextlib
 import copy
 import pickle
 import random
@@ -10,6 +11,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 import maxup as mu
+from maxup.perturb.adapters import forked_random
 from tests.oracles import torchvision_v2
 from tests.tiny import CLASSES, batch, generator, net
 
@@ -95,6 +97,44 @@ def test_views_come_from_workers_and_each_is_seen_once():
     torch.testing.assert_close(outcome.losses, losses.amax(0))
     first, _ = mu.MaxUp(mu.Views(), m=1).select(model, x.clone(), y)
     assert torch.equal(first, x[:, 0])
+
+
+def test_the_same_tensor_again_goes_on_with_its_next_view():
+    x, y = torch.arange(8.0).view(2, 4, 1), torch.zeros(2)
+    views = mu.Views()
+    seen = [views(x, y)[0][0].item() for _ in range(5)]
+    assert seen == [0, 1, 2, 3, 0]
+    assert views(x.clone(), y)[0][0].item() == 0
+
+
+def test_only_the_device_at_hand_is_seeded(monkeypatch):
+    """On a stand-in for a machine with two GPUs, of which one is put back."""
+    seeded, entered = [], []
+
+    class Fake:
+        current = 0
+
+        @contextlib.contextmanager
+        def device(self, device):
+            entered.append(device.index)
+            before, self.current = self.current, device.index
+            yield
+            self.current = before
+
+        def manual_seed(self, seed):
+            seeded.append((self.current, seed))
+
+        def get_rng_state(self, device):
+            return device.index
+
+        def set_rng_state(self, state, device):
+            seeded.append((device.index, f"back to {state}"))
+
+    fake = Fake()
+    monkeypatch.setattr(torch, "get_device_module", lambda device: fake)
+    with forked_random(7, torch.device("cuda", 1)):
+        assert seeded == [(1, 7)]
+    assert seeded == [(1, 7), (1, "back to 1")]
 
 
 def photographs(n=8, size=20):

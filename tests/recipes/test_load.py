@@ -45,6 +45,8 @@ BAD = {
     "unknown option": (["--maxup.n", "3"], "option 'maxup.n' is unknown; did you mean 'maxup.m'?"),
     "not a number": (["--epochs", "many"], '"epochs": Expected a int. Got value: many'),
     "out of range": (["--maxup.m", "0"], r"maxup\.m=0 is out of range"),
+    "no size": (["--data.size", "0"], r"data\.size=0 is out of range"),
+    "no fraction": (["--data.crop_fraction", "1.5"], r"data\.crop_fraction=1\.5 is out of range"),
     "not a choice": (["--precision", "fp8"], "fp8"),
 }
 

@@ -13,7 +13,7 @@ ENVIRONMENT = {"commit": "0" * 40 + "+", "versions": {"torch": "2.13"}, "hardwar
 
 def write_run(
     root, name, seed, accuracy, *,
-    stem=None, curve=None, known=False, recipe=None, seconds=60.0, training_seconds=None, **last,
+    stem=None, curve=None, known=False, recipe=None, seconds=60.0, training_seconds=None, shared=False, **last,
 ):  # fmt: skip
     """A result file, or the folder of a run if there is a curve."""
     said = asdict(parse_recipe(name, []) if known or name in list_recipes() else Recipe()) | {"seed": seed}
@@ -24,7 +24,7 @@ def write_run(
     run = {
         "recipe": said, "seed": seed, "last": {"epoch": 1, "test_accuracy": accuracy, **last}, "best": {}, "steps": 1,
         "seconds": seconds, "processes": 1,
-        "environment": ENVIRONMENT,
+        "environment": ENVIRONMENT | {"shared_gpu": shared},
     }  # fmt: skip
     if training_seconds is not None:
         run["training_seconds"] = training_seconds

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from maxup.report.comparison import METRICS, interval, plot, summary, text
+from maxup.report.comparison import METRICS, plot, summary, text
 
 
 def fake(seeds=5, rows=("m = 1", "m = 4", "m = 1, time of m = 4")):
@@ -30,16 +30,6 @@ def test_interval_is_that_of_a_paired_t_test():
         assert (row["low"], row["high"]) == pytest.approx((low, high))
         assert row["difference"] == pytest.approx((a - b).mean())
         assert table[metric]["m = 1"] == pytest.approx({"mean": b.mean(), "std": b.std(ddof=1)})
-
-
-def test_interval_of_equal_differences_is_a_point():
-    assert interval([0.5, 0.5, 0.5]) == (0.5, 0.5)
-
-
-def test_interval_covers_the_truth_as_often_as_it_says():
-    rng = np.random.default_rng(1)
-    covered = [low <= 0 <= high for low, high in (interval(rng.normal(size=4)) for _ in range(1000))]
-    assert 0.93 < np.mean(covered) < 0.97
 
 
 def test_a_metric_some_run_lacks_is_left_out():

@@ -97,7 +97,7 @@ def test_the_picture_frames_the_winners_and_only_them(tmp_path, monkeypatch, cha
     assert framed == expected
     texts = [text.get_text() for text in figure.texts]
     for score in found.scores.flatten().tolist():
-        assert f"{score:.2f}" in texts
+        assert f"{score:#.2g}".rstrip(".") in texts
     shown = panels[0].images[0].get_array()
     assert torch.allclose(torch.as_tensor(shown.data)[..., 0] if channels == 3 else torch.as_tensor(shown.data),
                           x[0, 0].clamp(0, 1))  # fmt: skip

@@ -153,3 +153,12 @@ def test_it_prints_and_takes_a_picture(made, tmp_path):
     assert (tmp_path / "phone.png").stat().st_size > 20_000
     pages = len(re.findall(rb"/Type\s*/Page\b", (tmp_path / "page.pdf").read_bytes()))
     assert 3 <= pages <= 14
+
+
+@pytest.mark.parametrize(("shared", "said"), [(True, "1 finished runs. "), (False, "1 finished runs, 0.0167 hours ")])
+def test_hours_are_added_up_where_all_are_known(tmp_path, shared, said):
+    write_run(tmp_path / "results", "cifar10/resnet110-cutout", 0, 0.9, shared=shared)
+    folders = ["--results", str(tmp_path / "results"), "--runs", str(tmp_path / "results")]
+    assert main(["report", "table-cifar10", *folders, "--out", str(tmp_path / "out")]) == 0
+    text = " ".join(Reader((tmp_path / "out" / "report.html").read_text()).text)
+    assert said in text

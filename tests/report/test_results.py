@@ -5,7 +5,7 @@ import json
 import pytest
 
 from maxup.recipes.load import parse_recipe
-from maxup.report.results import difference, file_name, load_results
+from maxup.report.results import difference, file_name, load_results, mean_seconds
 from tests.report.runs import write_run
 
 TWIN, MAXUP = "digits/mlp-gaussian", "digits/mlp-gaussian-maxup"
@@ -37,6 +37,15 @@ def test_a_run_and_its_result_count_once_and_keep_the_curve(tmp_path):
     write_run(tmp_path / "runs", TWIN, 1, 0.8, known=True, curve="")
     found, _ = load_results(tmp_path / "results", tmp_path / "runs")
     assert [(r.seed, r.curve is not None) for r in found] == [(0, True), (1, True)]
+
+
+def test_the_time_of_a_run_that_shared_its_gpu_does_not_count(tmp_path):
+    write_run(tmp_path, TWIN, 0, 0.9, known=True, shared=True)
+    write_run(tmp_path, TWIN, 1, 0.9, known=True, training_seconds=7)
+    found, _ = load_results(tmp_path, tmp_path / "nowhere")
+    assert [r.seconds for r in found] == [None, 7.0]
+    assert mean_seconds(found) == 7.0
+    assert mean_seconds(found[:1]) is None
 
 
 def test_the_runs_of_a_comparison_are_its_own(tmp_path):

@@ -2,8 +2,10 @@ import pytest
 import torch
 
 from maxup import Average, HardExamples, MaxUp
+from maxup.data import DataError
 from maxup.recipes.load import recipe_from
 from maxup.tasks.vision import Vision, load_splits, objective, perturbation
+from tests.data.fake import cut_short, write_folders
 
 BASE = {
     "data": {"name": "digits", "train_size": 500},
@@ -89,6 +91,41 @@ def test_a_step_normalises_augments_and_draws():
 def test_processes_must_share_a_batch_evenly():
     with pytest.raises(ValueError, match="batch_size=50 cannot be shared evenly by 3 processes"):
         Vision(recipe_from(BASE), torch.device("cpu"), world_size=3)
+
+
+def test_top_5_is_counted_for_image_folders_and_many_classes(tmp_path):
+    root = write_folders(tmp_path / "imagenet", classes="abcdefg", val=3)
+    cut_short(root / "val" / "c" / "1.jpeg")
+    said = {"data": {"name": "imagenet", "root": str(tmp_path), "size": 8, "test_size": 12, "workers": 0}}
+    said |= {"model": {"name": "conv", "args": {"width": 4}}, "perturb": [{"name": "cutmix"}], "batch_size": 4}
+    task = Vision(recipe_from(said), torch.device("cpu"))
+    sums, count = task.evaluate(task.model, "test")
+    assert count == 20
+    assert len(task.skipped()) == 1
+    x, y = (torch.cat(parts) for parts in list(zip(*task.evaluation["test"], strict=True))[1:])
+    assert x.shape == (20, 3, 12, 12)
+    with torch.no_grad():
+        output = task.model.eval()(task.train.normalise(x))
+    places = [sorted(row.tolist(), reverse=True).index(row[k]) for row, k in zip(output, y, strict=True)]
+    assert sums["accuracy"] == sum(place < 1 for place in places)
+    assert sums["top5_accuracy"] == sum(place < 5 for place in places)
+    assert float(sums["loss"]) == pytest.approx(float(torch.nn.functional.cross_entropy(output, y)) * 20, rel=1e-5)
+    few = Vision(recipe_from(BASE), torch.device("cpu"))
+    assert set(few.evaluate(few.model, "test")[0]) == {"loss", "accuracy"}
+
+
+def test_what_a_recipe_says_of_image_folders_is_checked(tmp_path):
+    write_folders(tmp_path / "imagenet")
+    for said in ({"mean": [0.5, 0.5]}, {"std": [1.0, 0.0, 1.0]}):
+        recipe = recipe_from({"data": {"name": "imagenet", "root": str(tmp_path), **said}})
+        with pytest.raises(DataError, match="must be three numbers each"):
+            load_splits(recipe)
+
+
+def test_own_networks_have_no_published_weights():
+    said = BASE | {"model": {"pretrained": True}}
+    with pytest.raises(ValueError, match=r"with --model_from use model\.weights"):
+        Vision(recipe_from(said), torch.device("cpu"), model_from=lambda shape, classes: torch.nn.Identity())
 
 
 NORMALISE = BASE | {"model": {"name": "mlp", "args": {"hidden": [8]}, "normalise": True}}

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from maxup.cli.main import main
+from maxup.report.results import load_results
+
+ROOT = Path(__file__).parents[2]
 MINE = """
 import torch
 from torch import nn
@@ -44,6 +47,7 @@ def test_own_data_and_network_train(tmp_path):
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "run" / "run.json").read_text())
     assert result["last"]["test_accuracy"] > 0.8
+    assert result["task"] == {"model_from": "mine:net", "data_from": "mine:data"}
 
 
 @pytest.mark.parametrize(
@@ -61,3 +65,28 @@ def test_mistakes_get_a_sentence(tmp_path, option, value, sentence):
     assert done.returncode == 1
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_run_on_own_data_is_not_taken_for_the_recipe_s(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "ours", raising=False)
+    (tmp_path / "ours.py").write_text(MINE)
+    short = ["--epochs", "1", "--data.train_size", "null", "--trackers", "none", "--model.args", "{}"]
+    own = ["--data_from", "ours:data", "--model_from", "ours:net"]
+    run = "runs/digits/mlp-gaussian/seed-0"
+    assert main(["train", "digits/mlp-gaussian", *short, *own]) == 0
+    told = json.loads((tmp_path / run / "run.json").read_text())["last"]["test_accuracy"]
+    capsys.readouterr()
+
+    for words in (["eval", run], ["export", run, "shared"], ["show", run, "--m", "2"]):
+        assert main(words) == 1
+        assert "was trained with --model_from ours:net; give the same option" in capsys.readouterr().err
+    assert main(["eval", run, *own]) == 0
+    assert f"accuracy {100 * told:.2f} %" in capsys.readouterr().out
+    assert main(["train", "digits/mlp-gaussian", *short, "--data_from", "ours:data"]) == 1
+    assert "was trained with --model_from ours:net, and this is without" in capsys.readouterr().err
+    assert main(["ls", "digits"]) == 0
+    assert "(n = 1)" not in capsys.readouterr().out
+    _, notes = load_results(tmp_path / "nowhere", tmp_path / "runs")
+    assert "not of the recipe alone, but with --model_from ours:net" in notes[0]

@@ -1,0 +1,175 @@
+"""What a step of a language model costs: standard and MaxUp with m = 2, by both strategies, beside a plain nn.LSTM.
+
+    python -m benchmarks.language                           # CPU, or the GPU where there is one
+    python -m benchmarks.language --out results --data DIR  # where Penn Treebank lies; else Python's own help
+
+All variants are timed in turn, round after round in one run, on windows of the same length; what counts are ratios of
+the medians. A step is the forward pass, the backward pass, clipping and the optimiser, as the loop does them. The floor
+is torch's nn.LSTM of the same sizes with the same tied softmax and no regulariser at all.
+"""
+
+import argparse
+import json
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from maxup.data.windows import Windows
+from maxup.engine.environment import environment
+from maxup.engine.optim import create_optimizer
+from maxup.recipes.load import parse_recipe
+from maxup.recipes.schema import Recipe
+from maxup.tasks.language import Language
+
+
+class Plain(nn.Module):
+    """The floor: embedding, three LSTM layers, tied softmax."""
+
+    def __init__(self, words: int, embedding: int, hidden: int, layers: int) -> None:
+        super().__init__()
+        sizes = [embedding, *[hidden] * (layers - 1), embedding]
+        self.words = nn.Embedding(words, embedding)
+        self.layers = nn.ModuleList(nn.LSTM(n, k) for n, k in pairwise(sizes))
+        self.bias = nn.Parameter(torch.zeros(words))
+
+    def forward(self, tokens: Tensor, hidden: list[Any]) -> tuple[Tensor, list[Any]]:
+        x, ends = self.words(tokens.T), []
+        for layer, state in zip(self.layers, hidden, strict=True):
+            x, end = layer(x, state)
+            ends.append(tuple(part.detach() for part in end))
+        return F.linear(x, self.words.weight, self.bias), ends
+
+
+def task_step(recipe: Recipe, device: torch.device, length: int) -> Callable[[], None]:
+    """A step of a recipe on windows of one length, as the loop makes it."""
+    task = Language(recipe, device)
+    optimizer = create_optimizer(task.model, recipe.optim)
+    windows = fixed(task, recipe, device, length)
+    task.hidden = task.model.start(recipe.batch_size)
+    task.loader.position = 2  # not the first window: the state is carried
+    task.model.train()
+
+    def run() -> None:
+        task.step(task.model, next(windows)).loss.backward()
+        nn.utils.clip_grad_norm_(task.model.parameters(), recipe.optim.clip or 0.25)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return run
+
+
+def plain_step(recipe: Recipe, device: torch.device, length: int) -> Callable[[], None]:
+    """A step of the floor."""
+    task = Language(recipe, device)
+    windows = fixed(task, recipe, device, length)
+    sizes = {name: recipe.model.args[name] for name in ("embedding", "hidden", "layers")}
+    model = Plain(len(task.text.words), **sizes).to(device)
+    optimizer = create_optimizer(model, recipe.optim)
+    hidden: list[Any] = [None] * sizes["layers"]
+
+    def run() -> None:
+        nonlocal hidden
+        _, tokens, target = next(windows)
+        scores, hidden = model(tokens, hidden)
+        F.cross_entropy(scores.flatten(0, 1), target.T.flatten()).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), recipe.optim.clip or 0.25)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return run
+
+
+def fixed(task: Language, recipe: Recipe, device: torch.device, length: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Windows of one length, without end."""
+    windows = Windows(task.text.train, recipe.batch_size, length, device=device, seed=None)
+    while True:
+        for batch in windows:
+            if batch[1].shape[1] == length:
+                yield batch
+
+
+def interleaved(variants: dict[str, Callable[[], None]], rounds: int, steps: int, cuda: bool) -> dict[str, list[float]]:
+    """Seconds a step of every variant, timed in turn over several steps."""
+    times: dict[str, list[float]] = {name: [] for name in variants}
+    for round_ in range(rounds + 1):  # one round to warm up
+        for name, run in variants.items():
+            if cuda:
+                torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(steps):
+                run()
+            if cuda:
+                torch.cuda.synchronize()
+            if round_:
+                times[name].append((time.perf_counter() - start) / steps)
+    return times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recipe", default="ptb/adv_awd_lstm-embedding_dropout-maxup", help="a language recipe")
+    parser.add_argument("--data", help="folder of the recipe's text; without one, Python's own help")
+    parser.add_argument("--columns", type=int, help="instead of the recipe's batch_size")
+    parser.add_argument("--length", type=int, help="of a window, instead of the recipe's bptt")
+    parser.add_argument("--scale", type=float, default=1.0, help="of the layers' sizes, for a quick try")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--out", type=Path, help="folder to write language-<device>.json into")
+    args = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.manual_seed(0)
+    recipe = parse_recipe(args.recipe, [])
+    recipe.data.root = args.data
+    recipe.data.name = recipe.data.name if args.data else "text"
+    recipe.batch_size, length = args.columns or recipe.batch_size, args.length or recipe.language.bptt
+    for name in ("embedding", "hidden"):
+        recipe.model.args[name] = max(2, round(args.scale * recipe.model.args[name]))
+    recipe.maxup.warmup = 0
+    variants: dict[str, Callable[[], None]] = {"plain nn.LSTM": plain_step(recipe, device, length)}
+    recipe.objective = "standard"
+    variants["standard"] = task_step(recipe, device, length)
+    for strategy in ("recompute", "retain"):
+        recipe = replace(recipe, objective="maxup", maxup=replace(recipe.maxup, strategy=strategy))
+        variants[f"MaxUp m = {recipe.maxup.m}, {strategy}"] = task_step(recipe, device, length)
+    with warnings.catch_warnings(record=True) as said:  # cuDNN's about weights that lie apart must not be among them
+        warnings.simplefilter("always")
+        times = interleaved(variants, args.rounds, args.steps, device.type == "cuda")
+    median = {name: statistics.median(values) for name, values in times.items()}
+    tokens = recipe.batch_size * length
+    print(f"{args.recipe}, {recipe.batch_size} columns of {length}, {device}, median of {args.rounds} rounds")
+    for name, value in median.items():
+        ratio, rate = value / median["standard"], tokens / value
+        print(f"  {name:<22} {1000 * value:9.2f} ms   {rate:12,.0f} tokens/s   {ratio:5.2f} of a standard step")
+    print("warnings:", [str(w.message).splitlines()[0] for w in said] or "none")
+    if args.out:
+        result = {
+            "benchmark": "language",
+            "recipe": args.recipe,
+            "text": recipe.data.name,
+            "sizes": {name: recipe.model.args[name] for name in ("embedding", "hidden", "layers")},
+            "columns": recipe.batch_size,
+            "length": length,
+            "device": device.type,
+            "rounds": args.rounds,
+            "steps": args.steps,
+            "median_seconds": median,
+            "tokens_per_second": {name: tokens / value for name, value in median.items()},
+            "ratio": {name: value / median["standard"] for name, value in median.items()},
+            "warnings": [str(w.message) for w in said],
+            "environment": environment(),
+        }
+        args.out.mkdir(parents=True, exist_ok=True)
+        (args.out / f"language-{device.type}.json").write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

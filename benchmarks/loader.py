@@ -1,0 +1,83 @@
+"""Images a second of the loader of image folders, by number of workers, beside bare PIL in one process.
+
+    python -m benchmarks.loader --root DIR                       # DIR holds imagenette's or ImageNet's folders
+    python -m benchmarks.loader --root DIR --data imagenet --size 600 --workers 0 4 16 --out results
+
+Bare PIL opens a file and decodes it to RGB, nothing else: no loader that decodes with PIL in one process is faster. All
+ways take turns, round after round in one run, over the same images; the median counts. What matters is the ratio.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from maxup.data import load_data
+from maxup.data.folder import Folder
+from maxup.data.images import split
+from maxup.engine.environment import environment
+
+
+def bare(folder: Folder) -> Callable[[], object]:
+    """Decode every file to RGB."""
+
+    def run() -> None:
+        for index in range(len(folder)):
+            with Image.open(folder.path(index)) as image:
+                image.convert("RGB")
+
+    return run
+
+
+def loading(folder: Folder, workers: int, batch_size: int, training: bool) -> Callable[[], object]:
+    """Load an epoch of batches, workers started anew as in training."""
+    loader = replace(folder, workers=workers).loader(batch_size, device="cpu", training=training, seed=0)
+    return lambda: sum(len(y) for _, _, y in loader)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", help="where the data are")
+    parser.add_argument("--data", default="imagenette", choices=["imagenette", "imagenet"])
+    parser.add_argument("--images", type=int, default=1000, help="images of a round")
+    parser.add_argument("--size", type=int, default=224)
+    parser.add_argument("--batch_size", type=int, default=64)
+    parser.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2, 4, 8])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out", type=Path, help="folder to write loader.json into")
+    args = parser.parse_args()
+    whole = load_data(args.data, args.root)[0]
+    assert isinstance(whole, Folder)
+    folder = replace(split(whole, args.images, 0)[0] if args.images < len(whole) else whole, size=args.size)
+    cores = len(os.sched_getaffinity(0))
+    ways = {"bare PIL": bare(folder), "evaluation, 0 workers": loading(folder, 0, args.batch_size, False)}
+    for workers in (n for n in args.workers if n <= cores):
+        ways[f"training, {workers} workers"] = loading(folder, workers, args.batch_size, True)
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for round_ in range(args.rounds + 1):  # the first warms up the disk's cache
+        for name, run in ways.items():
+            start = time.perf_counter()
+            run()
+            if round_:
+                times[name].append(time.perf_counter() - start)
+    rate = {name: len(folder) / statistics.median(seconds) for name, seconds in times.items()}
+    ratio = {name: value / rate["bare PIL"] for name, value in rate.items()}
+    print(f"{len(folder)} images to {args.size} x {args.size}, {cores} cores")
+    for name, value in rate.items():
+        print(f"{name:<24} {value:8.0f} images a second {ratio[name]:6.2f}")
+    if args.out:
+        result: dict[str, Any] = {"benchmark": "loader", "data": args.data, "images": len(folder), "size": args.size}
+        result |= {"batch_size": args.batch_size, "cores": cores, "images_a_second": rate, "ratio": ratio}
+        args.out.mkdir(parents=True, exist_ok=True)
+        (args.out / "loader.json").write_text(json.dumps(result | {"environment": environment()}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""`maxup sample RUN`: some text that a run's language model writes."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from maxup.cli.parser import parser_of
+
+EXAMPLES = """examples:
+  maxup sample runs/text/awd_lstm-embedding_dropout-maxup/seed-0
+  maxup sample runs/ptb/adv_awd_lstm-embedding_dropout-maxup/seed-0 --prompt "the company said" --temperature 0.8
+"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write."""
+    parser = parser_of("sample", "Write some text with a run's language model.", EXAMPLES)
+    parser.add_argument("run", type=Path, help="folder of a run on text, as maxup train made it")
+    parser.add_argument("--words", type=int, default=100, metavar="N", help="how many (default: 100)")
+    parser.add_argument(
+        "--temperature", type=float, default=1.0, help="below 1 prefers probable words, 0 takes the most probable one"
+    )
+    parser.add_argument("--prompt", default="", help="words to begin with, in the vocabulary's spelling")
+    parser.add_argument("--seed", type=int, default=0, help="of the draws (default: 0)")
+    parser.add_argument("--checkpoint", choices=["best", "last"], default="last", help="which one (default: last)")
+    args = parser.parse_args(argv)
+    if args.words < 1:
+        parser.error(f"--words {args.words}: must be a whole number, 1 or more")
+    if not 0 <= args.temperature < float("inf"):
+        parser.error(f"--temperature {args.temperature}: must be a finite number, 0 or more")
+    from torch import Generator
+
+    from maxup.engine.runs import open_run
+    from maxup.tasks.sample import sample
+
+    run = open_run(args.run, args.checkpoint, task="language")
+    generator = Generator(run.task.generator.device).manual_seed(args.seed)
+    options = {"words": args.words, "temperature": args.temperature, "prompt": args.prompt}
+    print(sample(run.model, run.task.text, generator=generator, **options))
+    return 0

@@ -1,0 +1,75 @@
+"""The size and the cost of a network: its parameters, and the multiply-adds of one image."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
+
+ACTIVATIONS = (nn.ReLU, nn.ReLU6, nn.PReLU, nn.LeakyReLU, nn.ELU)
+POOLS = (nn.AvgPool2d, nn.MaxPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
+
+
+def count_parameters(model: nn.Module) -> int:
+    """How many numbers are trained.
+
+    Example:
+        >>> count_parameters(nn.Linear(3, 2))
+        8
+    """
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def count_multiply_adds(model: nn.Module, shape: Sequence[int]) -> int:
+    """Multiply-adds of one image of shape (C, H, W), as ptflops counts them, whose numbers the paper prints.
+
+    A convolution or linear layer counts its products, and one for a bias; BatchNorm two an element, an activation layer
+    of the ReLU family one, pooling one for each input. What is no layer of torch counts nothing.
+
+    Args:
+        model: On any device; on "meta" it costs no memory.
+        shape: Of the image.
+
+    Example:
+        >>> count_multiply_adds(nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU()), (3, 10, 10))
+        23200
+    """
+    total = 0
+
+    def count(layer: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        nonlocal total
+        if isinstance(layer, _ConvNd | nn.Linear):
+            total += output.numel() * (layer.weight[0].numel() + (layer.bias is not None))
+        elif isinstance(layer, _BatchNorm):
+            total += 2 * output.numel()
+        elif isinstance(layer, ACTIVATIONS):
+            total += output.numel()
+        elif isinstance(layer, POOLS):
+            total += inputs[0].numel()
+
+    hooks = [module.register_forward_hook(count) for module in model.modules()]
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    training = model.training
+    try:
+        with torch.no_grad():
+            model.eval()(torch.zeros(1, *shape, device=device))
+    finally:
+        model.train(training)
+        for hook in hooks:
+            hook.remove()
+    return total
+
+
+def in_short(number: int) -> str:
+    """A large number with its letter.
+
+    Example:
+        >>> in_short(25557032), in_short(7849500136)
+        ('25.56 M', '7.85 G')
+    """
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.2f} {letter}"
+    return str(number)

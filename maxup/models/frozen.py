@@ -1,0 +1,39 @@
+"""BatchNorm as a pretrained network has it: neither statistics nor weights change in training."""
+
+from functools import cache
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+
+class _Frozen(nn.Module):
+    """Stays in evaluation mode whatever the whole model is told."""
+
+    def train(self, mode: bool = True) -> Any:
+        return super().train(False)
+
+
+@cache
+def _frozen(kind: Any) -> Any:
+    return type(f"Frozen{kind.__name__}", (_Frozen, kind), {})
+
+
+def freeze_norm(model: nn.Module) -> nn.Module:
+    """Fix every BatchNorm layer of a model, in place: it normalises with its running statistics, and is not trained.
+
+    Selection then scores copies exactly as the update sees them, whichever `norm` it is told.
+
+    Example:
+        >>> model = freeze_norm(nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))).train()
+        >>> model[0].training, model[1].training, model[1].weight.requires_grad
+        (True, False, False)
+    """
+    layers = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    if not layers:
+        raise ValueError("model.freeze_norm is set, but the model has no BatchNorm layer; leave it out")
+    for layer in layers:
+        kind: Any = type(layer)
+        layer.__class__ = _frozen(kind)
+        layer.eval().requires_grad_(False)
+    return model

@@ -1,0 +1,169 @@
+"""Dynamic evaluation (Krause, Kahembwe, Murray and Renals, 2018): a model goes on learning from what it was tested on.
+
+    predict a segment, then  w  <-  w  -  lr g / (RMS + eps)  +  decay (RMS / mean RMS) (w0 - w)
+
+g is the segment's gradient, RMS the root mean square of the gradients over the training text, w0 the trained weights;
+the factor of (w0 - w) is at most 1. The rate and the decay are chosen on the first part of the validation text.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from maxup.data.text import Text
+from maxup.data.windows import Windows
+from maxup.engine import durable
+from maxup.engine.log import Progress
+from maxup.engine.optim import frozen_copy
+
+RATES = (3e-5, 5e-5, 7e-5, 1e-4)
+DECAYS = (1e-3, 2e-3, 3e-3, 5e-3)
+EPSILON = 2e-5
+SEGMENT = 5  # words between updates
+TUNED_ON = 5_000  # words at the start of the validation text, and at most a quarter of it
+COLUMNS = 100  # of the training text, for the statistics
+FILE = "dynamic.json"
+DIVERGED = 1e9  # a loss for what is not finite, which JSON does not know
+
+
+def dynamic_evaluation(
+    model: Any,
+    text: Text,
+    folder: Path,
+    *,
+    rates: tuple[float, ...] = RATES,
+    decays: tuple[float, ...] = DECAYS,
+    tuned_on: int = TUNED_ON,
+    quiet: bool = False,
+) -> dict[str, float]:
+    """Choose rate and decay on a part of the validation text, then evaluate all of it and the test text once.
+
+    What is done is kept in the folder's dynamic.json: the same call goes on with the part that was not finished.
+
+    Args:
+        model: A trained model; it stays as it is.
+        text: What it was trained on.
+        folder: The run's.
+        rates: Learning rates to try.
+        decays: Decays to try with each.
+        tuned_on: Words at the start of the validation text to try them on, at most a quarter of it.
+        quiet: Show no progress.
+
+    Returns:
+        Perplexities of validation and test, and the rate and the decay they were found with.
+    """
+    from maxup.tasks.language import perplexity
+
+    model = frozen_copy(model).requires_grad_().eval()
+    key = f"{_fingerprint(model)} {text.digest} {rates} {decays} {tuned_on}"
+    done = _read(folder / FILE, key)
+    grid = {f"lr {lr:g} decay {decay:g}": (lr, decay) for lr in rates for decay in decays}
+    names, tuned_on = ("validation", "test"), min(tuned_on, len(text.validation) // 4)
+    if any(name not in done for name in (*grid, *names)):
+        train = _windows(text.train, min(COLUMNS, len(text.train) // (2 * SEGMENT)), model)
+        words = len(grid) * tuned_on + len(text.validation) + len(text.test)
+        with Progress(train.steps(1) + words // SEGMENT, quiet=quiet) as progress:
+
+            def tell(what: str, words: int) -> None:
+                progress.done += 1
+                if progress.due():
+                    progress.show(progress.done, f"dynamic evaluation: {what}", words, "tokens")
+
+            rms = statistics(model, train, lambda: tell("statistics", len(train.columns) * SEGMENT))
+            for name in (*grid, *names):
+                if name in done:
+                    continue
+                part = text.validation[:tuned_on] if name in grid else getattr(text, name)
+                lr, decay = grid[name] if name in grid else grid[min(grid, key=done.__getitem__)]
+                loss = adapt(model, rms, part, lr, decay, tell=partial(tell, name, SEGMENT))
+                done[name] = loss if math.isfinite(loss) else DIVERGED
+                durable.write_json(folder / FILE, {"of": key, "losses": done})
+    lr, decay = grid[min(grid, key=done.__getitem__)]
+    found = {f"{name}_dynamic_perplexity": perplexity(done[name]) for name in names}
+    return found | {"dynamic_lr": lr, "dynamic_decay": decay}
+
+
+def statistics(model: Any, windows: Windows, tell: Callable[[], None] = lambda: None) -> list[Tensor]:
+    """The root mean square of every weight's gradient over the segments of a text."""
+    parameters = list(model.parameters())
+    squares = [torch.zeros_like(p) for p in parameters]
+    hidden, count = model.start(len(windows.columns)), 0
+    for _, tokens, target in windows:
+        _, hidden, gradients = _learn(model, tokens, target, hidden, parameters)
+        torch._foreach_addcmul_(squares, gradients, gradients)
+        count += 1
+        tell()
+    return [(s / count).sqrt() for s in squares]
+
+
+def adapt(
+    model: Any,
+    rms: list[Tensor],
+    text: Tensor,
+    lr: float,
+    decay: float,
+    *,
+    epsilon: float = EPSILON,
+    tell: Callable[[], None] = lambda: None,
+) -> float:
+    """The mean loss on a text, each segment predicted before it is learnt from; the weights are put back at the end."""
+    parameters = list(model.parameters())
+    mean = torch.stack([r.mean() for r in rms]).mean()
+    before = [p.detach().clone() for p in parameters]
+    pulls = [(decay * r / mean).clamp_max(1) for r in rms]
+    scales = [lr / (r + epsilon) for r in rms]
+    windows = _windows(text, 1, model)
+    hidden, count = model.start(1), 0
+    total = torch.zeros((), dtype=torch.double, device=windows.columns.device)
+    try:
+        for _, tokens, target in windows:
+            loss, hidden, gradients = _learn(model, tokens, target, hidden, parameters)
+            total += loss * target.numel()
+            count += target.numel()
+            with torch.no_grad():
+                torch._foreach_lerp_(parameters, before, pulls)
+                torch._foreach_addcmul_(parameters, gradients, scales, -1)
+            tell()
+    finally:
+        with torch.no_grad():
+            torch._foreach_copy_(parameters, before)
+    return float(total) / count
+
+
+def _learn(
+    model: Any, tokens: Tensor, target: Tensor, hidden: Any, parameters: list[Tensor]
+) -> tuple[Tensor, Any, tuple[Tensor, ...]]:
+    """A segment's mean loss, the state after it, and the gradient."""
+    read = model(tokens, hidden)
+    loss = F.cross_entropy(model.decode(read.output).flatten(0, 1), target.flatten())
+    gradients = torch.autograd.grad(loss, parameters)
+    return loss.detach(), [(h.detach(), c.detach()) for h, c in read.hidden], gradients
+
+
+def _windows(text: Tensor, columns: int, model: Any) -> Windows:
+    return Windows(text, columns, SEGMENT, device=model.bias.device, seed=None)
+
+
+def _fingerprint(model: Any) -> str:
+    digest = hashlib.sha256()
+    for parameter in model.parameters():
+        digest.update(parameter.detach().cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _read(path: Path, key: str) -> dict[str, float]:
+    """The parts that are done; none where the file is of another model, or of no use."""
+    try:
+        match durable.parse(path.name, durable.read(path)):
+            case {"of": of, "losses": dict(losses)} if of == key and all(type(v) is float for v in losses.values()):
+                return dict(losses)
+    except (OSError, ValueError, RecursionError):
+        pass
+    return {}

@@ -1,0 +1,42 @@
+"""`maxup cp` makes a file that trains as the recipe does."""
+
+import pytest
+
+from maxup.cli.main import main
+from maxup.recipes.load import list_recipes, parse_recipe
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_a_copy_says_the_same(tmp_path, name):
+    assert main(["cp", name, str(tmp_path / "mine.yaml")]) == 0
+    assert parse_recipe(str(tmp_path / "mine.yaml"), []) == parse_recipe(name, [])
+
+
+def test_a_copy_can_be_copied_and_changed(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["cp", "digits/mlp-gaussian-maxup", "mine.yaml"]) == 0
+    assert "maxup train mine.yaml" in capsys.readouterr().out
+    (tmp_path / "mine.yaml").write_text("base: digits/mlp-gaussian-maxup\nmaxup: {m: 9}\n")
+    assert main(["cp", "mine.yaml", "other.yaml"]) == 0
+    assert parse_recipe("other.yaml", []).maxup.m == 9
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["digits/mlp-gaussian", "there.yaml"], "there.yaml exists; remove it first"),
+        (["digits/mlp-gaussian", "mine.txt"], "mine.txt must end in .yaml"),
+        (["digits/mlp-gausian", "mine.yaml"], "did you mean 'digits/mlp-gaussian'"),
+        (["nowhere.yaml", "mine.yaml"], "there is no file nowhere.yaml"),
+        (["digits/mlp-gaussian", "no/folder.yaml"], "No such file or directory"),
+    ],
+)
+def test_mistakes_get_a_sentence_and_change_nothing(tmp_path, capsys, monkeypatch, words, sentence):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there.yaml").write_text("epochs: 3\n")
+    assert main(["cp", *words]) == 1
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert len(said.splitlines()) == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["there.yaml"]
+    assert (tmp_path / "there.yaml").read_text() == "epochs: 3\n"

@@ -1,0 +1,25 @@
+"""`maxup data` says what is where."""
+
+from maxup.cli.main import main
+from tests.data.fake import write_cifar10, write_fashion_mnist
+
+
+def test_data_says_what_is_missing_and_how_to_get_it(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MAXUP_DATA", raising=False)
+    assert main(["data"]) == 0
+    out = capsys.readouterr().out
+    assert "comes with scikit-learn" in out
+    assert "cifar-10-python.tar.gz" in out
+
+
+def test_data_says_where_it_is(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MAXUP_DATA", str(tmp_path / "named"))
+    write_cifar10(tmp_path / "root" / "cifar-10-batches-py")
+    write_fashion_mnist(tmp_path / "named" / "fashion-mnist")
+    assert main(["data", "--root", str(tmp_path / "root")]) == 0
+    said = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert said["cifar10"] == str(tmp_path / "root" / "cifar-10-batches-py")
+    assert said["fashion_mnist"] == str(tmp_path / "named" / "fashion-mnist")
+    assert said["cifar100"].startswith("not found. ")

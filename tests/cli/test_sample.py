@@ -1,0 +1,108 @@
+"""`maxup sample`, and the other verbs on a run on text."""
+
+import re
+
+import pytest
+import torch
+
+import maxup
+from maxup.cli.main import main
+from maxup.engine.runs import open_run
+from maxup.tasks.sample import sample
+from tests.tasks.test_language import folder, recipe  # noqa: F401  # a fixture
+
+
+@pytest.fixture(scope="module")
+def run(folder, tmp_path_factory):  # noqa: F811
+    from maxup.engine import loop
+
+    out = tmp_path_factory.mktemp("run")
+    loop.train(recipe(folder, epochs=8, objective="standard"), out, quiet=True)
+    return out
+
+
+def test_it_writes_text_of_the_vocabulary_which_the_seed_decides(run, capsys):
+    texts = []
+    for seed in ("0", "0", "1"):
+        assert main(["sample", str(run), "--words", "40", "--seed", seed, "--prompt", "n1"]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] != texts[2]
+    assert texts[0].startswith("n1 ")
+    assert {word for text in texts for word in text.split()} <= set(open_run(run).task.text.words)
+
+
+def test_without_temperature_each_word_is_the_most_probable(run):
+    """Against one pass over what was written."""
+    opened = open_run(run)
+    text, model = opened.task.text, opened.model
+    wrote = sample(model, text, words=12, temperature=0.0, prompt="n2 v1", generator=torch.Generator())
+    words = wrote.replace("\n", " <eos> ").split()
+    ids = torch.tensor([[text.words.index(w) for w in ["<eos>", *words]]])
+    with torch.no_grad():
+        best = model.decode(model(ids, model.start(1)).output)[0].argmax(1)
+    assert torch.equal(best[2:-1], ids[0, 3:])
+
+
+def test_draws_follow_the_model_s_distribution(run):
+    from scipy import stats
+
+    opened = open_run(run)
+    text, model, generator = opened.task.text, opened.model, torch.Generator().manual_seed(0)
+    options = {"words": 1, "temperature": 1.0, "prompt": "n2", "generator": generator}
+    drawn = [sample(model, text, **options).split()[1:] or ["<eos>"] for _ in range(600)]
+    counts = torch.zeros(len(text.words))
+    for (word,) in drawn:
+        counts[text.words.index(word)] += 1
+    ids = torch.tensor([[text.words.index(w) for w in ("<eos>", "n2")]])
+    with torch.no_grad():
+        p = model.decode(model(ids, model.start(1)).output)[0, -1].double().softmax(0)
+    often = p * 600 > 5
+    observed = [*counts[often].tolist(), counts[~often].sum().item()]
+    expected = [*(600 * p[often]).tolist(), 600 * p[~often].sum().item()]
+    observed, expected = zip(*[(o, e) for o, e in zip(observed, expected, strict=True) if e > 1], strict=True)
+    scale = sum(observed) / sum(expected)
+    assert stats.chisquare(observed, [e * scale for e in expected]).pvalue > 1e-3
+
+
+def test_eval_tells_perplexities_also_with_dynamic_evaluation(run, capsys):
+    assert main(["eval", str(run), "--dynamic"]) == 0
+    out = capsys.readouterr().out
+    found = [float(number) for number in re.findall(r"perplexity ([\d.]+)", out)]
+    assert len(found) == 4
+    assert all(1 < number < 30 for number in found)
+    assert "words)" in out
+    assert (run / "dynamic.json").exists()
+
+
+def test_an_exported_model_is_read_back(run, tmp_path, capsys):
+    assert main(["export", str(run), str(tmp_path / "model")]) == 0
+    model, opened = maxup.load(tmp_path / "model"), open_run(run)
+    assert model.config["words"] == list(opened.task.text.words)
+    ids = torch.randint(len(model.config["words"]), (2, 5))
+    with torch.no_grad():
+        ours, theirs = (m(ids, m.start(2)).output for m in (model, opened.model))
+    assert torch.equal(ours, theirs)
+    capsys.readouterr()
+
+
+def test_what_is_for_images_says_so(run, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["show", str(run)]) == 1
+    assert "is a run on text, and this is for runs on images" in capsys.readouterr().err
+    assert main(["compare", "smoke/awd_lstm-embedding_dropout", "--seeds", "2"]) == 1
+    assert "compare measures classifiers of images" in capsys.readouterr().err
+    for option, value in (("--words", "0"), ("--temperature", "-1")):
+        with pytest.raises(SystemExit):
+            main(["sample", str(run), option, value])
+    capsys.readouterr()
+    assert main(["train", "digits/mlp-gaussian", "--epochs", "1", "--out", "digits", "--trackers", "none"]) == 0
+    capsys.readouterr()
+    for verb in (["sample"], ["eval", "--dynamic"]):
+        assert main([verb[0], "digits", *verb[1:]]) == 1
+        assert "is a run on images, and this is for runs on text" in capsys.readouterr().err
+
+
+def test_a_prompt_with_a_word_nobody_knows(run, capsys):
+    assert main(["sample", str(run), "--prompt", "zebra"]) in (0, 1)
+    said = capsys.readouterr()
+    assert "<unk>" in said.out or "'zebra' is not in the vocabulary" in said.err

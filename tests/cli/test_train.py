@@ -1,0 +1,56 @@
+"""`maxup train`: which recipe is trained, and where it goes."""
+
+import json
+
+import pytest
+import yaml
+
+from maxup.cli.main import main
+from maxup.recipes.load import parse_recipe
+
+SHORT = ["--epochs", "1", "--data.train_size", "100", "--model.args", "{hidden: [4]}", "--trackers", "none"]
+
+
+def test_print_config_is_a_recipe_that_says_the_same(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["--maxup.m", "9", "--optim.lr", "0.25", "--seed", "3"]
+    assert main(["train", "digits/mlp-gaussian-maxup", *words, "--print_config"]) == 0
+    printed = capsys.readouterr().out
+    (tmp_path / "again.yaml").write_text(printed)
+    assert parse_recipe("again.yaml", []) == parse_recipe("digits/mlp-gaussian-maxup", words)
+    assert yaml.safe_load(printed)["maxup"]["m"] == 9
+    assert [p.name for p in tmp_path.iterdir()] == ["again.yaml"]  # nothing was trained
+
+
+@pytest.mark.parametrize(
+    ("words", "folder"),
+    [
+        (["digits/mlp-gaussian", "--seed", "5"], "runs/digits/mlp-gaussian/seed-5"),
+        (["sub/mine.yaml"], "runs/sub-mine/seed-0"),
+        (["sub/mine.yaml", "--out", "there"], "there"),
+    ],
+)
+def test_where_a_run_goes(tmp_path, capsys, monkeypatch, words, folder):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "mine.yaml").write_text("base: digits/mlp-gaussian\n")
+    assert main(["train", *words, *SHORT]) == 0
+    record = json.loads((tmp_path / folder / "run.json").read_text())
+    assert record["recipe"]["epochs"] == 1
+    assert capsys.readouterr().out.splitlines()[-1].startswith(f"{folder}: test loss ")
+
+
+def test_the_same_command_again_trains_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    command = ["train", "digits/mlp-gaussian", *SHORT, "--out", "run"]
+    assert main(command) == 0
+    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    assert main(command) == 0
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_setting_is_not_taken_for_an_option(tmp_path, capsys):
+    """--o is no --out, and --save no --save_every."""
+    for words in (["--o", str(tmp_path)], ["--save", "3"]):
+        assert main(["train", "digits/mlp-gaussian", *words]) == 1
+        assert "is unknown" in capsys.readouterr().err

@@ -1,0 +1,102 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from maxup.engine.loop import train
+from maxup.engine.sam import climbed, sharp
+from maxup.recipes.load import RecipeError, recipe_from
+from maxup.tasks.vision import Vision
+
+RECIPE = {
+    "data": {"name": "digits", "train_size": 200},
+    "model": {"name": "conv", "args": {"width": 8}},
+    "perturb": [{"name": "cutout", "length": 3}],
+    "objective": "maxup",
+    "maxup": {"m": 3, "warmup": 0},
+    "optim": {"lr": 0.05, "sam": 0.1, "schedule": "constant"},
+    "epochs": 1,
+    "batch_size": 50,
+}
+
+
+def test_the_gradient_is_that_at_the_worst_weights_near():
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+    x, y = torch.randn(5, 6, dtype=torch.double), torch.randint(3, (5,))
+    weights = [p.detach().clone() for p in model.parameters()]
+    loss = sharp(model, lambda: F.cross_entropy(model(x), y), torch.Tensor.backward, rho=0.3)
+
+    # By hand, with functions of the weights.
+    def at(values):
+        names = [name for name, _ in model.named_parameters()]
+        return F.cross_entropy(
+            torch.func.functional_call(model, dict(zip(names, values, strict=True)), (x,)), y
+        )  # fmt: skip
+
+    grads = torch.func.grad(lambda values: at(values))(weights)
+    norm = sum(g.square().sum() for g in grads).sqrt()
+    there = [w + 0.3 * g / norm for w, g in zip(weights, grads, strict=True)]
+    expected = torch.func.grad(lambda values: at(values))(there)
+    for p, before, gradient in zip(model.parameters(), weights, expected, strict=True):
+        assert torch.equal(p, before)
+        torch.testing.assert_close(p.grad, gradient)
+    torch.testing.assert_close(loss, at(weights))
+
+
+def test_batch_norm_records_the_first_pass_only():
+    model, x = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8)), torch.randn(5, 6)
+    once = copy.deepcopy(model)
+    once(x)
+    sharp(model, lambda: model(x).square().mean(), torch.Tensor.backward, rho=5.0)
+    for name, buffer in once.named_buffers():
+        assert torch.equal(dict(model.named_buffers())[name], buffer), name
+
+
+def test_weights_come_back_when_the_second_pass_fails():
+    model = nn.Linear(3, 2)
+    model(torch.ones(1, 3)).sum().backward()
+    before = model.weight.detach().clone()
+
+    def fail():
+        with climbed(model, 0.5):
+            assert not torch.equal(model.weight, before)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert torch.equal(model.weight, before)
+
+
+def test_both_passes_see_the_copies_that_maxup_chose():
+    recipe = recipe_from(RECIPE)
+    task, twin = (Vision(recipe, torch.device("cpu")) for _ in range(2))
+    twin.model.load_state_dict(task.model.state_dict())
+    batch = next(iter(task.loader))
+    expected = twin.step(twin.model, batch).loss  # the same streams, so the same copies
+    with task.repeatable(task.model, batch) as again:
+        torch.testing.assert_close(again(), expected)
+        torch.testing.assert_close(again(), expected)
+    assert task.objective.step == 1
+
+
+def test_a_recipe_trains_with_it(tmp_path):
+    with_it = train(recipe_from(RECIPE), tmp_path / "sam", quiet=True)
+    without = train(recipe_from(RECIPE | {"optim": RECIPE["optim"] | {"sam": None}}), tmp_path / "sgd", quiet=True)
+    assert with_it["steps"] == without["steps"] == 4
+    assert with_it["last"]["test_loss"] != without["last"]["test_loss"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"optim": {"sam": 0.1, "accumulate": 2}}, {"optim": {"sam": 0.1}, "precision": "fp16"}, {"optim": {"sam": -1}}],
+)
+def test_what_does_not_go_with_it_is_refused(changes):
+    with pytest.raises(RecipeError, match=r"optim\.sam"):
+        recipe_from(changes)
+
+
+def test_other_objectives_are_refused():
+    with pytest.raises(ValueError, match=r"optim\.sam goes with"):
+        Vision(recipe_from(RECIPE | {"objective": "average"}), torch.device("cpu"))

@@ -1,0 +1,66 @@
+"""On a GPU: cuDNN's fused kernel takes the dropped weights as they are, and computes what the CPU does."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from maxup.engine.optim import frozen_copy
+from maxup.models.awd_lstm import AWDLSTM
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@pytest.fixture(autouse=True)
+def _exact():
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    yield
+    torch.backends.cudnn.allow_tf32 = before
+
+
+def step(model, ids, target):
+    model.zero_grad()
+    read = model(ids, model.start(len(ids)))
+    F.cross_entropy(model.decode(read.output).flatten(0, 1), target.flatten()).backward()
+    return read
+
+
+@pytest.mark.parametrize("sizes", [{"embedding": 400, "hidden": 1150, "layers": 3}, {"embedding": 13, "hidden": 31}])
+@pytest.mark.parametrize("training", [True, False])
+def test_no_word_of_weights_that_lie_apart(sizes, training):
+    """Training, evaluation with gradients (dynamic evaluation), and the copy that holds an average."""
+    model = AWDLSTM(500, **sizes).cuda().train(training)
+    ids = torch.randint(500, (20, 35), device="cuda")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        step(model, ids, ids)
+        with torch.no_grad():
+            model.eval()(ids, model.start(20))
+            frozen_copy(model)(ids, model.start(20))
+        step(frozen_copy(model).requires_grad_().eval(), ids, ids)
+
+
+def test_the_gpu_computes_what_the_cpu_does(monkeypatch):
+    model = AWDLSTM(60, embedding=10, hidden=24, input_dropout=0, hidden_dropout=0, output_dropout=0, weight_drop=0.5)
+    ids, target = torch.randint(60, (4, 9)), torch.randint(60, (4, 9))
+    masks = [F.dropout(torch.ones_like(layer.weight_hh_l0), 0.5) for layer in model.layers]
+    found = []
+    for device in ("cpu", "cuda"):
+        turn = iter(masks)
+        monkeypatch.setattr(F, "dropout", lambda w, p, turn=turn, device=device: w * next(turn).to(device))
+        twin = copy.deepcopy(model).to(device)
+        read = step(twin, ids.to(device), target.to(device))
+        found.append([read.output.cpu(), *(p.grad.cpu() for p in twin.parameters())])
+        monkeypatch.undo()
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_dropped_weights_are_zero_there_too():
+    model = AWDLSTM(50, embedding=40, hidden=60, weight_drop=0.4).cuda()
+    for layer in model.layers:
+        weight = model._weights(layer)[1]
+        assert float((weight == 0).double().mean()) == pytest.approx(0.4, abs=0.03)

@@ -1,0 +1,77 @@
+"""Tables of recipes of one's own."""
+
+import re
+
+import pytest
+
+from maxup.report.jobs import jobs_of
+from maxup.report.own import TableError, find_table, other_results
+from maxup.report.paper import load_paper
+from maxup.report.results import load_results
+from maxup.report.tables import compare
+from tests.report.runs import write_run
+
+PAPER = load_paper()
+
+
+def loaded(root):
+    return load_results(root, root / "nowhere")[0]
+
+
+def test_a_table_of_one_s_own(tmp_path):
+    (tmp_path / "mine.yaml").write_text("base: digits/mlp-gaussian\nepochs: 2\n")
+    path = tmp_path / "table.yaml"
+    path.write_text("recipes: [digits/mlp-gaussian, digits/mlp-gaussian-maxup, mine.yaml]\n")
+    rows = find_table(str(path)).rows
+    assert list(rows) == ["digits/mlp-gaussian", "digits/mlp-gaussian-maxup", "mine"]
+    assert rows["digits/mlp-gaussian-maxup"].baseline == "digits/mlp-gaussian"
+    assert [row.m for row in rows.values()] == [1, 4, 1]
+
+
+def test_a_row_may_have_another_m_and_m_1_is_the_twin(tmp_path):
+    (tmp_path / "a-maxup.yaml").write_text("base: a\nobjective: maxup\n")
+    (tmp_path / "a.yaml").write_text("base: digits/mlp-gaussian\n")
+    path = tmp_path / "table.yaml"
+    name = "digits/mlp-gaussian-maxup"
+    path.write_text(
+        f"recipes: [{{recipe: {name}, m: 1}}, {name}, {{recipe: {name}, m: 10}}, {{recipe: a-maxup.yaml, m: 1}}]"
+    )
+    table = find_table(str(path))
+    assert list(table.rows) == ["digits/mlp-gaussian", name, f"{name}, m = 10", "a"]
+    assert [row.m for row in table.rows.values()] == [1, 4, 10, 1]
+    assert [row.baseline for row in table.rows.values()] == [None, "digits/mlp-gaussian", "digits/mlp-gaussian", None]
+    jobs, missing = jobs_of(table, 1, 0.5)
+    assert not missing
+    assert [(job.name, job.resolved().objective, job.resolved().maxup.m) for job in jobs] == [
+        ("digits/mlp-gaussian/seed-0-budget-0.5", "standard", 4), (f"{name}/seed-0-budget-0.5", "maxup", 4),
+        (f"{name}/seed-0-m-10-budget-0.5", "maxup", 10), ("a/seed-0-budget-0.5", "standard", 4),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text", ["", "recipes: []", "recipes: 3", "recipes: [a/b]", "recipes: [3]", "other: 1", "{", "- x", "\x00",
+             "recipes: [digits/mlp-gaussian, digits/mlp-gaussian]", "recipes: [missing.yaml]",
+             "recipes: [{recipe: digits/mlp-gaussian, m: 4}]", "recipes: [{recipe: digits/mlp-gaussian-maxup, m: 0}]",
+             "recipes: [{recipe: digits/mlp-gaussian-maxup}]", "recipes: [{recipe: a/b, m: 1}]",
+             "recipes: [{recipe: digits/mlp-gaussian-maxup, m: 4}, digits/mlp-gaussian-maxup]",
+             "recipes: [{recipe: digits/mlp-gaussian-maxup, m: 2, seed: 3}]"],
+)  # fmt: skip
+def test_a_bad_table_gives_a_sentence(tmp_path, text):
+    path = tmp_path / "table.yaml"
+    path.write_text(text)
+    with pytest.raises(TableError) as caught:
+        find_table(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_table_names_those_there_are():
+    with pytest.raises(TableError, match=re.escape(", ".join(PAPER))):
+        find_table("table-cifar-10")
+
+
+def test_results_outside_the_paper_have_a_table(tmp_path):
+    write_run(tmp_path, "digits/mlp-gaussian-maxup", 0, 0.9, known=True)
+    write_run(tmp_path, "digits/mlp-gaussian-maxup", 0, 0.9, known=True, recipe={"maxup": {"m": 8}}, stem="seed-0-m-8")
+    table = other_results(loaded(tmp_path), PAPER.values())
+    assert [row.m for row in table.rows.values()] == [4, 8]
+    assert all(line.ours for line in compare("others", table, loaded(tmp_path)).lines)

@@ -1,0 +1,75 @@
+"""Every recipe builds its network and data, at a small size, and takes two steps."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from maxup.engine.optim import create_optimizer
+from maxup.recipes.load import list_recipes, parse_recipe
+from maxup.tasks.vision import Vision
+from tests.data.fake import write_folders
+
+# Images by data set, (C, H, W), and the number of classes. Image folders have their own, of 6 classes.
+ARRAYS = {"digits": ((1, 8, 8), 10), "fashion_mnist": ((1, 28, 28), 10), "cifar10": ((3, 32, 32), 10)}
+ARRAYS |= {"cifar100": ((3, 32, 32), 100)}
+FOLDERS = ("imagenet", "imagenette")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    root = tmp_path_factory.mktemp("folders")
+    for name in FOLDERS:
+        write_folders(root / name, classes="abcdef", train=2, val=1, size=(90, 70))
+    return root
+
+
+def small(recipe, folders):
+    """Two images a batch, at most 2 copies, small images where the network takes them, no weights from elsewhere."""
+    data, maxup = recipe.data, replace(recipe.maxup, m=min(recipe.maxup.m, 2), chunk=1, warmup=0)
+    if data.name in FOLDERS:
+        assert data.size in (224, 600, 845)
+        size = 224 if recipe.model.name.startswith("pytorchcv/") else 64  # whose last pooling is 7 x 7
+        data = replace(data, root=str(folders), size=size, test_size=size if data.test_size else None, workers=0)
+    model = replace(recipe.model, pretrained=False, weights=None)
+    return replace(recipe, data=data, model=model, maxup=maxup, batch_size=2)
+
+
+def arrays(shape, classes, network):
+    """Two images of every class to train on, and two to test on, those of a large network at half the size."""
+    shape = (shape[0], 16, 16) if network.startswith("wrn") else shape
+    g = torch.Generator().manual_seed(0)
+    x = torch.randint(256, (2 * classes + 2, *shape), generator=g, dtype=torch.uint8)
+    y = torch.arange(2 * classes + 2) % classes
+    return lambda: (x[:-2], y[:-2], x[-2:], y[-2:])
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_recipe(name, folders):
+    recipe = parse_recipe(name, [])
+    said = recipe.data.name
+    assert said in (*ARRAYS, *FOLDERS), f"say in {__file__} which shape the images of {said} have"
+    recipe = small(recipe, folders)
+    if said in ARRAYS:
+        recipe = replace(recipe, data=replace(recipe.data, train_size=None))
+    data_from = arrays(*ARRAYS[said], recipe.model.name) if said in ARRAYS else None
+    task = Vision(recipe, torch.device("cpu"), data_from=data_from)
+    parameters = [p for p in task.model.parameters() if p.requires_grad]
+    before = [p.detach().clone() for p in parameters]
+    optimizer = create_optimizer(task.model, recipe.optim)
+    task.model.train()
+    for _, batch in zip(range(2), task.loader, strict=False):
+        outcome = task.step(task.model, batch)
+        assert outcome.loss.isfinite()
+        assert outcome.report.copies == (2 if recipe.objective == "maxup" else 1)
+        outcome.loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert any(not torch.equal(p, b) for p, b in zip(parameters, before, strict=True))
+
+
+@pytest.mark.parametrize("name", [name for name in list_recipes() if name.endswith("-maxup")])
+def test_a_maxup_recipe_differs_from_its_twin_in_the_objective_alone(name):
+    recipe, twin = parse_recipe(name, []), parse_recipe(name.removesuffix("-maxup"), [])
+    assert recipe.objective == "maxup"
+    assert replace(recipe, objective=twin.objective, maxup=twin.maxup) == twin

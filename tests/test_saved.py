@@ -1,0 +1,117 @@
+"""Models that were exported, damaged and hostile ones among them; pickles in their place are in cli/test_hostile.py."""
+
+import json
+import shutil
+
+import pytest
+import safetensors.torch
+import torch
+
+import maxup
+from maxup.engine.durable import sha256
+from maxup.models import create_model
+from maxup.saved import LoadError, save
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("export")
+    torch.manual_seed(0)
+    net = create_model("conv", shape=(1, 8, 8), classes=10, width=4)
+    recipe = {"model": {"name": "conv", "args": {"width": 4}}}
+    save(folder / "model", net, {"recipe": recipe, "classes": list("0123456789"), "shape": [1, 8, 8], "note": "mine"})
+    return folder, net
+
+
+@pytest.fixture
+def model(exported, tmp_path):
+    """A copy to damage."""
+    return shutil.copytree(exported[0] / "model", tmp_path / "model")
+
+
+def rewrite(folder, change=None, weights=None):
+    """Change config.json, and the weights with a promise to match."""
+    config = json.loads((folder / "config.json").read_text())
+    if weights is not None:
+        (folder / "model.safetensors").write_bytes(weights)
+        config["files"]["model.safetensors"] = {"size": len(weights), "sha256": sha256(weights)}
+    if change:
+        change(config)
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def test_the_weights_and_the_config_come_back(exported):
+    folder, net = exported
+    loaded = maxup.load(folder / "model")
+    assert not loaded.training
+    assert loaded.config["note"] == "mine"
+    x = torch.rand(3, 1, 8, 8)
+    assert torch.equal(loaded(x), net.eval()(x))
+
+
+def test_nothing_is_overwritten(exported, tmp_path):
+    folder, net = exported
+    (tmp_path / "file").touch()
+    for place in (folder / "model", tmp_path / "file"):
+        with pytest.raises(LoadError, match="is there already and not an empty folder"):
+            save(place, net, {})
+
+
+def test_loading_takes_nothing_from_the_random_stream(exported):
+    before = torch.get_rng_state()
+    maxup.load(exported[0] / "model")
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+@pytest.mark.parametrize("damage", ["gone", "empty", "half", "flipped", "folder", "link"])
+def test_damage_gives_a_sentence(model, name, damage):
+    path = model / name
+    data = path.read_bytes()
+    path.unlink()
+    if damage == "folder":
+        path.mkdir()
+    elif damage == "link":
+        path.symlink_to("/dev/zero")
+    elif damage != "gone":
+        half = len(data) // 2
+        flipped = data[:half] + bytes([data[half] ^ 0x80]) + data[half + 1 :]
+        path.write_bytes({"empty": b"", "half": data[:half], "flipped": flipped}[damage])
+    with pytest.raises(LoadError) as error:
+        maxup.load(model)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda c: c.update(version=2),
+        lambda c: c.update(format="other"),
+        lambda c: c.update(shape=[1, 8]),
+        lambda c: c.update(shape=[1, -8, 8]),
+        lambda c: c.update(classes=["a", "b"]),
+        lambda c: c.update(classes=[]),
+        lambda c: c["recipe"]["model"].update(name="os.system"),
+        lambda c: c["recipe"]["model"].update(name="os:system", args={"command": "touch ran"}),
+        lambda c: c["recipe"]["model"].update(args={"width": 10**9}),
+        lambda c: c["recipe"]["model"].update(args={"width": "wide"}),
+        lambda c: c["recipe"]["model"].update(name="mlp", args={"hidden": [10**12, 10**12]}),
+        lambda c: c["files"].update({"model.safetensors": "yes"}),
+    ],
+)
+def test_a_hostile_config_gives_a_sentence(model, change):
+    rewrite(model, change)
+    with pytest.raises(LoadError) as error:
+        maxup.load(model)
+    assert "\n" not in str(error.value)
+
+
+def test_weights_of_another_model_give_a_sentence(model):
+    weights = safetensors.torch.load_file(model / "model.safetensors")
+    first = "0.weight"
+    others = [{k: v for k, v in weights.items() if k != first}, weights | {"extra": torch.ones(1)}]
+    others += [weights | {first: weights[first].double()}, weights | {first: weights[first][:1].clone()}]
+    for other in others:
+        rewrite(model, weights=safetensors.torch.save(other))
+        with pytest.raises(LoadError, match="does not fit"):
+            maxup.load(model)
