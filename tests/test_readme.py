@@ -21,7 +21,10 @@ from tests.oracles import torchvision_v2
 
 BLOCKS = [
     pytest.param(code, id=f"{page.name}-{number}")
-    for page in [*PAGES, ROOT / "docs" / "perturbations.md", ROOT / "docs" / "command.md", ROOT / "docs" / "certify.md"]
+    for page in [
+        *PAGES,
+        *(ROOT / "docs" / f"{name}.md" for name in ("perturbations", "command", "language", "certify")),
+    ]
     for number, code in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
 ]
 
@@ -117,4 +120,6 @@ def test_certification_benchmarks_run_and_write(tmp_path):
 def test_benchmarks_run_and_write(tmp_path):
     run("-m", "benchmarks.overhead", "--batch", 4, "--rounds", 1, "--out", tmp_path, cwd=ROOT)
     run("-m", "benchmarks.memory", "--batch", 2, "--out", tmp_path, cwd=ROOT)
-    assert {p.name.split("-")[0] for p in Path(tmp_path).iterdir()} == {"overhead", "memory"}
+    small = ["--scale", 0.02, "--columns", 2, "--length", 5, "--rounds", 1, "--steps", 1]
+    run("-m", "benchmarks.language", *small, "--out", tmp_path, cwd=ROOT)
+    assert {p.name.split("-")[0] for p in Path(tmp_path).iterdir()} == {"overhead", "memory", "language"}

@@ -64,7 +64,10 @@ def main(argv: Sequence[str]) -> int:
 
     measured = {k: v for k, v in result["last"].items() if k not in ("epoch", "skipped_images")}
     if os.environ.get("RANK", "0") == "0":  # of several processes, one tells
-        print(f"{folder}: {describe(measured)}  after epoch {recipe.epochs}, in {result['seconds']:.1f} s", flush=True)
+        print(
+            f"{folder}: {describe(measured)}  after epoch {result['last']['epoch']}, in {result['seconds']:.1f} s",
+            flush=True,
+        )
     if args.certify:
         from maxup.cli.certify import main as certify
 
