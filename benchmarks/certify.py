@@ -65,7 +65,7 @@ def subject_of(args: argparse.Namespace) -> Subject:
     return Subject(args.network, Normalised(network, images.mean, images.std).eval(), images, 0.5)
 
 
-def throughput(model: nn.Module, shape: tuple[int, ...], batch: int, dtype: torch.dtype) -> float:
+def throughput(model: nn.Module, shape: tuple[int, ...], batch: int, dtype: torch.dtype, seconds: float) -> float:
     """Images a second of the compiled network alone, replayed as a CUDA graph where there is one."""
     device = next(model.parameters()).device
     x = torch.rand(batch, *shape, device=device)
@@ -90,7 +90,7 @@ def throughput(model: nn.Module, shape: tuple[int, ...], batch: int, dtype: torc
     run()
     _wait()
     begun, passes = time.perf_counter(), 0
-    while time.perf_counter() - begun < 2 or passes < 3:
+    while time.perf_counter() - begun < seconds or passes < 3:
         run()
         passes += 1
         if passes % 20 == 0:
@@ -126,7 +126,7 @@ def speed(args: argparse.Namespace) -> dict[str, Any]:
             if name == "fixed":
                 shape = tuple(subject.images.x.shape[1:])
                 ways[f"bare network, {dtype}"] = {
-                    "copies_a_second": throughput(subject.model, shape, args.batch, DTYPES[dtype])
+                    "copies_a_second": throughput(subject.model, shape, args.batch, DTYPES[dtype], args.seconds)
                 }
             print(key, ways[key], flush=True)
     subject = subject_of(args)
@@ -200,6 +200,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=2000, help="speed: noisy copies of a forward pass")
     parser.add_argument("--images", type=int, default=64, help="speed: how many are certified")
     parser.add_argument("--usual_images", type=int, default=4, help="speed: how many by the usual loop")
+    parser.add_argument("--seconds", type=float, default=2, help="speed: for which the bare network is measured")
     parser.add_argument("--steps", type=int, nargs="+", default=[2, 4, 10], help="epochs: of SmoothAdv's attack")
     parser.add_argument("--count", type=int, default=50_000, help="epochs: images of an epoch")
     parser.add_argument("--batch_size", type=int, default=256, help="epochs: images of a step")

@@ -28,7 +28,7 @@ def main() -> None:
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     maxup = MaxUp(Gaussian(SIGMA), m=5)  # the worst of 5 noisy copies
-    for _ in range(20):
+    for _ in range(10):
         for rows in torch.randperm(1000).split(50):
             noisy, target = maxup.select(model, x[rows], y[rows])
             F.cross_entropy(model(noisy), target).backward()

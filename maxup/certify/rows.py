@@ -83,6 +83,9 @@ def begin(path: Path, about: dict[str, Any]) -> list[Row]:
         durable.replace(path, _text(about, []).encode())
         return []
     theirs, rows, end = _read(path)
+    if not rows:  # nothing to lose: it may be about anything
+        durable.replace(path, _text(about, []).encode())
+        return []
     for key in SAME:
         if theirs.get(key) != about.get(key):
             raise RowsError(

@@ -13,8 +13,9 @@ import torch
 
 from maxup.certify import rows as table
 from maxup.certify.rows import Row
-from maxup.certify.smooth import DTYPES, TOGETHER, Smooth
+from maxup.certify.smooth import DTYPES, TOGETHER, Smooth, check_sampling
 from maxup.certify.subject import Subject, digest
+from maxup.checks import check_whole
 from maxup.engine.environment import environment
 
 
@@ -56,6 +57,8 @@ def certify(
         path: The TSV.
         say: Gets a line now and then.
     """
+    check_sampling(n0=settings.n0, n=settings.n, alpha=settings.alpha)  # before there is a file
+    check_whole("batch_size", settings.batch_size)
     device = find_device()
     smooth = make_smooth(subject, settings, device)
     about = describe(subject, settings, device)

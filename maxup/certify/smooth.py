@@ -142,7 +142,7 @@ class Smooth:
                 `radii`, every one is reached or out of reach.
             radii: The radii of interest; default the largest there is.
         """
-        _check(n0=n0, n=n, alpha=alpha)
+        check_sampling(n0=n0, n=n, alpha=alpha)
         if radii is not None and not adaptive:
             raise ValueError("radii says when to stop early; it needs adaptive=True")
         looks = sampling.adaptive(n, alpha) if adaptive else sampling.fixed(n, alpha)
@@ -173,7 +173,7 @@ class Smooth:
         self, x: Tensor, n: int, alpha: float, batch_size: int, *, indices: Sequence[int] | None = None
     ) -> Iterator[int]:
         """Predictions for images (B, C, H, W), in their order; the arguments are those of `predict`."""
-        _check(n=n, alpha=alpha)
+        check_sampling(n=n, alpha=alpha)
         return (
             predicted(row, alpha)
             for images, numbers, votes in self._groups(x, indices, batch_size)
@@ -218,7 +218,8 @@ class Smooth:
         return x.device if weight is None else weight.device
 
 
-def _check(*, n: int, alpha: float, n0: int | None = None) -> None:
+def check_sampling(*, n: int, alpha: float, n0: int | None = None) -> None:
+    """Counts and a level that make sense."""
     check_whole("n", n)
     if n0 is not None and n < check_whole("n0", n0):
         raise ValueError(f"n={n} is below n0={n0}: n0 copies choose the class, n (such as 100,000) estimate its share")

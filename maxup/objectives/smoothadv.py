@@ -66,6 +66,8 @@ class SmoothAdv(Objective):
     def run(self, model: object, x: Tensor, y: Tensor) -> Outcome:
         """The mean loss of all k noisy copies of the point the attack reached; output and losses are (k * B, ...)."""
         with self._step(x, y) as (batch, generator):
+            if not isinstance(y, Tensor) or y.is_floating_point() or y.ndim != 1:
+                raise TypeError("SmoothAdv raises the loss of a class: y must be classes (B,), not probabilities")
             copies, radius = self.depends_on()
             draws = self._draws(batch, generator, copies)
             network, noise = bare(model), [draw[0] for draw in draws]

@@ -10,9 +10,7 @@ from maxup.certify.smooth import Smooth
 ALPHA, SIGMA, COUNT = 0.05, 0.5, 10_000
 
 
-@pytest.mark.parametrize(
-    "how", [{}, {"adaptive": True}, {"adaptive": True, "radii": [0.1, 0.25, 0.5]}], ids=["fixed", "adaptive", "radii"]
-)
+@pytest.mark.parametrize("how", [{}, {"adaptive": True, "radii": [0.1, 0.25, 0.5]}], ids=["fixed", "adaptive"])
 def test_wrong_certificates_are_no_more_than_alpha(how):
     """f(x) = sign(x) at x = d answers its class with probability Phi(d / sigma): its exact radius is d.
 
@@ -20,7 +18,7 @@ def test_wrong_certificates_are_no_more_than_alpha(how):
     """
     generator = torch.Generator().manual_seed(0)
     distance = torch.rand(COUNT, generator=generator) ** 2 * 1.2
-    x = torch.stack([distance, torch.zeros(COUNT)], 1)  # class 0 wins where x[0] + noise > x[1] + noise: see `model`
+    x = torch.stack([distance, torch.zeros(COUNT)], 1)  # class 0 wins where x[0] + noise > 0
     model = nn.Linear(2, 2, bias=False).requires_grad_(False)
     model.weight.copy_(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]))
     found = Smooth(model, 2, SIGMA).certify_many(x, 20, 1000, ALPHA, 2000, **how)

@@ -65,6 +65,13 @@ def test_rows_of_something_else_are_refused_and_kept(path, key, value):
     assert path.read_bytes() == before
 
 
+def test_a_file_without_rows_may_become_about_something_else(tmp_path):
+    path = tmp_path / "certified.tsv"
+    begin(path, ABOUT)
+    assert begin(path, ABOUT | {"n": 7}) == []
+    assert read(path)[0]["n"] == 7
+
+
 @pytest.mark.parametrize(
     "text",
     [

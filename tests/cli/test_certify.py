@@ -163,6 +163,7 @@ def test_several_tables_are_shown_side_by_side(run, tmp_path, capsys):
         (["--sigma", "0"], "sigma=0.0: the noise's standard deviation must be"),
         (["--n", "50"], "n=50 is below n0=100"),
         (["--alpha", "2"], "alpha=2.0"),
+        (["--batch", "0"], "batch_size=0"),
         (["--image", "5000", "--picture", "a.png"], "there is no image 5000"),
     ],
 )
@@ -171,6 +172,7 @@ def test_wrong_settings_get_a_sentence(run, capsys, arguments, sentence):
     err = capsys.readouterr().err
     assert sentence in err
     assert "Traceback" not in err
+    assert not list(run.glob("*.tsv"))
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 from maxup.objectives.smoothadv import SmoothAdv, ddn, pgd, rising, soft
 from tests.tiny import batch, batch_norm_net, generator, net
+from tests.tiny import soft as soft_labels
 
 
 def direction(model):
@@ -126,3 +127,6 @@ def test_nonsense_is_refused():
         SmoothAdv(0.25, -1)
     with pytest.raises(ValueError, match="sigma must be"):
         SmoothAdv(math.nan, 0.5)
+    x, y = batch()
+    with pytest.raises(TypeError, match="y must be classes"):
+        SmoothAdv(0.25, 0.5)(net(), x, soft_labels(y))
