@@ -1,5 +1,6 @@
 """Bad input is refused here: one sentence that says what came, what was wanted and what to do."""
 
+import math
 from numbers import Integral
 from typing import Any
 
@@ -109,6 +110,16 @@ def check_losses(losses: Any, wanted: int) -> None:
             f"the loss returned {what} for {wanted} examples; it must return one number for each, shape ({wanted},): "
             "use reduction='none', and average further dimensions as in losses.flatten(1).mean(1)"
         )
+
+
+def is_whole(value: Any, least: int, most: float = math.inf) -> bool:
+    """Whether a value is a whole number of Python's, in a range.
+
+    Example:
+        >>> is_whole(3, 1), is_whole(True, 1), is_whole(3, 1, 2)
+        (True, False, False)
+    """
+    return type(value) is int and least <= value <= most
 
 
 def check_whole(name: str, value: Any) -> int:

@@ -2,9 +2,11 @@
 
 import difflib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
+
+from maxup.engine.durable import reason
 
 PERTURBATIONS = {
     "gaussian": "maxup.perturb.noise:Gaussian",
@@ -38,6 +40,10 @@ class UnknownNameError(ValueError):
     """A name no registry has."""
 
 
+class BuildError(ValueError):
+    """Arguments that what a name stands for cannot be built with, in one sentence."""
+
+
 def nearest(name: str, known: Mapping[str, Any] | list[str], what: str) -> str:
     """One sentence about an unknown name: the nearest known one, or all there are.
 
@@ -51,6 +57,17 @@ def nearest(name: str, known: Mapping[str, Any] | list[str], what: str) -> str:
     return f"{what} {name!r} is unknown; {hint}"
 
 
+def some(names: Sequence[str]) -> str:
+    """A few names of many, to be shown.
+
+    Example:
+        >>> some(["a", "b", "c", "d", "e"])
+        'a, b, c and 2 more'
+    """
+    shown = ", ".join(f"{name:.60}" for name in names[:3])
+    return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown
+
+
 def takes(registry: Mapping[str, str], what: str, name: str) -> Mapping[str, inspect.Parameter]:
     """The arguments of what a name stands for.
 
@@ -61,7 +78,7 @@ def takes(registry: Mapping[str, str], what: str, name: str) -> Mapping[str, ins
     return inspect.signature(_find(registry, what, name)).parameters
 
 
-def build(registry: Mapping[str, str], what: str, name: str, **arguments: Any) -> Any:
+def build(registry: Mapping[str, str], what: str, name: str, /, **arguments: Any) -> Any:
     """Call what a name stands for, after checking that it takes these arguments.
 
     Example:
@@ -76,11 +93,15 @@ def build(registry: Mapping[str, str], what: str, name: str, **arguments: Any) -
     missing = [p for p, d in known.items() if d.default is inspect.Parameter.empty and p not in arguments]
     if missing:
         raise UnknownNameError(f"{what} {name!r} needs {' and '.join(missing)}")
-    return make(**arguments)
+    try:
+        return make(**arguments)
+    except Exception as error:  # of whatever type: the arguments may be anything
+        said = ", ".join(f"{key}={value!r:.60}" for key, value in arguments.items())
+        raise BuildError(f"{what} {name!r} cannot be built with {said}: {reason(error)}") from error
 
 
 def _find(registry: Mapping[str, str], what: str, name: str) -> Any:
-    if name not in registry:
+    if not isinstance(name, str) or name not in registry:
         raise UnknownNameError(nearest(str(name), registry, what))
     module, _, attribute = registry[name].partition(":")
     return getattr(import_module(module), attribute)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from maxup.engine.durable import dump, parse, read, reason, sha256, sync, write
+from maxup.engine.durable import dump, parse, read, reason, sha256, sync, to_words, write
 from maxup.models import create_model
 from maxup.models.normalised import Normalised
 from maxup.registry import LANGUAGE_MODELS, build
@@ -44,7 +44,7 @@ def save(folder: Path, model: nn.Module, config: dict[str, Any]) -> None:
         weights = to_bytes(pack(dict(model.state_dict()))[0])
         files = {WEIGHTS: {"size": len(weights), "sha256": sha256(weights)}}
         write(folder / WEIGHTS, weights)
-        write(folder / CONFIG, dump({"format": FORMAT, "version": VERSION, "files": files} | config))
+        write(folder / CONFIG, dump({"format": FORMAT, "version": VERSION, "files": files} | to_words(config)))
         sync(folder)
     except (OSError, ValueError) as error:
         raise LoadError(f"{folder} could not be written: {reason(error)}") from error
@@ -117,6 +117,7 @@ def _build(config: dict[str, Any], weights: dict[str, Tensor]) -> nn.Module:
         make, data = partial(build, LANGUAGE_MODELS, "language model"), {"words": len(config["words"])}
     else:
         data = {"shape": tuple(config["shape"]), "classes": len(config["classes"])}
+        data |= {"pretrained": False}  # whatever the arguments say: nothing is downloaded
     arguments = named["args"] | data
     with torch.device("meta"):
         outline = make(named["name"], **arguments)

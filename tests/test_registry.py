@@ -1,7 +1,7 @@
 import pytest
 
 from maxup import registry
-from maxup.registry import MODELS, PERTURBATIONS, UnknownNameError, build
+from maxup.registry import LANGUAGE_MODELS, MODELS, PERTURBATIONS, BuildError, UnknownNameError, build
 
 
 @pytest.mark.parametrize("name", PERTURBATIONS)
@@ -17,12 +17,44 @@ def test_every_name_stands_for_something(name):
         ("os.system", {}, "perturbation 'os.system' is unknown; known: affine"),
         ("cutout", {"lenght": 3}, "argument of perturbation 'cutout' 'lenght' is unknown; did you mean 'length'?"),
         ("cutout", {}, "perturbation 'cutout' needs length"),
+        (["cutout"], {}, "perturbation \"['cutout']\" is unknown; did you mean"),
+        ("cutout", {"name": 3}, "argument of perturbation 'cutout' 'name' is unknown"),
     ],
 )
 def test_unknown_names_get_the_nearest(name, arguments, sentence):
     with pytest.raises(UnknownNameError) as error:
         build(PERTURBATIONS, "perturbation", name, **arguments)
     assert str(error.value).startswith(sentence)
+
+
+NONSENSE = {
+    "negative": ("mlp", {"hidden": [-1]}, "hidden=-1: hidden must be a whole number, 1 or more"),
+    "half": ("mlp", {"hidden": [0.5]}, "hidden=0.5: hidden must be a whole number, 1 or more"),
+    "none": ("mlp", {"hidden": [0]}, "hidden=0: hidden must be a whole number, 1 or more"),
+    "no list": ("mlp", {"hidden": 3}, "'int' object is not iterable"),
+    "no width": ("wrn28_10", {"width": 0}, "width=0: width must be a whole number, 1 or more"),
+    "width": ("resnet20", {"width": -4}, "width=-4: width must be a whole number, 1 or more"),
+    "filters": ("conv", {"width": 0}, "width=0: width must be a whole number, 1 or more"),
+    "dropout": ("conv", {"dropout": 2}, "dropout probability has to be between 0 and 1, but got 2"),
+    "huge": ("mlp", {"hidden": [10**15]}, ""),
+}
+
+
+@pytest.mark.parametrize("case", NONSENSE)
+def test_what_cannot_be_built_is_named_with_its_arguments(case):
+    name, arguments, sentence = NONSENSE[case]
+    with pytest.raises(BuildError) as error:
+        build(MODELS, "model", name, shape=(1, 8, 8), classes=3, **arguments)
+    said = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+    start = f"model {name!r} cannot be built with shape=(1, 8, 8), classes=3, {said}: "
+    assert str(error.value).startswith(start + sentence)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("size", ["embedding", "hidden", "layers"])
+def test_sizes_of_a_language_model(size):
+    with pytest.raises(BuildError, match=f"{size}=0: {size} must be a whole number"):
+        build(LANGUAGE_MODELS, "language model", "awd_lstm", words=5, **{size: 0})
 
 
 def test_models_build():

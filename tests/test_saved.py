@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 
 import pytest
 import safetensors.torch
@@ -47,6 +48,12 @@ def test_the_weights_and_the_config_come_back(exported):
     assert loaded.config["note"] == "mine"
     x = torch.rand(3, 1, 8, 8)
     assert torch.equal(loaded(x), net.eval()(x))
+
+
+def test_numbers_that_json_does_not_know_are_words_in_the_config(exported, tmp_path):
+    config = json.loads((exported[0] / "model" / "config.json").read_text())
+    save(tmp_path / "model", exported[1], config | {"metrics": {"test_loss": float("nan")}})
+    assert maxup.load(tmp_path / "model").config["metrics"] == {"test_loss": "nan"}
 
 
 def test_nothing_is_overwritten(exported, tmp_path):
@@ -104,6 +111,22 @@ def test_a_hostile_config_gives_a_sentence(model, change):
     with pytest.raises(LoadError) as error:
         maxup.load(model)
     assert "\n" not in str(error.value)
+
+
+def test_a_config_cannot_ask_for_a_download(tmp_path, monkeypatch):
+    net = create_model("timm/resnet10t", shape=(3, 32, 32), classes=2)
+    timm = sys.modules["timm"]
+    asked, theirs = [], timm.create_model
+    recipe = {"model": {"name": "timm/resnet10t", "args": {"pretrained": True}}}
+    save(tmp_path / "model", net, {"recipe": recipe, "classes": ["a", "b"], "shape": [3, 32, 32]})
+
+    def watched(name, *, pretrained, **options):
+        asked.append(pretrained)
+        return theirs(name, pretrained=False, **options)
+
+    monkeypatch.setattr(timm, "create_model", watched)
+    maxup.load(tmp_path / "model")
+    assert asked == [False, False]  # the outline and the model
 
 
 def test_weights_of_another_model_give_a_sentence(model):

@@ -45,14 +45,14 @@ def main(argv: Sequence[str]) -> int:
         parser.error(f"--m {min(args.m)}: m is the number of copies, 1 or more")
     if args.radius is not None and not 0 <= args.radius < float("inf"):
         parser.error(f"--radius {args.radius}: the radius must be a finite number, 0 or more")
-    from maxup.recipes.load import parse_recipe
+    from maxup.recipes.load import parse_recipe, run_name
 
     recipe = parse_recipe(args.recipe, overrides)
     from maxup.engine.compare import Attack, compare
     from maxup.report.comparison import plot, text
 
-    name = args.recipe.removesuffix(".yaml").strip("/")
-    folder = args.out or Path("runs") / "compare" / (name.replace("/", "-") if args.recipe != name else name)
+    name = run_name(args.recipe)
+    folder = args.out or Path("runs") / "compare" / name
     knobs = recipe.adversarial
     attack = Attack(knobs.radius if args.radius is None else args.radius, knobs.p, knobs.steps)
     result = compare(

@@ -1,41 +1,28 @@
-"""Code of the user's own, named on the command line as MODULE:FUNCTION (never in a recipe, which is data)."""
+"""Options that name code of the user's own, --model_from and --data_from."""
 
 import functools
-import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
-
-class OwnCodeError(RuntimeError):
-    """The user's own module or function could not be used, in one sentence."""
+from maxup.own_code import OwnCodeError, find_function, told
 
 
 def own(name: str | None, option: str) -> Callable[..., Any] | None:
-    """The function a MODULE:FUNCTION names, looked up from the current folder too; None where none is named."""
+    """The function a MODULE:FUNCTION names, whose errors name the option; None where none is named."""
     if name is None:
         return None
-    module, colon, function = name.partition(":")
-    if not (module and colon and function):
-        raise OwnCodeError(f"{option} {name}: write it as MODULE:FUNCTION, such as mine:net for net in mine.py")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
     try:
-        found = getattr(import_module(module), function)
-    except ImportError as error:
-        raise OwnCodeError(f"{option} {name}: cannot import {module}: {error}") from None
-    except AttributeError:
-        raise OwnCodeError(f"{option} {name}: {module} has no {function}") from None
-    if not callable(found):
-        raise OwnCodeError(f"{option} {name}: {function} is a {type(found).__name__}, not a function")
+        found = find_function(name)
+    except OwnCodeError as error:
+        raise OwnCodeError(f"{option} {name}: {error}") from error
 
     @functools.wraps(found)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return found(*args, **kwargs)
-        except Exception as error:
-            raise OwnCodeError(f"{option} {name}: your own code raised {type(error).__name__}: {error}") from error
+        except (Exception, SystemExit) as error:
+            raise OwnCodeError(f"{option} {name}: your own code raised {told(error)}") from error
 
     return call
 

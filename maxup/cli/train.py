@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--certify", action="store_true", help="then certify the test images, as maxup certify does")
     add_own(parser)
     args, overrides = parser.parse_known_args(argv)
-    from maxup.recipes.load import RecipeError, parse_recipe
+    from maxup.recipes.load import RecipeError, parse_recipe, run_name
     from maxup.recipes.schema import noise_of
 
     recipe = parse_recipe(args.recipe, overrides)
@@ -50,8 +50,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     from maxup.engine.loop import train
 
-    name = args.recipe.removesuffix(".yaml").replace("/", "-") if args.recipe.endswith(".yaml") else args.recipe
-    folder = args.out or Path("runs") / name / f"seed-{recipe.seed}"
+    folder = args.out or Path("runs") / run_name(args.recipe) / f"seed-{recipe.seed}"
     trackers = [] if args.trackers == "none" else args.trackers.split(",")
     result = train(
         recipe,

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from maxup.data import DataError
 from maxup.data.images import normalise
+from maxup.registry import some
 
 if TYPE_CHECKING:
     from maxup.data.folder_loader import FolderLoader
@@ -102,17 +103,6 @@ def scan(root: Path, classes: tuple[str, ...] | None = None) -> Folder:
     files = np.array([file for name in found for file in names[name]], dtype=bytes)
     number = {name: i for i, name in enumerate(classes)}
     return Folder(root, files, torch.tensor([number[name] for name in found for _ in names[name]]), classes)
-
-
-def some(names: Sequence[object]) -> str:
-    """A few names of many, to be shown.
-
-    Example:
-        >>> some(["a", "b", "c", "d", "e"])
-        'a, b, c and 2 more'
-    """
-    shown = ", ".join(map(str, names[:3]))
-    return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown
 
 
 def _images(folder: Path) -> list[bytes]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Generator, Tensor
 
+from maxup.checks import is_whole
 from maxup.data import DataError
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Loader(ABC):
         world_size: int = 1,
     ) -> None:
         for name, value, least in (("batch_size", batch_size, 1), ("world_size", world_size, 1), ("rank", rank, 0)):
-            if not _whole(value, least):
+            if not is_whole(value, least):
                 raise DataError(f"{name}={value!r}: {name} must be a whole number, {least} or more")
         if rank >= world_size:
             raise DataError(f"rank={rank} of world_size={world_size}: ranks are 0 to {world_size - 1}")
@@ -94,7 +95,7 @@ class Loader(ABC):
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Go to where another loader with the same arguments was."""
-        if set(state) != {"epoch", "position"} or not all(_whole(value, 0) for value in state.values()):
+        if set(state) != {"epoch", "position"} or not all(is_whole(value, 0) for value in state.values()):
             raise DataError(f"{dict(state)} is no state of a loader; it has 'epoch' and 'position', 0 or more")
         if state["position"] > len(self):
             raise DataError(
@@ -153,7 +154,3 @@ def generator_of(*what: object) -> Generator:
     """
     digest = hashlib.sha256(" ".join(map(str, ("maxup", *what))).encode()).digest()
     return Generator().manual_seed(int.from_bytes(digest[:7], "big"))
-
-
-def _whole(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least

@@ -1,10 +1,7 @@
 """What the doctor examines: the model, batch, loss and perturbation that a user's function returns."""
 
-import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -12,6 +9,7 @@ from torch import Tensor, nn
 
 from maxup.checks import check_batch, check_model, check_perturbation
 from maxup.objectives.base import Forward, Loss, call, cross_entropy
+from maxup.own_code import find_function, told
 from maxup.perturb.base import pick
 from maxup.perturb.noise import Gaussian
 from maxup.registry import nearest
@@ -52,25 +50,9 @@ class Case:
 
 def find_case(spec: str) -> Case:
     """Import MODULE:FUNCTION, with the current folder on the path, and call it."""
-    module_name, colon, name = spec.partition(":")
-    if not (module_name and colon and name):
-        raise CaseError(f"{spec!r} is not of the form MODULE:FUNCTION, such as mine:setup for setup() in mine.py")
-    module_name = module_name.removesuffix(".py").replace("/", ".")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    function = find_function(spec)
     try:
-        module = import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name and (module_name == error.name or module_name.startswith(f"{error.name}.")):
-            raise CaseError(f"there is no module {module_name} in this folder or among the installed ones") from None
-        raise CaseError(f"importing {module_name} failed: {told(error)}") from error
-    except (Exception, SystemExit) as error:
-        raise CaseError(f"importing {module_name} failed: {told(error)}") from error
-    if not callable(getattr(module, name, None)):
-        known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        raise CaseError(f"{module_name}: " + nearest(name, known, "function"))
-    try:
-        returned = getattr(module, name)()
+        returned = function()
     except (Exception, SystemExit) as error:
         raise CaseError(f"{spec} failed: {told(error)}") from error
     return make_case(returned)
@@ -99,11 +81,6 @@ def make_case(returned: Any) -> Case:
     if missing := {"model", "batch"} - set(returned):
         raise CaseError(f"the function returned no {min(missing)}; it must return model and batch, the pair (x, y)")
     return Case(**{key: value for key, value in returned.items() if value is not None})
-
-
-def told(error: BaseException) -> str:
-    """An error's kind and its own words, on one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def _noise(x: Any) -> Gaussian:

@@ -15,9 +15,10 @@ from torch.utils._pytree import tree_leaves
 
 from maxup import theory
 from maxup.checks import batch_size
-from maxup.doctor.case import Case, told
+from maxup.doctor.case import Case
 from maxup.doctor.traces import changed, snapshot
 from maxup.objectives.maxup import MaxUp
+from maxup.own_code import told
 from maxup.perturb.attach import clear
 from maxup.perturb.noise import Gaussian
 from maxup.side_effects import drop_probability, untraced

@@ -4,7 +4,6 @@ A seed decides the split, the initial weights, the order and what is measured, w
 differences between the rows are paired, and that is how they are reported.
 """
 
-import json
 import os
 import re
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from maxup.engine.durable import write_json
+from maxup.engine.durable import read_json, write_json
 from maxup.engine.environment import environment
 from maxup.engine.loop import train
 from maxup.engine.measure import measure
@@ -160,7 +159,7 @@ def run_once(
 def _finished(recipe: Recipe, folder: Path) -> dict[str, Any] | None:
     """A run's record, if it has reached its end with this very recipe."""
     try:
-        record = json.loads((folder / "run.json").read_text())
+        record = read_json(folder / "run.json")
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -56,16 +57,51 @@ def replace(path: Path, data: bytes) -> None:
 
 
 def write_json(path: Path, document: Any) -> None:
-    """Write a JSON file for people to read too, whole or not at all.
+    """Write a JSON file for people to read too, whole or not at all; NaN and infinity become words.
 
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     write_json(Path(folder, "a.json"), {"a": 1})
+        ...     write_json(Path(folder, "a.json"), {"a": [1, math.inf]})
         ...     print(Path(folder, "a.json").read_text().split())
-        ['{', '"a":', '1', '}']
+        ...     print(read_json(Path(folder, "a.json")))
+        ['{', '"a":', '[', '1,', '"inf"', ']', '}']
+        {'a': [1, inf]}
     """
-    replace(path, (json.dumps(document, indent=1) + "\n").encode())
+    replace(path, (json.dumps(to_words(document), indent=1, allow_nan=False) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    """What `write_json` wrote, or a ValueError: the file may be hostile."""
+    return from_words(parse(path.name, read(path)))
+
+
+def to_words(document: Any) -> Any:
+    """A document for JSON, which knows no NaN and no infinity: they are words.
+
+    Example:
+        >>> to_words({"loss": math.nan, "epoch": 3})
+        {'loss': 'nan', 'epoch': 3}
+    """
+    if isinstance(document, dict):
+        return {key: to_words(value) for key, value in document.items()}
+    if isinstance(document, list | tuple):
+        return [to_words(value) for value in document]
+    return str(document) if isinstance(document, float) and not math.isfinite(document) else document
+
+
+def from_words(document: Any) -> Any:
+    """What `to_words` was given; lists for tuples.
+
+    Example:
+        >>> from_words({"loss": "nan", "epoch": 3})
+        {'loss': nan, 'epoch': 3}
+    """
+    if isinstance(document, dict):
+        return {key: from_words(value) for key, value in document.items()}
+    if isinstance(document, list):
+        return [from_words(value) for value in document]
+    return float(document) if document in ("nan", "inf", "-inf") else document
 
 
 def temporary(path: Path) -> Path:
@@ -156,7 +192,7 @@ def parse(name: str, data: bytes) -> Any:
         raise ValueError(f"{name} cannot be read: {error}") from error
 
 
-def reason(error: Exception) -> str:
+def reason(error: BaseException) -> str:
     """What an error says, for the middle of a sentence."""
     if isinstance(error, OSError) and error.strerror:
         name = f" ({Path(error.filename).name})" if isinstance(error.filename, str | os.PathLike) else ""

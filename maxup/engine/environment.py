@@ -43,6 +43,7 @@ def _commit() -> str | None:
     if told := os.environ.get("MAXUP_COMMIT"):
         return told
     try:
+        git("ls-files", "--error-unmatch", Path(__file__).name)  # installed within another's checkout, it is not ours
         return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--", ":/", ":!/results") else "")
     except (OSError, subprocess.CalledProcessError):
         return None

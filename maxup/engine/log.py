@@ -1,7 +1,6 @@
 """What a run tells: metrics.jsonl always, trackers through Accelerate, and progress for whoever watches."""
 
 import json
-import math
 import os
 import sys
 import time
@@ -9,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-WORDS = ("nan", "inf", "-inf")  # JSON knows no such numbers
+from maxup.engine.durable import from_words, to_words
 
 
 class Metrics:
@@ -28,7 +27,7 @@ class Metrics:
 
     def write(self, **record: Any) -> None:
         """Append a record."""
-        self.file.write(json.dumps({k: _plain(v) for k, v in record.items()}) + "\n")
+        self.file.write(json.dumps(to_words(record)) + "\n")
 
     def flush(self) -> int:
         """Put everything on disk and return the file's length, for the checkpoint to remember."""
@@ -55,7 +54,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
         records = [None]
     if not all(isinstance(record, dict) and type(record.get("step")) is int for record in records):
         raise ValueError(f"{path} has a line that is no record; remove it, and the run goes on without its past lines")
-    return [{k: float(v) if v in WORDS else v for k, v in record.items()} for record in records]
+    return [from_words(record) for record in records]
 
 
 class Progress:
@@ -123,13 +122,6 @@ class Progress:
 def _clock(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}" if minutes >= 60 else f"{minutes}:{seconds:02}"
-
-
-def _plain(value: Any) -> Any:
-    """NaN and infinity as words."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
 
 
 def describe(found: Mapping[str, float]) -> str:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from maxup.engine.capture import captured, reason_against
 from maxup.engine.checkpoint import locked
 from maxup.engine.compiled import compile_blocks
-from maxup.engine.durable import parse, read, write_json
+from maxup.engine.durable import read_json, write_json
 from maxup.engine.environment import environment
 from maxup.engine.log import Metrics, Progress, describe
 from maxup.engine.optim import average, create_optimizer, frozen_copy, learning_rate, set_learning_rate
@@ -321,7 +321,7 @@ class _Run:
     def _kept(self) -> dict[str, Any] | None:
         """What an earlier call wrote at the end of this very run: nothing is measured anew."""
         try:
-            record = parse("run.json", read(self.folder / "run.json"))
+            record = read_json(self.folder / "run.json")
             same = record["recipe"] == json.loads(json.dumps(asdict(self.recipe))) and record["steps"] == self.step
         except (OSError, ValueError, TypeError, KeyError):
             return None

@@ -10,6 +10,8 @@ import torch
 from torch import _VF, Tensor, nn
 from torch.nn import functional as F
 
+from maxup.checks import check_whole
+
 Hidden = list[tuple[Tensor, Tensor]]
 
 
@@ -63,6 +65,8 @@ class AWDLSTM(nn.Module):
         noise: float = 0.0,
     ) -> None:
         super().__init__()
+        for name, size in (("embedding", embedding), ("hidden", hidden), ("layers", layers)):
+            check_whole(name, size)
         drops = {"input_dropout": input_dropout, "hidden_dropout": hidden_dropout, "output_dropout": output_dropout}
         for name, value in (drops | {"weight_drop": weight_drop}).items():
             if not 0 <= value < 1:

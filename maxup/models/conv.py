@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from maxup.checks import check_whole
+
 
 def conv(shape: Sequence[int], classes: int, width: int = 32, dropout: float = 0.0) -> nn.Sequential:
     """Three 3x3 convolutions, each with BatchNorm and ReLU, the last two at half the resolution; global average.
@@ -13,7 +15,7 @@ def conv(shape: Sequence[int], classes: int, width: int = 32, dropout: float = 0
         10
     """
     layers: list[nn.Module] = []
-    inputs = shape[0]
+    inputs, width = shape[0], check_whole("width", width)
     for outputs, stride in ((width, 1), (2 * width, 2), (4 * width, 2)):
         layers += [nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
         inputs = outputs

@@ -12,7 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from maxup.engine.durable import reason
 from maxup.models.weights import load_weights
+from maxup.own_code import told
 from maxup.registry import nearest
 
 FAMILIES = ("timm", "pytorchcv")
@@ -62,13 +64,12 @@ def create_external(
     try:
         return make(short, shape[0], classes, pretrained, args)
     except Exception as error:  # of many kinds, by what a network lacks or a download meets
-        reason = " ".join(str(error).split())[:200]
         if pretrained:
             raise ExternalError(
-                f"{name} with its published weights cannot be had ({type(error).__name__}: {reason}); connect, or name "
+                f"{name} with its published weights cannot be had ({told(error)}); connect, or name "
                 "a file with model.weights, or train from scratch with model.pretrained false"
             ) from error
-        raise ExternalError(f"{name} cannot be built with {args} for {shape[0]} channels: {reason}") from error
+        raise ExternalError(f"{name} cannot be built with {args} for {shape[0]} channels: {reason(error)}") from error
 
 
 def list_external(pattern: str) -> list[str]:

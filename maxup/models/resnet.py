@@ -6,6 +6,8 @@ from functools import partial
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from maxup.checks import check_whole
+
 
 def resnet(shape: Sequence[int], classes: int, depth: int = 20, width: int = 16) -> "ResNet":
     """A ResNet of 20, 32, 44, 56, 110 ... layers; a stage doubles the channels and halves the resolution.
@@ -14,7 +16,7 @@ def resnet(shape: Sequence[int], classes: int, depth: int = 20, width: int = 16)
         >>> sum(p.numel() for p in resnet((3, 32, 32), 10, depth=110).parameters())
         1730714
     """
-    return ResNet(shape[0], classes, blocks_of_stage(depth, 2), width)
+    return ResNet(shape[0], classes, blocks_of_stage(depth, 2), check_whole("width", width))
 
 
 def blocks_of_stage(depth: int, outside: int) -> int:

@@ -8,6 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from maxup.engine.durable import reason
+from maxup.registry import some
+
 COUNTERS = "num_batches_tracked"  # of BatchNorm, which older files do not have
 
 
@@ -28,8 +31,8 @@ def load_weights(model: nn.Module, path: str | Path, *, new_head: bool = False) 
     missing = [name for name in wanted if name not in found and not name.endswith(COUNTERS)]
     extra = [name for name in found if name not in wanted]
     if missing or extra:
-        lacks = f"; it lacks {_some(missing)}" if missing else ""
-        has = f"; the model has no {_some(extra)}" if extra else ""
+        lacks = f"; it lacks {some(missing)}" if missing else ""
+        has = f"; the model has no {some(extra)}" if extra else ""
         raise WeightsError(f"{path} does not fit the model{lacks}{has}: name another file or another model")
     other = [name for name in found if found[name].shape != wanted[name].shape]
     head = {name for name, _ in _last_layer(model)}
@@ -59,7 +62,7 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
             'torch.save(model.state_dict(), "weights.pt")'
         ) from error
     except Exception as error:  # of whatever type: the file may be hostile
-        raise WeightsError(f"{path} cannot be read as weights: {' '.join(str(error).split())[:200]}") from error
+        raise WeightsError(f"{path} cannot be read as weights: {reason(error)}") from error
     for key in ("state_dict", "model"):
         if isinstance(found, dict) and isinstance(found.get(key), dict):
             found = found[key]
@@ -84,8 +87,3 @@ def _last_layer(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     owners = [(name, module) for name, module in model.named_modules() if module._parameters]
     prefix, layer = owners[-1] if owners else ("", model)
     return [(f"{prefix}.{name}".removeprefix("."), p) for name, p in layer.named_parameters(recurse=False)]
-
-
-def _some(names: list[str]) -> str:
-    shown = ", ".join(f"{name:.60}" for name in names[:3])
-    return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown

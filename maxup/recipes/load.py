@@ -9,14 +9,28 @@ from typing import Any
 import yaml
 from jsonargparse import ArgumentParser
 
+from maxup.engine.durable import reason
 from maxup.recipes.schema import Recipe
 from maxup.registry import nearest
 
 FOLDER = Path(__file__).parent
+SUFFIXES = (".yaml", ".yml")  # of recipes in files of one's own
+SECTIONS = {f.name for f in dataclasses.fields(Recipe) if dataclasses.is_dataclass(f.default_factory)}
 
 
 class RecipeError(ValueError):
     """A recipe that cannot be used, in one sentence."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain YAML without aliases: a few lines of them, nested, stand for more values than can be checked in a day."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            place = self.peek_event()
+            line = place.start_mark.line + 1
+            raise RecipeError(f"line {line} uses the alias *{place.anchor:.40}; write out what it stands for")
+        return super().compose_node(parent, index)
 
 
 def list_recipes() -> list[str]:
@@ -27,13 +41,27 @@ def list_recipes() -> list[str]:
 def find_recipe(name: str) -> Path:
     """The file of a recipe: a path to a YAML file, or the name of one that comes with the package."""
     path = Path(name)
-    if path.suffix in (".yaml", ".yml"):
+    if path.suffix in SUFFIXES:
         if not path.is_file():
             raise RecipeError(f"there is no file {name}")
         return path
     if name not in list_recipes():
         raise RecipeError(nearest(name, list_recipes(), "recipe") + " (`maxup ls` lists them)")
     return FOLDER / f"{name}.yaml"
+
+
+def run_name(name: str) -> str:
+    """What a recipe's runs are called below a folder of runs: its name, or its path without the ending, with dashes.
+
+    Example:
+        >>> run_name("digits/mlp-gaussian"), run_name("sub/mine.yml"), run_name("/else/where/mine.yaml")
+        ('digits/mlp-gaussian', 'sub-mine', 'mine')
+    """
+    path = Path(name)
+    if path.suffix not in SUFFIXES:
+        return name
+    inside = not path.is_absolute() and ".." not in path.parts
+    return "-".join(path.with_suffix("").parts) if inside else path.stem
 
 
 def read_recipe(name: str) -> dict[str, Any]:
@@ -51,7 +79,7 @@ def parse_recipe(name: str, overrides: list[str]) -> Recipe:
     said = read_recipe(name)
     parser = recipe_parser()
     try:
-        parser.set_defaults(_flat(said))
+        parser.set_defaults(flat(said))
         return _instantiate(parser, parser.parse_args(overrides))
     except Exception as error:  # the parser lets some through on strange values, such as OverflowError
         raise RecipeError(_sentence(error)) from None
@@ -87,13 +115,30 @@ def check_keys(said: Any, schema: type, where: str) -> None:
             check_keys(value, inner, f"{where}, {key}")
 
 
+def flat(said: Mapping[str, Any]) -> dict[str, Any]:
+    """What a recipe says, by dotted keys; what a section holds may be another mapping, which stays whole.
+
+    Example:
+        >>> flat({"optim": {"lr": 0.1}, "seed": 3})
+        {'optim.lr': 0.1, 'seed': 3}
+    """
+    found: dict[str, Any] = {}
+    for key, value in said.items():
+        if key in SECTIONS and not isinstance(value, Mapping):
+            raise TypeError(f"its recipe has {value!r:.40} for {key}")
+        found |= {f"{key}.{k}": v for k, v in value.items()} if key in SECTIONS else {key: value}
+    return found
+
+
 def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
     if path.resolve() in above:
         raise RecipeError(f"{path.name} is its own base, by way of {len(above)} files; give it another base")
     try:
-        said = yaml.safe_load(path.read_text()) or {}
+        said = yaml.load(path.read_text(), _Loader) or {}  # a SafeLoader
+    except RecipeError as error:
+        raise RecipeError(f"{path}: {error}") from None
     except (yaml.YAMLError, UnicodeDecodeError, OSError, ValueError, RecursionError) as error:
-        raise RecipeError(f"{path} cannot be read as YAML: {' '.join(str(error).split())[:200]}") from None
+        raise RecipeError(f"{path} cannot be read as YAML: {reason(error)}") from None
     if not isinstance(said, dict):
         raise RecipeError(f"{path} must hold keys and values, but holds a {type(said).__name__}")
     base = said.pop("base", None)
@@ -109,16 +154,7 @@ def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
 
 def _merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     """Values of `new` over those of `old`, section by section; lists and arguments are replaced whole."""
-    sections = {f.name for f in dataclasses.fields(Recipe) if dataclasses.is_dataclass(f.default_factory)}
-    return old | {k: {**old.get(k, {}), **v} if k in sections else v for k, v in new.items()}
-
-
-def _flat(said: Mapping[str, Any]) -> dict[str, Any]:
-    sections = {f.name for f in dataclasses.fields(Recipe) if dataclasses.is_dataclass(f.default_factory)}
-    flat: dict[str, Any] = {}
-    for key, value in said.items():
-        flat |= {f"{key}.{k}": v for k, v in value.items()} if key in sections else {key: value}
-    return flat
+    return old | {k: {**old.get(k, {}), **v} if k in SECTIONS else v for k, v in new.items()}
 
 
 def _instantiate(parser: ArgumentParser, found: Any) -> Recipe:
@@ -128,10 +164,13 @@ def _instantiate(parser: ArgumentParser, found: Any) -> Recipe:
         ("maxup.m", recipe.maxup.m, 1, 10**4), ("optim.accumulate", recipe.optim.accumulate, 1, 10**6),
         ("optim.lr", recipe.optim.lr, 0, 1e9), ("data.validation", recipe.data.validation, 0, 0.9),
         ("maxup.warmup", recipe.maxup.warmup, 0, 10**6), ("optim.warmup", recipe.optim.warmup, 0, 1),
-        ("seed", recipe.seed, 0, 2**62), ("data.size", recipe.data.size, 1, 10**4),
+        ("seed", recipe.seed, 0, 4 * 10**9),  # numpy takes 32 bits, and every process adds its number
+        ("data.size", recipe.data.size, 1, 10**4),
         ("data.test_size", recipe.data.test_size or 1, 1, 10**4), ("data.workers", recipe.data.workers, 0, 10**3),
         ("data.crop_fraction", recipe.data.crop_fraction, 0.1, 1), ("optim.sam", recipe.optim.sam or 0, 0, 1e3),
-        ("optim.restarts", recipe.optim.restarts, 0, 100),
+        ("optim.momentum", recipe.optim.momentum, 0, 1), ("optim.weight_decay", recipe.optim.weight_decay, 0, 1e3),
+        ("optim.clip", recipe.optim.clip or 0, 0, 1e9), ("optim.ema", recipe.optim.ema or 0, 0, 0.999999),
+        ("optim.gamma", recipe.optim.gamma, 0, 1e3), ("optim.restarts", recipe.optim.restarts, 0, 100),
         ("optim.patience", recipe.optim.patience, 1, 10**6), ("language.bptt", recipe.language.bptt, 1, 10**6),
         ("optim.average_from", recipe.optim.average_from or 0, 0, 1),
         ("language.validation_columns", recipe.language.validation_columns, 1, 10**6),
@@ -139,6 +178,11 @@ def _instantiate(parser: ArgumentParser, found: Any) -> Recipe:
     ):  # fmt: skip
         if not low <= value <= high:
             raise RecipeError(f"{name}={value!r} is out of range; it must be between {low} and {high:g}")
+    for name, above in (("optim.clip", recipe.optim.clip), ("optim.ema", recipe.optim.ema)):
+        if above is not None and not above > 0:
+            raise RecipeError(f"{name}={above!r} is out of range; it must be above 0, or null for none")
+    if recipe.optim.nesterov and recipe.optim.name != "adamw" and not recipe.optim.momentum:
+        raise RecipeError("optim.nesterov is a kind of momentum; set optim.momentum above 0")
     if recipe.optim.sam is not None and (recipe.optim.accumulate > 1 or recipe.precision == "fp16"):
         raise RecipeError("optim.sam needs optim.accumulate 1 and precision no or bf16")
     return recipe
@@ -148,6 +192,6 @@ def _sentence(error: Exception) -> str:
     text = " ".join(str(error).split())
     unknown = re.match(r"unrecognized arguments: (?:--)?([\w.+-]+)", text)
     if unknown:
-        options = [*_flat(dataclasses.asdict(Recipe()))]
+        options = [*flat(dataclasses.asdict(Recipe()))]
         return nearest(unknown[1], options, "option") + " (--print_config shows all)"
     return text.replace('Parser key "', '"').replace("<class '", "").replace("'>", "")

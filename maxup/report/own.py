@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from maxup.engine.durable import reason
 from maxup.recipes.load import RecipeError, parse_recipe
 from maxup.report.paper import Metric, Row, Table, load_paper, table_names
 from maxup.report.results import Result, known_recipe, short_name
@@ -119,7 +120,7 @@ def _read_list(path: Path) -> Table:
     try:
         said: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
-        raise TableError(f"{path} cannot be read as YAML: {' '.join(str(error).split())[:200]}") from None
+        raise TableError(f"{path} cannot be read as YAML: {reason(error)}") from None
     rows = said.get("recipes") if isinstance(said, dict) and set(said) == {"recipes"} else None
     if not isinstance(rows, list) or not rows or not all(map(_is_row, rows)):
         raise TableError(

@@ -9,13 +9,13 @@ A run's own folder, <runs>/<recipe>/seed-0/run.json, holds the same.
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from maxup.engine import durable
-from maxup.recipes.load import RecipeError, list_recipes, parse_recipe
+from maxup.recipes.load import RecipeError, flat, list_recipes, parse_recipe
 from maxup.recipes.schema import Recipe
 
 NAME = re.compile(r"seed-(\d+)(?:-m-(\d+))?(?:-budget-([\d.e-]+))?", re.ASCII)
@@ -90,7 +90,7 @@ def load_results(results: Path, runs: Path, recipes: dict[str, str] | None = Non
 
 def read_run(path: Path) -> dict[str, Any]:
     """A run.json or result file, checked to be one."""
-    match durable.parse(path.name, durable.read(path)):
+    match durable.read_json(path):
         case {
             "recipe": dict(),
             "seed": int(),
@@ -109,8 +109,8 @@ def difference(said: dict[str, Any], recipe: Recipe) -> list[str]:
         >>> difference({"epochs": 3, "optim": {"lr": 0.2}}, Recipe(epochs=4))
         ['optim.lr', 'epochs']
     """
-    mine, theirs = _flat(json.loads(json.dumps(asdict(recipe)))), _flat(said)
-    default = _flat(asdict(Recipe()))  # of what the run did not know yet
+    mine, theirs = flat(json.loads(json.dumps(asdict(recipe)))), flat(said)
+    default = flat(asdict(Recipe()))  # of what the run did not know yet
     return [key for key in mine if key != "data.root" and theirs.get(key, default.get(key)) != mine[key]]
 
 
@@ -183,14 +183,3 @@ def _run_files(root: Path) -> Iterator[tuple[str, Path, str]]:
 
 def _below(folder: Path, root: Path) -> str:
     return folder.relative_to(root).as_posix()
-
-
-def _flat(said: dict[str, Any]) -> dict[str, Any]:
-    """What a recipe says, by dotted keys; what a section holds may be another mapping, which stays whole."""
-    sections = {f.name for f in fields(Recipe) if is_dataclass(f.default_factory)}
-    flat: dict[str, Any] = {}
-    for key, value in said.items():
-        if key in sections and not isinstance(value, dict):
-            raise TypeError(f"its recipe has {value!r:.40} for {key}")
-        flat |= {f"{key}.{k}": v for k, v in value.items()} if key in sections else {key: value}
-    return flat

@@ -62,6 +62,8 @@ class Language:
             name: Windows(getattr(text, name), count, knobs.bptt, device=device, seed=None)
             for name, count in columns.items()
         }
+        if "words" in recipe.model.args:
+            raise ValueError("model.args must not have 'words': they are those of the text")
         self.model = build(
             LANGUAGE_MODELS, "language model", recipe.model.name, words=len(text.words), **recipe.model.args
         ).to(device)

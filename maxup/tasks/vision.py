@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
+from maxup.checks import check_model
 from maxup.data import DataError, load_data
 from maxup.data.folder import MEAN, STD, Folder
 from maxup.data.images import Images, own_images, split
@@ -26,11 +27,13 @@ from maxup.objectives.maxup import MaxUp
 from maxup.objectives.outcome import Outcome
 from maxup.objectives.smoothadv import SmoothAdv, rising
 from maxup.objectives.warmup import warmup
+from maxup.own_code import told
 from maxup.perturb.attach import attached
 from maxup.perturb.base import Perturbation
 from maxup.perturb.compose import Compose
 from maxup.recipes.schema import Recipe, Spec, noise_of
 from maxup.registry import PERTURBATIONS, build, takes
+from maxup.side_effects import untraced
 
 Batch = tuple[Tensor, Tensor, Tensor]
 
@@ -98,8 +101,15 @@ class Vision:
             raise ValueError(
                 "model.pretrained is for networks by name; with --model_from use model.weights, or neither"
             )
+        given = {"shape", "classes"} if model_from else {"shape", "classes", "name", "pretrained"}
+        if twice := sorted(given & set(said.args)):
+            raise ValueError(
+                f"model.args must not have {twice[0]!r}: name and pretrained stand beside args, in model, and shape "
+                "and classes are the data's"
+            )
         create = model_from or partial(create_model, said.name, pretrained=said.pretrained)
         model = create(shape=self.train.shape, classes=classes, **said.args)
+        check_model(model)
         if said.weights is not None:
             load_weights(model, said.weights, new_head=said.new_head)
         if said.freeze_norm:
@@ -109,6 +119,8 @@ class Vision:
         model.to(device)
         if device.type == "cuda":
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # in place
+        if model_from is not None:
+            _try(model, torch.zeros(2, *self.train.shape, device=device), classes)
         return model
 
     def step(self, model: Any, batch: tuple[Tensor, Tensor, Tensor]) -> Outcome:
@@ -197,6 +209,22 @@ class Vision:
         return {str(loader.folder.path(i)) for loader in loaders for i in getattr(loader, "unreadable", ())}
 
 
+def _try(model: nn.Module, x: Tensor, classes: int) -> None:
+    """Call somebody's own network once, without a trace: a sentence where it does not fit the data."""
+    seen = f"model_from: for images of shape {tuple(x.shape)} your network"
+    try:
+        with untraced(model, (x, None)), torch.no_grad():
+            output = model(x)
+    except Exception as error:  # of whatever type: it is somebody's own code
+        raise ValueError(f"{seen} raised {told(error)}") from error
+    if not isinstance(output, Tensor):
+        raise ValueError(f"{seen} returned a {type(output).__name__}; return logits of shape (2, {classes})")
+    if output.ndim != 2 or len(output) != 2 or output.shape[1] < classes:
+        raise ValueError(
+            f"{seen} returned shape {tuple(output.shape)}; {classes} classes want logits of shape (2, {classes})"
+        )
+
+
 def _name(function: Callable[..., Any] | None) -> str:
     """MODULE:FUNCTION, or nothing."""
     if function is None:
@@ -246,6 +274,8 @@ def perturbation(specs: list[Spec], classes: int, **pixels: Any) -> Perturbation
         if not isinstance(spec, dict) or "name" not in spec:
             raise ValueError(f"a perturbation is {{name: ..., arguments}}, but the recipe says {spec!r}")
         arguments = {k: v for k, v in spec.items() if k != "name"}
+        if "key" in arguments:
+            raise ValueError(f"perturbation {spec['name']!r}: key chooses a part of x, which is one tensor; drop it")
         wanted = takes(PERTURBATIONS, "perturbation", spec["name"])
         arguments = {k: v for k, v in known.items() if k in wanted} | arguments
         parts.append(build(PERTURBATIONS, "perturbation", spec["name"], **arguments))

@@ -146,6 +146,21 @@ def test_nonsense_is_refused_in_a_sentence(words, code, sentence, capsys, tmp_pa
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(("recipe", "folder"), [("sub/mine.yml", "sub-mine"), ("/mine.yml", "mine")])
+def test_where_a_comparison_goes(tmp_path, monkeypatch, recipe, folder):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "mine.yml").write_text("base: digits/mlp-gaussian-maxup\n")
+    monkeypatch.chdir(tmp_path)
+
+    def compare(recipe, folder, **options):
+        raise RuntimeError(f"to {folder}")
+
+    monkeypatch.setattr("maxup.engine.compare.compare", compare)
+    named = str(tmp_path / "sub" / recipe[1:]) if recipe[0] == "/" else recipe
+    with pytest.raises(RuntimeError, match=rf"^to runs/compare/{folder}$"):
+        main(["compare", named, "--seeds", "2"])
+
+
 def test_another_recipe_in_the_same_folder_is_refused(compared, monkeypatch, capsys):
     monkeypatch.chdir(compared[0])
     words = ["--seeds", "2", "--out", "c", *TINY, "--batch_size", "20"]

@@ -64,7 +64,7 @@ def test_the_payload_is_live(tmp_path):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A finished run on every data set, its data and its model as exported; a run with one step to go on Fashion."""
+    """A finished run on every data set, its data and its model as exported."""
     folder = tmp_path_factory.mktemp("trained")
     for name, write in WRITE.items():
         write(folder / "data" / FOLDERS[name])

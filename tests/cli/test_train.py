@@ -27,13 +27,19 @@ def test_print_config_is_a_recipe_that_says_the_same(tmp_path, capsys, monkeypat
     [
         (["digits/mlp-gaussian", "--seed", "5"], "runs/digits/mlp-gaussian/seed-5"),
         (["sub/mine.yaml"], "runs/sub-mine/seed-0"),
+        (["./sub/mine.yml"], "runs/sub-mine/seed-0"),
+        (["/mine.yml"], "runs/mine/seed-0"),
+        (["sub/../sub/mine.yaml"], "runs/mine/seed-0"),
         (["sub/mine.yaml", "--out", "there"], "there"),
     ],
 )
 def test_where_a_run_goes(tmp_path, capsys, monkeypatch, words, folder):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sub").mkdir()
-    (tmp_path / "sub" / "mine.yaml").write_text("base: digits/mlp-gaussian\n")
+    for suffix in ("yaml", "yml"):
+        (tmp_path / "sub" / f"mine.{suffix}").write_text("base: digits/mlp-gaussian\n")
+    if words[0].startswith("/"):
+        words = [str(tmp_path / "sub" / words[0][1:])]
     assert main(["train", *words, *SHORT]) == 0
     record = json.loads((tmp_path / folder / "run.json").read_text())
     assert record["recipe"]["epochs"] == 1

@@ -1,5 +1,6 @@
 import errno
 import json
+import math
 import os
 import subprocess
 
@@ -50,6 +51,16 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="full"):
         durable.replace(file, b"3")
     assert file.read_bytes() == b"2"
+
+
+def test_numbers_that_json_does_not_know_are_words_in_the_file(tmp_path):
+    document = {"last": {"loss": math.nan, "accuracy": 0.1}, "p": [math.inf, (-math.inf, 3)], "name": "n"}
+    durable.write_json(tmp_path / "a.json", document)
+    plain = durable.parse("a.json", (tmp_path / "a.json").read_bytes())  # which refuses what is not strict
+    assert plain == {"last": {"loss": "nan", "accuracy": 0.1}, "p": ["inf", ["-inf", 3]], "name": "n"}
+    again = durable.read_json(tmp_path / "a.json")
+    assert math.isnan(again["last"].pop("loss"))
+    assert again == {"last": {"accuracy": 0.1}, "p": [math.inf, [-math.inf, 3]], "name": "n"}
 
 
 @pytest.mark.parametrize("text", ["NaN", "[Infinity]", '{"a": 1, "a": 1}', "", "é", "\x80", "[1", "9" * 5000])

@@ -3,6 +3,7 @@ import subprocess
 
 import torch
 
+import maxup.engine.environment
 from maxup.engine.environment import environment
 
 
@@ -14,6 +15,27 @@ def test_what_is_written_beside_a_result():
     head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True)
     if head.returncode == 0:
         assert found["commit"].rstrip("+") == head.stdout.strip()
+
+
+def test_a_checkout_around_the_installed_package_is_not_taken_for_its_own(tmp_path, monkeypatch):
+    def git(*args):
+        who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        done = subprocess.run(["git", *who, *args], cwd=tmp_path, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    package = tmp_path / "venv" / "maxup"
+    package.mkdir(parents=True)
+    (package / "environment.py").touch()
+    (tmp_path / ".gitignore").write_text("venv\n")
+    git("init")
+    git("add", "-A")
+    git("commit", "-m", "theirs")
+    monkeypatch.setattr(maxup.engine.environment, "__file__", str(package / "environment.py"))
+    monkeypatch.delenv("MAXUP_COMMIT", raising=False)
+    assert environment()["commit"] is None
+    git("add", "-f", "venv")
+    git("commit", "-m", "ours")
+    assert environment()["commit"] == git("rev-parse", "HEAD")
 
 
 def test_outside_a_checkout_the_commit_can_be_told(monkeypatch):

@@ -8,7 +8,6 @@ import pytest
 import torch
 from accelerate.utils import set_seed
 
-from maxup.data.images import Images
 from maxup.engine import checkpoint, loop
 from maxup.engine.stop import RunError
 from maxup.recipes.load import recipe_from
@@ -169,9 +168,19 @@ def test_accumulated_batches_are_one_batch(tmp_path, accumulate):
 
 
 def test_an_average_of_the_weights_is_what_is_evaluated(tmp_path):
-    train(tmp_path, {"optim": {"ema": 0.5}, "epochs": 1})
+    from maxup.tasks.vision import Vision
+
+    changes = {"optim": {"ema": 0.5}, "epochs": 1}
+    result = train(tmp_path, changes)
     state = checkpoint.latest(tmp_path / "checkpoints", print)[1]
-    assert any(not torch.equal(state["ema"][k], v) for k, v in state["model"].items())
+    task = Vision(recipe_from(RECIPE | changes), torch.device("cpu"))
+    losses = {}
+    for weights in ("ema", "model"):
+        task.model.load_state_dict(state[weights])
+        output = task.model.eval()(task.test.normalise(task.test.x))
+        losses[weights] = torch.nn.functional.cross_entropy(output, task.test.y).item()
+    assert result["last"]["test_loss"] == pytest.approx(losses["ema"], rel=1e-5)
+    assert result["last"]["test_loss"] != pytest.approx(losses["model"], rel=1e-3)
 
 
 def test_own_data_without_a_test_split_needs_a_size(tmp_path):
@@ -180,4 +189,3 @@ def test_own_data_without_a_test_split_needs_a_size(tmp_path):
 
     with pytest.raises(ValueError, match=r"set data\.train_size"):
         train(tmp_path, {"data": {"train_size": None}}, data_from=data)
-    assert isinstance(Images, type)

@@ -47,6 +47,15 @@ BAD = {
     "out of range": (["--maxup.m", "0"], r"maxup\.m=0 is out of range"),
     "no size": (["--data.size", "0"], r"data\.size=0 is out of range"),
     "no fraction": (["--data.crop_fraction", "1.5"], r"data\.crop_fraction=1\.5 is out of range"),
+    "momentum": (["--optim.momentum", "-1"], r"optim\.momentum=-1\.0 is out of range; it must be between 0 and 1"),
+    "weight decay": (["--optim.weight_decay", "-1"], r"optim\.weight_decay=-1\.0 is out of range"),
+    "gamma": (["--optim.gamma", "-1"], r"optim\.gamma=-1\.0 is out of range"),
+    "nesterov": (["--optim.nesterov", "true", "--optim.momentum", "0"], r"set optim\.momentum above 0"),
+    "seed": (["--seed", "5000000000"], r"seed=5000000000 is out of range"),
+    "clip": (["--optim.clip", "-1"], r"optim\.clip=-1\.0 is out of range"),
+    "clip 0": (["--optim.clip", "0"], r"optim\.clip=0\.0 is out of range; it must be above 0, or null for none"),
+    "average": (["--optim.ema", "2"], r"optim\.ema=2\.0 is out of range"),
+    "average 0": (["--optim.ema", "0"], r"optim\.ema=0\.0 is out of range; it must be above 0, or null for none"),
     "not a choice": (["--precision", "fp8"], "fp8"),
 }
 
@@ -78,6 +87,16 @@ def test_bad_files_get_a_sentence(tmp_path, text):
     with pytest.raises(RecipeError, match=FILES[text]) as error:
         parse_recipe(str(tmp_path / "recipe.yaml"), [])
     assert "\n" not in str(error.value)
+
+
+def test_aliases_are_refused_before_they_unfold(tmp_path):
+    """Eight levels of ten are a hundred million values in nine lines."""
+    levels = [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 9)]
+    text = "\n".join(["model:", "  args:", "    a0: &a0 [1]", *[f"    {level}" for level in levels]])
+    for content, line in ((text, 4), ("perturb: &a [*a]", 1), ("optim: &o {lr: 1}\nmaxup: {<<: *o}", 2)):
+        (tmp_path / "recipe.yaml").write_text(content)
+        with pytest.raises(RecipeError, match=rf"recipe\.yaml: line {line} uses the alias \*\w+; write out what"):
+            parse_recipe(str(tmp_path / "recipe.yaml"), [])
 
 
 def test_unknown_names_and_files():

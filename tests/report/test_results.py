@@ -1,9 +1,11 @@
 """Which recipe, seed, m and budget a result is of; and what is left out, with a sentence."""
 
 import json
+import math
 
 import pytest
 
+from maxup.engine.durable import write_json
 from maxup.recipes.load import parse_recipe
 from maxup.report.results import difference, file_name, load_results, mean_seconds
 from tests.report.runs import write_run
@@ -46,6 +48,18 @@ def test_the_time_of_a_run_that_shared_its_gpu_does_not_count(tmp_path):
     assert [r.seconds for r in found] == [None, 7.0]
     assert mean_seconds(found) == 7.0
     assert mean_seconds(found[:1]) is None
+
+
+def test_a_run_whose_loss_is_not_finite_is_a_result(tmp_path):
+    path = tmp_path / TWIN / "seed-0.json"
+    write_run(tmp_path, TWIN, 0, 0.1, known=True, recipe={"adversarial": {"p": math.inf}})
+    run = json.loads(path.read_text())
+    write_json(path, run | {"last": run["last"] | {"test_loss": math.inf}})
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text(f"base: {TWIN}\nadversarial: {{p: .inf}}\n")
+    found, notes = load_results(tmp_path, tmp_path / "nowhere", {TWIN: str(recipe)})
+    assert not notes
+    assert (found[0].last["test_loss"], found[0].last["test_accuracy"]) == (math.inf, 0.1)
 
 
 def test_the_runs_of_a_comparison_are_its_own(tmp_path):

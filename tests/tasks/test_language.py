@@ -276,6 +276,8 @@ BAD = {
     "perturb": ({"perturb": []}, "perturb is empty"),
     "augment": ({"augment": [{"name": "gaussian", "sigma": 1.0}]}, "augment is for images"),
     "model": ({"model": {"name": "mlp"}}, "language model 'mlp' is unknown"),
+    "words": ({"model": {"args": {"words": 3}}}, "model.args must not have 'words'"),
+    "name": ({"model": {"args": {"name": 3}}}, "argument of language model 'awd_lstm' 'name' is unknown"),
 }
 
 

@@ -1,5 +1,8 @@
+import random
+
 import pytest
 import torch
+from torch import nn
 
 from maxup import Average, HardExamples, MaxUp
 from maxup.data import DataError
@@ -45,6 +48,8 @@ def test_mixing_perturbations_learn_the_classes():
     assert perturbation([{"name": "cutmix"}], 7).num_classes == 7
     with pytest.raises(ValueError, match=r"a perturbation is \{name: \.\.\., arguments\}"):
         perturbation(["cutmix"], 7)
+    with pytest.raises(ValueError, match="perturbation 'cutmix': key chooses a part of x, which is one tensor"):
+        perturbation([{"name": "cutmix", "key": "a"}], 7)
 
 
 def test_perturbations_of_pixels_learn_the_normalisation():
@@ -156,3 +161,72 @@ def test_smoothadv_is_built_from_the_recipe_s_noise_and_warms_up():
 def test_smoothadv_wants_noise_on_pixels(change):
     with pytest.raises(ValueError, match="attacks pixels under Gaussian noise"):
         objective(recipe_from(NORMALISE | {"objective": "smoothadv"} | change), 10, 10)
+
+
+@pytest.mark.parametrize("argument", ["pretrained", "name", "shape", "classes"])
+def test_arguments_of_a_network_are_its_own(argument):
+    """What the recipe says elsewhere, or the data do, cannot be said again, and nothing is downloaded."""
+    said = BASE | {"model": {"name": "timm/resnet10t", "args": {argument: True}}}
+    with pytest.raises(ValueError, match=rf"^model\.args must not have '{argument}': name and pretrained stand beside"):
+        Vision(recipe_from(said), torch.device("cpu"))
+
+
+def test_a_network_of_ones_own_may_have_an_argument_pretrained():
+    def net(shape, classes, pretrained):
+        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, classes, bias=pretrained))
+
+    said = recipe_from(BASE | {"model": {"args": {"pretrained": False}}})
+    assert Vision(said, torch.device("cpu"), model_from=net).model[1].bias is None
+
+
+class Shaped(nn.Module):
+    """Gives what it is told to, and takes from every random stream."""
+
+    def __init__(self, give):
+        super().__init__()
+        self.layer, self.norm, self.give = nn.Linear(64, 10), nn.BatchNorm1d(64), give
+
+    def forward(self, x):
+        x = self.norm(x.flatten(1)) + torch.rand(1) + random.random()
+        return self.give(nn.functional.dropout(self.layer(x)))
+
+
+MISFITS = {
+    "one output": (lambda z: z[:, :1], r"returned shape \(2, 1\); 10 classes want logits of shape \(2, 10\)"),
+    "no batch": (lambda z: z.flatten(), r"returned shape \(20,\); 10 classes want"),
+    "transposed": (lambda z: z.T, r"returned shape \(10, 2\)"),
+    "a tuple": (lambda z: (z, z), r"returned a tuple; return logits of shape \(2, 10\)"),
+    "an error": (lambda z: z @ z, r"raised RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
+    "a mistake": (lambda z: z.nothing, r"raised AttributeError: 'Tensor' object has no attribute 'nothing'"),
+}
+
+
+@pytest.mark.parametrize("case", MISFITS)
+def test_a_network_of_ones_own_that_does_not_fit_gets_a_sentence(case):
+    give, sentence = MISFITS[case]
+    start = r"^model_from: for images of shape \(2, 1, 8, 8\) your network "
+    with pytest.raises(ValueError, match=start + sentence) as error:
+        Vision(recipe_from(BASE), torch.device("cpu"), model_from=lambda shape, classes: Shaped(give))
+    assert "\n" not in str(error.value)
+
+
+def test_what_is_no_network_gets_a_sentence():
+    with pytest.raises(TypeError, match=r"the model is a function, not an nn\.Module"):
+        Vision(recipe_from(BASE), torch.device("cpu"), model_from=lambda shape, classes: lambda x: x)
+
+
+def test_trying_a_network_of_ones_own_leaves_no_trace():
+    def build():
+        torch.manual_seed(3)
+        random.seed(3)
+        return Shaped(lambda z: z).train()
+
+    alone = build()
+    streams = torch.get_rng_state(), random.getstate()
+    task = Vision(recipe_from(BASE), torch.device("cpu"), model_from=lambda shape, classes: build())
+    assert torch.equal(torch.get_rng_state(), streams[0])
+    assert random.getstate() == streams[1]
+    for name, tensor in alone.state_dict().items():
+        assert torch.equal(tensor, task.model.state_dict()[name]), name
+    assert all(p.grad is None for p in task.model.parameters())
+    assert task.model.training

@@ -1,0 +1,54 @@
+"""Code of the user's own, named on the command line as MODULE:FUNCTION (never in a recipe, which is data)."""
+
+import os
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from maxup.engine.durable import reason
+from maxup.registry import nearest
+
+
+class OwnCodeError(ValueError):
+    """The user's own module or function could not be used, in one sentence."""
+
+
+def find_function(spec: str) -> Callable[..., Any]:
+    """The function that MODULE:FUNCTION names, looked up from the current folder too; calling it may raise anything.
+
+    Example:
+        >>> find_function("math:sqrt")(9)
+        3.0
+        >>> find_function("math:sqqrt")
+        Traceback (most recent call last):
+        maxup.own_code.OwnCodeError: math: function 'sqqrt' is unknown; did you mean 'sqrt'?
+    """
+    name, colon, function = spec.partition(":")
+    if not (name and colon and function):
+        raise OwnCodeError(f"{spec!r} is not of the form MODULE:FUNCTION, such as mine:net for net() in mine.py")
+    name = name.removesuffix(".py").replace("/", ".")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = import_module(name)
+    except (Exception, SystemExit) as error:
+        missing = isinstance(error, ModuleNotFoundError) and error.name
+        if missing and f"{name}.".startswith(f"{missing}."):
+            raise OwnCodeError(f"there is no module {name} in this folder or among the installed ones") from None
+        raise OwnCodeError(f"importing {name} failed: {told(error)}") from error
+    if not callable(getattr(module, function, None)):
+        known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise OwnCodeError(f"{name}: " + nearest(function, known, "function"))
+    found: Callable[..., Any] = getattr(module, function)
+    return found
+
+
+def told(error: BaseException) -> str:
+    """An error's kind and its own words, on one line.
+
+    Example:
+        >>> told(ValueError("too  long"))
+        'ValueError: too long'
+    """
+    return f"{type(error).__name__}: {reason(error)}"
