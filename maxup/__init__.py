@@ -16,12 +16,14 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from maxup import theory
+    from maxup.certify.smooth import Smooth
     from maxup.objectives.adversarial import Adversarial
     from maxup.objectives.average import Average
     from maxup.objectives.base import Objective, cross_entropy
     from maxup.objectives.hard_examples import HardExamples
     from maxup.objectives.maxup import MaxUp
     from maxup.objectives.outcome import Outcome, Report
+    from maxup.objectives.smoothadv import SmoothAdv
     from maxup.objectives.warmup import warmup
     from maxup.perturb.adapters import Transform, Views, ViewsDataset
     from maxup.perturb.affine import Affine
@@ -50,12 +52,14 @@ _HOME = {
     "Average": "objectives.average",
     "Adversarial": "objectives.adversarial",
     "HardExamples": "objectives.hard_examples",
+    "SmoothAdv": "objectives.smoothadv",
     "Objective": "objectives.base",
     "Outcome": "objectives.outcome",
     "Report": "objectives.outcome",
     "cross_entropy": "objectives.base",
     "warmup": "objectives.warmup",
     "load": "saved",
+    "Smooth": "certify.smooth",
     "Perturbation": "perturb.base",
     "Shared": "perturb.draws",
     "Gaussian": "perturb.noise",

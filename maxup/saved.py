@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from maxup.engine.durable import dump, parse, read, reason, sha256, sync, to_words, write
 from maxup.models import create_model
+from maxup.models.normalised import Normalised
 from maxup.registry import LANGUAGE_MODELS, build
 
 FORMAT, VERSION = "maxup-model", 1
@@ -52,8 +53,9 @@ def save(folder: Path, model: nn.Module, config: dict[str, Any]) -> None:
 def load(folder: str | os.PathLike[str]) -> nn.Module:
     """The model that `maxup export RUN DIR` wrote, in evaluation mode; its `config` says what it was trained on.
 
-    It takes images normalised as the config says, `(x / top - mean) / std` for bytes x of shape (B, C, H, W); a
-    language model takes tokens, which are places in `config["words"]`. Nothing in the folder can run code.
+    It takes images normalised as the config says, `(x / top - mean) / std` for bytes x of shape (B, C, H, W), or
+    pixels, `x / top`, if the recipe's `model.normalise` says that it normalises by itself; a language model takes
+    tokens, which are places in `config["words"]`. Nothing in the folder can run code.
 
     Args:
         folder: The folder with model.safetensors and config.json.
@@ -109,7 +111,7 @@ def _weights(folder: Path, config: dict[str, Any]) -> dict[str, Tensor]:
 def _build(config: dict[str, Any], weights: dict[str, Tensor]) -> nn.Module:
     """The model, built without memory first: a config that asks for more than the weights hold is refused for free."""
     named = config["recipe"]["model"]
-    make: Callable[..., nn.Module] = create_model
+    make: Callable[..., nn.Module] = _normalised if named.get("normalise") is True else create_model
     data: dict[str, Any]
     if "words" in config:
         make, data = partial(build, LANGUAGE_MODELS, "language model"), {"words": len(config["words"])}
@@ -128,3 +130,8 @@ def _build(config: dict[str, Any], weights: dict[str, Tensor]) -> nn.Module:
         model: nn.Module = make(named["name"], **arguments)
     model.load_state_dict(weights)
     return model
+
+
+def _normalised(name: str, *, shape: tuple[int, ...], **arguments: Any) -> nn.Module:
+    """A network that normalises by itself; by what comes with its weights."""
+    return Normalised(create_model(name, shape=shape, **arguments), [0.0] * shape[0], [1.0] * shape[0])

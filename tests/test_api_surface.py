@@ -9,7 +9,7 @@ import maxup
 PUBLIC = """
 Adversarial Affine AutoAugment Average ColorJitter Compose CropFlip CutMix Cutout EmbeddingDropout FeatureNoise Gaussian
 HardExamples LabelNoise Lighting ManifoldMixup MaxUp MixUp Objective Outcome Perturbation RandAugment Report Shared
-Transform TrivialAugment UniformBall Views ViewsDataset cross_entropy load theory warmup
+Smooth SmoothAdv Transform TrivialAugment UniformBall Views ViewsDataset cross_entropy load theory warmup
 """.split()
 
 

@@ -1,5 +1,6 @@
 """What the README and the docs show works, and their numbers are those of results/."""
 
+import json
 import os
 import re
 import subprocess
@@ -20,7 +21,10 @@ from tests.oracles import torchvision_v2
 
 BLOCKS = [
     pytest.param(code, id=f"{page.name}-{number}")
-    for page in [*PAGES, ROOT / "docs" / "perturbations.md", ROOT / "docs" / "command.md"]
+    for page in [
+        *PAGES,
+        *(ROOT / "docs" / f"{name}.md" for name in ("perturbations", "command", "language", "certify")),
+    ]
     for number, code in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
 ]
 
@@ -94,7 +98,28 @@ def test_plain_loop(tmp_path):
     assert float(re.findall(r"accuracy ([\d.]+)", printed)[-1]) > 70
 
 
+def test_certify_one_image(tmp_path):
+    printed = run(ROOT / "examples" / "certify_one_image.py", cwd=tmp_path)
+    answer, radius = re.search(r"answered (\d), and no change of l2 norm below ([\d.]+)", printed).groups()
+    assert float(radius) > 0.1
+    assert f"answered {answer}" in printed.splitlines()[1]
+
+
+def test_certification_benchmarks_run_and_write(tmp_path):
+    quick = ["--network", "resnet20", "--out", tmp_path]
+    run("-m", "benchmarks.certify", "speed", *quick, "--n", 100, "--batch", 50, "--images", 1, "--usual_images", 1,
+        "--seconds", 0, cwd=ROOT)  # fmt: skip
+    run("-m", "benchmarks.certify", "epochs", *quick, "--count", 16, "--batch_size", 8, "--steps", 1, "--rounds", 1,
+        cwd=ROOT)  # fmt: skip
+    ways = json.loads((tmp_path / "certify_speed-cpu.json").read_text())["ways"]
+    assert {"fixed, float32", "adaptive, bfloat16", "usual loop, float32", "bare network, float32"} <= set(ways)
+    ratio = json.loads((tmp_path / "certify_epochs-cpu.json").read_text())["ratio"]
+    assert ratio["Gaussian"] == 1
+
+
 def test_benchmarks_run_and_write(tmp_path):
     run("-m", "benchmarks.overhead", "--batch", 4, "--rounds", 1, "--out", tmp_path, cwd=ROOT)
     run("-m", "benchmarks.memory", "--batch", 2, "--out", tmp_path, cwd=ROOT)
-    assert {p.name.split("-")[0] for p in Path(tmp_path).iterdir()} == {"overhead", "memory"}
+    small = ["--scale", 0.02, "--columns", 2, "--length", 5, "--rounds", 1, "--steps", 1]
+    run("-m", "benchmarks.language", *small, "--out", tmp_path, cwd=ROOT)
+    assert {p.name.split("-")[0] for p in Path(tmp_path).iterdir()} == {"overhead", "memory", "language"}

@@ -9,6 +9,7 @@ VERBS = {
     "train": "train a recipe; the same command goes on where it stopped",
     "compare": "a recipe with and without MaxUp, over several seeds",
     "eval": "evaluate a run's checkpoint",
+    "certify": "certify a network's answers by randomised smoothing",
     "sample": "write some text with a run's language model",
     "show": "draw the copies a run's images have, their losses and the worst",
     "export": "write a run's model to share it",

@@ -64,16 +64,16 @@ def main(argv: Sequence[str]) -> int:
     if not 0 <= args.batch < len(task.loader):
         raise RunError(f"there is no batch {args.batch}: an epoch has batches 0 to {len(task.loader) - 1}")
     _, x, y = next(islice(iter(task.loader), args.batch, None))
-    x = images.normalise(x)
+    x = task.prepare(x)
     if task.augment is not None:
         x, y = task.augment(x, y, generator=task.generator)
-    drawn = perturbation(run.recipe.perturb, len(images.classes), mean=images.mean, std=images.std)
+    drawn = perturbation(run.recipe.perturb, len(images.classes), **task.pixels)
     settings: dict[str, Any] = {"norm": knobs.norm, "chunk": knobs.chunk, "rank": knobs.rank}
     maxup = MaxUp(drawn, m=m, generator=task.objective.generator, **settings)
     found = draw_copies(maxup, run.model.train(), x, y)
     classes = y if y.ndim == 1 else y.argmax(1)  # (B,)
     chosen = different(classes, args.images)
-    mean, std = torch.tensor([images.mean, images.std], device=x.device)[:, :, None, None]  # (C, 1, 1) each
+    mean, std = torch.tensor([*task.pixels.values()], device=x.device)[:, :, None, None]  # (C, 1, 1) each
     shown = found.only(chosen, scale=std, shift=mean)
     names = [images.classes[int(c)] for c in classes[chosen]]
     score = "loss" if knobs.rank == "loss" else "KL"

@@ -29,11 +29,18 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--trackers", default="tensorboard", help="Accelerate's trackers by comma, or none (default: tensorboard)"
     )
+    parser.add_argument("--certify", action="store_true", help="then certify the test images, as maxup certify does")
     add_own(parser)
     args, overrides = parser.parse_known_args(argv)
-    from maxup.recipes.load import parse_recipe, run_name
+    from maxup.recipes.load import RecipeError, parse_recipe, run_name
+    from maxup.recipes.schema import noise_of
 
     recipe = parse_recipe(args.recipe, overrides)
+    if args.certify and noise_of(recipe) is None:
+        wanted = "model.normalise true and perturb [{name: gaussian, sigma: ...}]"
+        raise RecipeError(f"{args.recipe} cannot be certified as it is: it needs {wanted}")
+    if args.certify and int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        raise RecipeError("--certify is for one process; under torchrun train first, then use maxup certify")
     if args.print_config:
         from dataclasses import asdict
 
@@ -56,5 +63,13 @@ def main(argv: Sequence[str]) -> int:
 
     measured = {k: v for k, v in result["last"].items() if k not in ("epoch", "skipped_images")}
     if os.environ.get("RANK", "0") == "0":  # of several processes, one tells
-        print(f"{folder}: {describe(measured)}  after epoch {recipe.epochs}, in {result['seconds']:.1f} s")
+        print(
+            f"{folder}: {describe(measured)}  after epoch {result['last']['epoch']}, in {result['seconds']:.1f} s",
+            flush=True,
+        )
+    if args.certify:
+        from maxup.cli.certify import main as certify
+
+        named = [(f"--{option}", value) for option in ("model_from", "data_from") if (value := getattr(args, option))]
+        return certify([str(folder), *(word for pair in named for word in pair)])
     return 0

@@ -91,7 +91,7 @@ def captured(step: Callable[[Any], Tensor], task: Any) -> Captured:
     def generators() -> list[Generator]:
         return [g for g in (objective.generator, task.generator) if g is not None]
 
-    return Captured(step, key=objective.copies, generators=generators, replayed=replayed)
+    return Captured(step, key=objective.depends_on, generators=generators, replayed=replayed)
 
 
 def reason_against(model: nn.Module, *, device: torch.device, processes: int, fixed_shapes: bool, **knobs: Any) -> str:

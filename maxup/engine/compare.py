@@ -149,8 +149,8 @@ def run_once(
     task = run.task
     if "test" not in task.evaluation:
         raise RunError(f"{recipe.data.name} has no test images to compare on")
-    batches = ((task.train.normalise(x), y) for _, x, y in task.evaluation["test"])
-    drawn = perturbation(recipe.perturb, len(task.train.classes), mean=task.train.mean, std=task.train.std)
+    batches = ((task.prepare(x), y) for _, x, y in task.evaluation["test"])
+    drawn = perturbation(recipe.perturb, len(task.train.classes), **task.pixels)
     found = measure(run.model, batches, drawn, copies=COPIES, attack=attack.build(), seed=recipe.seed)
     about = {"seed": recipe.seed, "epochs": recipe.epochs}
     return about | found | {"seconds": finished["training_seconds"]}, finished["environment"]

@@ -299,7 +299,7 @@ class _Run:
             return kept
         rest = [name for name in self.task.evaluation if name not in self.task.every_epoch]
         model = self.ema if self.ema is not None else self.accelerator.unwrap_model(self.model)
-        self.last |= self._measure(rest)
+        self.last = self.last | self._measure(rest)  # anew: the best may be the same object
         if self.accelerator.is_main_process:
             self.last |= self.task.finish(model, self.folder, quiet=self.quiet)
         result = {

@@ -97,10 +97,11 @@ class AWDLSTM(nn.Module):
         x = self._locked(x, self.input_dropout, columns)
         ends = []
         for number, (layer, (h, c)) in enumerate(zip(self.layers, hidden, strict=True), 1):
-            raw, h, c = _VF.lstm(
-                x, (h[None].contiguous(), c[None].contiguous()), self._weights(layer),
-                True, 1, 0.0, torch.is_grad_enabled(), False, False,
-            )  # fmt: skip  # biases, layers, dropout, ready for backward (which cuDNN calls training), and no more
+            state = (h[None].contiguous(), c[None].contiguous())  # (1, B, H) each
+            # With biases, 1 layer, no dropout of its own, in one direction, time first. What torch calls training is
+            # whether cuDNN gets ready for a backward pass; scoring does too, to compute what training will.
+            ready = self.training or torch.is_grad_enabled()
+            raw, h, c = _VF.lstm(x, state, self._weights(layer), True, 1, 0.0, ready, False, False)
             ends.append((h[0], c[0]))
             x = self._locked(raw, self.hidden_dropout if number < len(self.layers) else self.output_dropout, columns)
         return Read(x.transpose(0, 1), raw.transpose(0, 1), ends, columns)

@@ -148,6 +148,10 @@ class Objective:
         """m at this step."""
         return check_whole("m", self.m(self.step)) if callable(self.m) else self.m
 
+    def depends_on(self) -> Any:
+        """What a step depends on besides the batch and its draws: a captured step is captured anew when it changes."""
+        return self.copies()
+
     def _draws(self, batch: Batch, generator: Generator, copies: int) -> list[Draw]:
         """x'_i ~ P(.|x) of every example, `copies` times."""
         with self._watched(batch, "draw"):

@@ -42,6 +42,8 @@ class Model:
     """Model: see `maxup ls --models`."""
     args: Spec = field(default_factory=dict)
     """Its arguments."""
+    normalise: bool = False
+    """Normalise inside the network: augmentation and perturbation then see pixels in [0, 1], as certification wants."""
     pretrained: bool = False
     """Begin with the published weights of a timm/... or pytorchcv/... network; a last layer of other classes is new."""
     weights: str | None = None
@@ -123,6 +125,22 @@ class AdversarialKnobs:
 
 
 @dataclass
+class SmoothAdvKnobs:
+    """Settings of SmoothAdv, adversarial training of the smoothed classifier; its noise is what perturb says."""
+
+    radius: float = 0.5
+    """Radius of the l2 ball, in units of the input."""
+    attack: Literal["pgd", "ddn"] = "pgd"
+    """Climb within the ball, or look for the shortest perturbation that changes the answer."""
+    steps: int = 10
+    """Gradient steps of the attack."""
+    samples: int = 1
+    """Noises of every example, which the attack averages over and training is on."""
+    warmup: int = 10
+    """Epochs over which the radius rises; a shorter run has as many, but at most a quarter of its epochs."""
+
+
+@dataclass
 class LanguageKnobs:
     """Settings of language models."""
 
@@ -154,10 +172,11 @@ class Recipe:
     """Standard augmentation, drawn once for every example: a list of {name: ..., arguments}."""
     perturb: list[Spec] = field(default_factory=list)
     """P(.|x), the augmentation under study, redrawn for every copy."""
-    objective: Literal["standard", "maxup", "average", "adversarial", "hard_examples"] = "standard"
+    objective: Literal["standard", "maxup", "average", "adversarial", "hard_examples", "smoothadv"] = "standard"
     """What is minimised; "standard" is maxup with m = 1."""
     maxup: MaxUpKnobs = field(default_factory=MaxUpKnobs)
     adversarial: AdversarialKnobs = field(default_factory=AdversarialKnobs)
+    smoothadv: SmoothAdvKnobs = field(default_factory=SmoothAdvKnobs)
     hard_fraction: float = 0.25
     """Of "hard_examples": the fraction of a batch trained on."""
     language: LanguageKnobs = field(default_factory=LanguageKnobs)
@@ -172,3 +191,16 @@ class Recipe:
     """On a GPU, compile the network, block by block."""
     seed: int = 0
     """Decides the split, the weights, the order and the draws."""
+
+
+def noise_of(recipe: Recipe) -> float | None:
+    """The sigma of a recipe whose perturbation is Gaussian noise on pixels, which is what certification smooths with.
+
+    Example:
+        >>> noise_of(Recipe(perturb=[{"name": "gaussian", "sigma": 0.5}])) is None  # of normalised images
+        True
+    """
+    match recipe.perturb:
+        case [{"name": "gaussian", "sigma": int() | float() as sigma}] if recipe.model.normalise:
+            return float(sigma)
+    return None

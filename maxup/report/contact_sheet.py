@@ -101,7 +101,7 @@ def contact_sheet(
         for column in range(n):
             x = left + cell * column
             panel = figure.add_axes((x / width, 1 - (y + cell - 0.06) / height, 0.84 / width, 0.84 / height))
-            _picture(panel, copies.x[row - 1, column] if row else originals[column])
+            show_pixels(panel, copies.x[row - 1, column] if row else originals[column])
             if not row:
                 write(x + 0.42, y - 0.03, names[column], ha="center", color=INK)
                 continue
@@ -119,7 +119,8 @@ def contact_sheet(
     figure.savefig(path, dpi=200)
 
 
-def _picture(panel: "Axes", pixels: Tensor) -> None:
+def show_pixels(panel: "Axes", pixels: Tensor) -> None:
+    """An image (C, H, W) of pixels in [0, 1], without axes."""
     shown = pixels.detach().float().cpu().clamp(0, 1)
     grey = len(shown) == 1
     shown = shown[0] if grey else shown[:3].permute(1, 2, 0)  # (H, W) or (H, W, 3)

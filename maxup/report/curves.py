@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from maxup.report.figure import COLOURS, Plot, blank, finish, label, metric_label
@@ -19,7 +20,8 @@ Curve = dict[float, float]  # epoch -> value
 def curves(comparison: Comparison, subject: str, lines: Sequence[Line], results: Sequence[Result]) -> Plot | None:
     """A line for each row of a table that has runs with a metrics.jsonl; None where there is none."""
     found: dict[tuple[int, float], list[tuple[Curve, Curve]]] = {}
-    for i, line in enumerate(lines):
+    metric = "valid" if "valid" in comparison.table.metrics else None  # a text's test part is read at the end only
+    for i, line in enumerate(replace(line, metric=metric or line.metric) for line in lines):
         for budget in comparison.budgets:
             mine = [r for r in results if r.budget == budget and r.curve is not None and belongs(r, line.row)]
             if read := [pair for result in mine if (pair := read_curves(result, line))[0]]:
@@ -36,7 +38,7 @@ def curves(comparison: Comparison, subject: str, lines: Sequence[Line], results:
             _band(panels[0], [losses for _, losses in read if losses], name, look)
     for panel, which in zip(panels, (1, 0) if with_loss else (0,), strict=True):
         _zoom(panel, [pair[which] for read in found.values() for pair in read])
-        panel.set_ylabel("training loss" if which else metric_label(comparison))
+        panel.set_ylabel("training loss" if which else metric_label(comparison, metric))
     panels[-1].set_xlabel("epoch")
     said = "; ".join(
         f"{label(lines[i], budget)} ends at {e.mean:.2f}"

@@ -74,10 +74,10 @@ def main_metric(table: Table) -> str:
     return "test" if "test" in table.metrics else next(iter(table.metrics))
 
 
-def metric_label(comparison: Comparison) -> str:
-    """That metric with its unit."""
+def metric_label(comparison: Comparison, metric: str | None = None) -> str:
+    """A metric with its unit, by default the main one."""
     table = comparison.table
-    title = table.metrics[main_metric(table)].title
+    title = table.metrics[metric or main_metric(table)].title
     return f"{title} [%]" if table.unit == "%" else f"{title} {table.unit}"
 
 

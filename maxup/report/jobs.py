@@ -6,7 +6,7 @@ from pathlib import Path
 
 from maxup.engine import durable
 from maxup.recipes.load import list_recipes, parse_recipe
-from maxup.recipes.schema import Recipe
+from maxup.recipes.schema import Recipe, noise_of
 from maxup.report.paper import Table
 from maxup.report.results import difference, file_name, read_run, scaled, short_name
 
@@ -31,13 +31,18 @@ class Job:
     @property
     def arguments(self) -> list[str]:
         """For `maxup train`."""
-        return [self.recipe, *self.overrides]
+        return [self.recipe, *self.overrides, *(["--certify"] if self.certifies else [])]
 
     @property
     def overrides(self) -> list[str]:
         """What it changes in the recipe."""
         copies = [] if self.m is None else ["--maxup.m", str(self.m)]
         return ["--seed", str(self.seed), "--epochs", str(self.epochs), *copies]
+
+    @property
+    def certifies(self) -> bool:
+        """Whether its result has certificates: it is trained with noise on pixels."""
+        return noise_of(self.resolved()) is not None
 
     def resolved(self) -> Recipe:
         """The recipe as it is trained."""
@@ -54,16 +59,17 @@ def jobs_of(table: Table, seeds: int, budget: float = 1.0) -> tuple[list[Job], l
         (['digits/mlp-gaussian/seed-0-budget-0.5', 'digits/mlp-gaussian/seed-1-budget-0.5'], ['a/b'])
     """
     known, found, missing = list_recipes(), [], []
-    for row in table.rows.values():
-        if row.recipe is None:
+    wanted = [(name, row) for row in table.rows.values() if row.recipe for name in (row.recipe, *row.grid)]
+    for name, row in wanted:
+        if name not in known and not name.endswith((".yaml", ".yml")):
+            missing.append(name)
             continue
-        if row.recipe not in known and not row.recipe.endswith((".yaml", ".yml")):
-            missing.append(row.recipe)
-            continue
-        recipe = parse_recipe(row.recipe, [])
-        other = recipe.objective != "standard" and row.m not in (None, recipe.maxup.m)
+        recipe = parse_recipe(name, [])
         epochs = scaled(recipe.epochs, budget)
-        found.append((row.recipe, epochs, 1.0 if epochs == recipe.epochs else budget, row.m if other else None))
+        ms: list[int | None] = [*row.copies] or [row.m]
+        for m in ms:
+            other = recipe.objective != "standard" and m not in (None, recipe.maxup.m)
+            found.append((name, epochs, 1.0 if epochs == recipe.epochs else budget, m if other else None))
     chosen, seeds_in_turn = dict.fromkeys(found), range(seeds)  # two rows may share a recipe
     jobs = [Job(recipe, seed, epochs, b, m) for seed in seeds_in_turn for recipe, epochs, b, m in chosen]
     return jobs, list(dict.fromkeys(missing))
@@ -89,7 +95,8 @@ def keep(job: Job, folder: Path, results: Path) -> bool:
     if path.exists():
         return state(job, results) == "done"
     try:
-        if difference(read_run(folder / "run.json")["recipe"], job.resolved()):
+        run = read_run(folder / "run.json")
+        if difference(run["recipe"], job.resolved()) or (job.certifies and "certified" not in run):
             return False
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return False

@@ -108,14 +108,16 @@ def _paper(name: str, copies: str, tables: Iterable[Table]) -> tuple[str, Table 
 
 
 def _unit(table: Table | None, metric: str) -> str:
-    unit = "%" if table is None else table.unit
+    unit = table.unit if table else "%" if metric == "top1" else "perplexity"
     return f"{unit} at {metric}" if metric[0].isdigit() else unit
 
 
 def _ours(results: Sequence[Result], table: Table | None, row: Row | None) -> tuple[str, float | None]:
     """Our number with the largest budget up to 1, and its mean seconds."""
     budgets = sorted({r.budget for r in results}, key=lambda budget: (budget > 1, -budget))
-    row, metric = row or Row("", "", {}), main_metric(table) if table else "top1"
+    row = row or Row("", "", {})
+    text = any("test_perplexity" in result.last for result in results)
+    metric = main_metric(table) if table else "test" if text else "top1"
     for budget in budgets:
         mine = [r for r in results if r.budget == budget]
         values = [value for r in mine if (value := measured(r, row, metric)) is not None]

@@ -55,6 +55,9 @@ def table_of(recipes: Iterable[tuple[str, int | None]], caption: str) -> Table:
         rows[name if m is None else f"{name}, m = {m}"] = Row(
             place, method or name, {}, recipe=recipe, m=m or _copies(recipe), maxup=name != twin, baseline=baseline
         )
+    if chosen and all(_of_text(recipe) for recipe, _ in chosen):
+        metrics = {"valid": Metric("Valid"), "test": Metric("Test")}
+        return Table(0, "", caption, "", "perplexity", "lower", 2, "method", "metric", metrics, rows)
     metrics = {"top1": Metric("Test accuracy")}
     return Table(0, "", caption, "", "%", "higher", 2, "method", "metric", metrics, rows)
 
@@ -83,10 +86,11 @@ def with_other_m(table: Table, results: Iterable[Result]) -> Table:
     return replace(table, rows={key: rows[key] for key in order})
 
 
-def other_results(results: Iterable[Result], tables: Iterable[Table]) -> Table | None:
-    """A table of the results that no row of these tables is for, or None."""
+def other_results(results: Iterable[Result], tables: Iterable[Table], *, text: bool = False) -> Table | None:
+    """A table of the results on images, or on text, that no row of these tables is for; None where there are none."""
     rows = [row for table in tables for row in table.rows.values()]
-    others = [result for result in results if not any(belongs(result, row) for row in rows)]
+    mine = [result for result in results if ("test_perplexity" in result.last) == text]
+    others = [result for result in mine if not any(belongs(result, row) for row in rows)]
     if not others:
         return None
     chosen = sorted({(r.recipe, 0 if r.own_m else r.m) for r in others})
@@ -96,6 +100,11 @@ def other_results(results: Iterable[Result], tables: Iterable[Table]) -> Table |
         if row.m is None and len(copies) == 1:  # a recipe that is not here: its runs know
             table.rows[key] = replace(row, m=copies.pop())
     return table
+
+
+def _of_text(recipe: str) -> bool:
+    known = known_recipe(recipe)
+    return known is not None and known.task == "language"
 
 
 def _copies(recipe: str) -> int | None:

@@ -1,6 +1,6 @@
 """The paper's numbers, from `paper.yaml`, which says how they are organised."""
 
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from importlib.resources import files
 from typing import Any, TypeVar
 
@@ -62,6 +62,10 @@ class Row:
     """Why that name is a slip."""
     ours: bool = False
     """A row we add, which the paper does not have."""
+    grid: list[str] = field(default_factory=list)
+    """More recipes: the row is the best of all at each metric."""
+    copies: list[int] = field(default_factory=list)
+    """Of a grid: the m of every recipe; empty for their own."""
 
 
 @dataclass(frozen=True)
@@ -182,16 +186,17 @@ def _build(cls: type[T], raw: Any, where: str) -> T:
     if not isinstance(raw, dict):
         raise ValueError(f"paper.yaml, {where}: {raw!r} is not a mapping")
     known = fields(cls)  # type: ignore[arg-type]
-    if unknown := sorted(set(raw) - {field.name for field in known}, key=str):
+    if unknown := sorted(set(raw) - {one.name for one in known}, key=str):
         raise ValueError(
-            f"paper.yaml, {where}: unknown key {unknown[0]!r}; known: {', '.join(field.name for field in known)}"
+            f"paper.yaml, {where}: unknown key {unknown[0]!r}; known: {', '.join(one.name for one in known)}"
         )
-    if missing := [field.name for field in known if field.default is MISSING and field.name not in raw]:
+    needed = [one.name for one in known if one.default is MISSING and one.default_factory is MISSING]
+    if missing := [name for name in needed if name not in raw]:
         raise ValueError(f"paper.yaml, {where}: {missing[0]!r} is missing")
-    for field in known:
-        plain = field.type in (str, int, bool, str | None, int | None)
-        if plain and field.name in raw and not isinstance(raw[field.name], field.type):  # type: ignore[arg-type]
-            raise ValueError(f"paper.yaml, {where}: {field.name} is {raw[field.name]!r}; quotes missing, or too many?")
+    for one in known:
+        plain = one.type in (str, int, bool, str | None, int | None)
+        if plain and one.name in raw and not isinstance(raw[one.name], one.type):  # type: ignore[arg-type]
+            raise ValueError(f"paper.yaml, {where}: {one.name} is {raw[one.name]!r}; quotes missing, or too many?")
     return cls(**raw)
 
 

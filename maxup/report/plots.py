@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from maxup.report.against_m import accuracy_against_m, cost_against_m
+from maxup.report.against_radius import accuracy_against_radius
 from maxup.report.cost import cost
 from maxup.report.curves import curves
 from maxup.report.figure import STYLE, Plot, main_metric
@@ -24,6 +25,8 @@ def plots(comparison: Comparison, results: Sequence[Result]) -> list[Plot]:
             models.setdefault(line.row.model, {}).setdefault(_family(line.row), []).append(line)
     drawn: list[Plot | None] = []
     with rc_context(STYLE):
+        if comparison.name == "table-certified":
+            drawn.append(accuracy_against_radius(comparison))
         for model, families in models.items():
             for lines in families.values():
                 subject = model if len(families) == 1 else f"{model}, {lines[0].row.method}"

@@ -26,8 +26,9 @@ def report(name: str | None, *, results: Path, runs: Path, out: Path) -> tuple[P
     recipes = {short_name(r): r for table in tables.values() for row in table.rows.values() if (r := row.recipe)}
     found, notes = load_results(results, runs, recipes)
     tables = {key: with_other_m(table, found) for key, table in tables.items()}
-    if name is None and (others := other_results(found, tables.values())):
-        tables["others"] = others
+    others = {"others": other_results(found, tables.values()), "text": other_results(found, tables.values(), text=True)}
+    if name is None and any(others.values()):
+        tables |= {key: table for key, table in others.items() if table}
     else:
         found = [result for result in found if result.recipe in recipes]
     comparisons = [compare(key, table, found) for key, table in tables.items()]

@@ -218,8 +218,10 @@ def signed(number: float | None, digits: int) -> str:
 
 def belongs(result: Result, row: Row) -> bool:
     """Whether a result is one of a row's."""
-    if row.recipe is None or result.recipe != short_name(row.recipe):
+    if row.recipe is None or result.recipe not in (short_name(row.recipe), *row.grid):
         return False
+    if row.copies:
+        return result.m in row.copies
     return result.own_m if row.m is None else result.m == row.m
 
 
@@ -227,7 +229,8 @@ def _by_seed(results: Iterable[Result], row: Row, metric: str) -> dict[float, di
     values: dict[float, dict[int, float]] = {}
     for result in results:
         if (value := measured(result, row, metric)) is not None:
-            values.setdefault(result.budget, {})[result.seed] = value
+            seeds = values.setdefault(result.budget, {})
+            seeds[result.seed] = max(value, seeds.get(result.seed, value))  # of a grid, the best
     return values
 
 

@@ -17,6 +17,7 @@ from maxup.data.images import Images, own_images, split
 from maxup.engine.stop import RunError
 from maxup.models import create_model
 from maxup.models.frozen import freeze_norm
+from maxup.models.normalised import Normalised
 from maxup.models.weights import load_weights
 from maxup.objectives.adversarial import Adversarial
 from maxup.objectives.average import Average
@@ -24,12 +25,13 @@ from maxup.objectives.base import Objective, cross_entropy
 from maxup.objectives.hard_examples import HardExamples
 from maxup.objectives.maxup import MaxUp
 from maxup.objectives.outcome import Outcome
+from maxup.objectives.smoothadv import SmoothAdv, rising
 from maxup.objectives.warmup import warmup
 from maxup.own_code import told
 from maxup.perturb.attach import attached
 from maxup.perturb.base import Perturbation
 from maxup.perturb.compose import Compose
-from maxup.recipes.schema import Recipe, Spec
+from maxup.recipes.schema import Recipe, Spec, noise_of
 from maxup.registry import PERTURBATIONS, build, takes
 from maxup.side_effects import untraced
 
@@ -81,9 +83,12 @@ class Vision:
         classes = len(self.train.classes)
         self.metrics = ["loss", "accuracy", *["top5_accuracy"] * (classes > (5 if files else 10))]
         self.model = self._network(device, classes, model_from)
-        pixels: dict[str, Any] = {"mean": self.train.mean, "std": self.train.std}
-        self.augment = perturbation(recipe.augment, classes, **pixels) if recipe.augment else None
-        self.objective = objective(recipe, classes, len(self.loader), **pixels)
+        mean, std = self.train.mean, self.train.std
+        if recipe.model.normalise:  # what is augmented is pixels
+            mean, std = (0.0,) * len(mean), (1.0,) * len(std)
+        self.pixels: dict[str, Any] = {"mean": mean, "std": std}  # of what `prepare` returns
+        self.augment = perturbation(recipe.augment, classes, **self.pixels) if recipe.augment else None
+        self.objective = objective(recipe, classes, len(self.loader), **self.pixels)
         for inside in attached(self.objective.perturbation):
             inside.attach(self.model)
         # Streams of their own for augmentation and copies, the same in every run of this seed and rank.
@@ -109,6 +114,8 @@ class Vision:
             load_weights(model, said.weights, new_head=said.new_head)
         if said.freeze_norm:
             freeze_norm(model)
+        if said.normalise:
+            model = Normalised(model, self.train.mean, self.train.std)
         model.to(device)
         if device.type == "cuda":
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # in place
@@ -117,7 +124,7 @@ class Vision:
         return model
 
     def step(self, model: Any, batch: tuple[Tensor, Tensor, Tensor]) -> Outcome:
-        """One batch's loss: normalise the bytes, augment, and ask the objective."""
+        """One batch's loss: prepare the bytes, augment, and ask the objective."""
         return self.objective.run(model, *self._augmented(batch))
 
     @contextmanager
@@ -129,8 +136,13 @@ class Vision:
 
     def _augmented(self, batch: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         _, x, y = batch
-        x = self.train.normalise(x)
+        x = self.prepare(x)
         return (x, y) if self.augment is None else self.augment(x, y, generator=self.generator)
+
+    def prepare(self, x: Tensor) -> Tensor:
+        """Bytes as the network takes them: pixels in [0, 1] where it normalises by itself, else normalised."""
+        pixels: Tensor = x.float() / self.train.top if self.recipe.model.normalise else self.train.normalise(x)
+        return pixels
 
     @torch.no_grad()
     def evaluate(self, model: Any, name: str) -> tuple[dict[str, Tensor], int]:
@@ -142,7 +154,7 @@ class Vision:
         model.eval()
         sums, count = {metric: torch.zeros((), device=self.generator.device) for metric in self.metrics}, 0
         for _, x, y in self.evaluation[name]:
-            output = model(self.train.normalise(x))
+            output = model(self.prepare(x))
             sums["loss"] += nn.functional.cross_entropy(output, y, reduction="sum")
             sums["accuracy"] += (output.argmax(1) == y).sum()
             if "top5_accuracy" in sums:
@@ -281,6 +293,8 @@ def objective(recipe: Recipe, classes: int, steps_per_epoch: int, **pixels: Any)
         return Adversarial(recipe.adversarial.radius, p=recipe.adversarial.p, steps=recipe.adversarial.steps)
     if not recipe.perturb:
         raise ValueError(f"objective {recipe.objective!r} draws copies, but the recipe's perturb is empty")
+    if recipe.objective == "smoothadv":
+        return _smoothadv(recipe, steps_per_epoch)
     drawn = perturbation(recipe.perturb, classes, **pixels)
     if recipe.objective == "standard":
         return MaxUp(drawn, m=1)
@@ -289,3 +303,15 @@ def objective(recipe: Recipe, classes: int, steps_per_epoch: int, **pixels: Any)
     if recipe.objective == "average":
         return Average(drawn, m=m)
     return MaxUp(drawn, m=m, norm=knobs.norm, strategy=knobs.strategy, chunk=knobs.chunk, rank=knobs.rank)
+
+
+def _smoothadv(recipe: Recipe, steps_per_epoch: int) -> SmoothAdv:
+    knobs, sigma = recipe.smoothadv, noise_of(recipe)
+    if sigma is None:
+        raise ValueError(
+            f"objective 'smoothadv' attacks pixels under Gaussian noise, but the recipe's perturb is {recipe.perturb} "
+            f"and model.normalise {recipe.model.normalise}; set [{{name: gaussian, sigma: ...}}] and true"
+        )
+    epochs = min(knobs.warmup, max(1, recipe.epochs // 4))
+    radius = rising(knobs.radius, epochs=epochs, steps_per_epoch=steps_per_epoch)
+    return SmoothAdv(sigma, radius, samples=knobs.samples, steps=knobs.steps, attack=knobs.attack)

@@ -66,6 +66,19 @@ def test_bf16(tmp_path, monkeypatch):
     assert fast == pytest.approx(plain, rel=5e-2)
 
 
+def test_smoothadv_with_its_gradients_inside(tmp_path, monkeypatch):
+    """The attack's backward passes are captured too, anew for every radius of the first epochs."""
+    changes = {
+        "objective": "smoothadv",
+        "model": {"name": "conv", "args": {"width": 16}, "normalise": True},
+        "perturb": [{"name": "gaussian", "sigma": 0.25}],
+        "smoothadv": {"radius": 0.5, "steps": 3, "samples": 2, "warmup": 2},
+    }
+    _, plain, _ = run(tmp_path / "plain", monkeypatch, False, **changes)
+    _, fast, _ = run(tmp_path / "captured", monkeypatch, True, **changes)
+    assert fast == pytest.approx(plain, rel=1e-3)
+
+
 def test_an_interrupted_captured_run_goes_on(tmp_path, monkeypatch):
     _, whole, _ = run(tmp_path / "whole", monkeypatch, True)
     steps = []

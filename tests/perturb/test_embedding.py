@@ -4,6 +4,7 @@ from scipy import stats
 from torch import nn
 
 import maxup as mu
+from tests.oracles import torchvision_v2
 from tests.tiny import VOCABULARY, B, generator, text_net, tokens
 
 
@@ -113,3 +114,28 @@ def test_time_first_tokens_are_refused():
     drop.apply((ids, y), drop.draw((ids, y), generator()))
     with pytest.raises(ValueError, match=r"put the batch first, \(B, T\)"):
         model[0](ids.T)
+
+
+def test_a_text_classifier_of_hugging_face():
+    """A dict batch, several embeddings, an output that is an object: word masks as anywhere else."""
+    transformers = pytest.importorskip("transformers")
+    torchvision_v2()  # which transformers imports where it is installed
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    config = transformers.BertConfig(vocab_size=VOCABULARY, num_labels=3, **sizes)
+    model = transformers.BertForSequenceClassification(config).train()
+    drop = mu.EmbeddingDropout(0.5, layer="bert.embeddings.word_embeddings")
+    drop.attach(model)
+    ids, y = tokens()
+    x, y = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, y % 3
+    maxup = mu.MaxUp(drop, m=4, forward=lambda model, x: model(**x).logits, generator=generator())
+    outcome = maxup.run(model, x, y)
+    assert outcome.report.replay_exact
+    assert outcome.report.gap > 0
+    outcome.loss.backward()
+    words = model.bert.embeddings.word_embeddings.weight.grad
+    masks, copy = outcome.draw.values, outcome.draw.index
+    for row, (line, j) in enumerate(zip(ids, copy, strict=True)):
+        kept = [int(w) for w in line if masks[j, w]]
+        assert all(words[w].abs().sum() > 0 for w in kept), row
+    dropped = {w for w in range(VOCABULARY) if all(masks[j, w] == 0 for j in copy.unique())}
+    assert all(words[w].abs().sum() == 0 for w in dropped)

@@ -64,7 +64,7 @@ def test_the_ablation_s_cells_are_trainings_with_their_m_and_m_1_is_the_twin(tmp
 def test_recipes_that_are_not_there_yet_are_named():
     for name, table in load_paper().items():
         jobs, missing = jobs_of(table, 1)
-        wanted = {row.recipe for row in table.rows.values() if row.recipe}
+        wanted = {name for row in table.rows.values() if row.recipe for name in (row.recipe, *row.grid)}
         assert {job.recipe for job in jobs} | set(missing) == wanted, name
 
 
@@ -99,3 +99,20 @@ def test_a_result_of_another_recipe_is_neither_done_nor_overwritten(tmp_path):
     path.write_text("{")
     assert "remove it" in state(Job(TWIN, 0, 60), tmp_path)
     assert not keep(Job(TWIN, 0, 60), tmp_path, tmp_path)
+
+
+def test_a_grid_is_all_its_recipes_with_all_their_m_and_they_are_certified():
+    jobs, missing = jobs_of(load_paper()["table-certified"], 1)
+    assert not missing
+    assert len({job.name for job in jobs}) == len(jobs) == 4 + 4 + 20
+    assert all(job.arguments[-1] == "--certify" for job in jobs)
+    assert not any(job.certifies for job in jobs_of(load_paper()["table-cifar10"], 1)[0])
+
+
+def test_a_run_without_its_certificates_is_not_done(tmp_path):
+    job = Job("smoke/digits-gaussian", 0, 60)
+    path = write_run(tmp_path / "runs", "smoke/digits-gaussian", 0, 0.9, curve="")
+    assert not keep(job, path.parent, tmp_path / "results")
+    run = json.loads(path.read_text())
+    path.write_text(json.dumps(run | {"certified": {}}))
+    assert keep(job, path.parent, tmp_path / "results")

@@ -1,9 +1,12 @@
 """Tables of recipes of one's own."""
 
+import json
 import re
+from dataclasses import asdict
 
 import pytest
 
+from maxup.recipes.load import parse_recipe
 from maxup.report.jobs import jobs_of
 from maxup.report.own import TableError, find_table, other_results
 from maxup.report.paper import load_paper
@@ -75,3 +78,26 @@ def test_results_outside_the_paper_have_a_table(tmp_path):
     table = other_results(loaded(tmp_path), PAPER.values())
     assert [row.m for row in table.rows.values()] == [4, 8]
     assert all(line.ours for line in compare("others", table, loaded(tmp_path)).lines)
+
+
+def test_recipes_on_text_are_told_in_perplexities(tmp_path, capsys):
+    from maxup.report.listing import listing
+    from maxup.report.report import report
+
+    folder = tmp_path / "runs" / "text" / "awd_lstm-embedding_dropout" / "seed-0"
+    folder.mkdir(parents=True)
+    last = {"epoch": 6, "validation_perplexity": 61.5, "test_perplexity": 77.25}
+    said = asdict(parse_recipe("text/awd_lstm-embedding_dropout", []))
+    run = {"recipe": said, "seed": 0, "last": last, "seconds": 30.0, "environment": {}}
+    (folder / "run.json").write_text(json.dumps(run))
+    records = [{"step": 10 * e, "epoch": e, "validation_perplexity": 90.0 - e} for e in range(1, 7)]
+    (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, records)))
+    places = {"results": tmp_path / "results", "runs": tmp_path / "runs"}
+    _, notes = report(None, out=tmp_path / "out", **places)
+    assert notes == []
+    printed = capsys.readouterr().out
+    assert "77.25 (n = 1)" in printed
+    assert "61.50 (n = 1)" in printed
+    assert (tmp_path / "out" / "text-curves-text_awd_lstm.png").exists()  # of validation, by epoch
+    (entry,) = listing("text/awd_lstm-embedding_dropout", **places)[0][:1]
+    assert entry.ours == "77.25 perplexity (n = 1)"

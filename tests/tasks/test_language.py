@@ -288,3 +288,25 @@ def test_recipes_that_make_no_sense(folder, name):
         Language(recipe(folder, **changes), torch.device("cpu"))
     with pytest.raises(ValueError, match="are for images"):
         Language(recipe(folder), torch.device("cpu"), data_from=print)
+
+
+def test_a_third_of_the_embedded_run_beats_a_unigram_model(tmp_path):
+    """`maxup train text/...`, which needs no data: 2 of its 6 epochs."""
+    from maxup.recipes.load import parse_recipe
+
+    changes = ["--epochs", "2", "--optim.average_from", "null"]  # too early for an average
+    result = loop.train(parse_recipe("text/awd_lstm-embedding_dropout", changes), tmp_path, quiet=True)
+    text = open_run(tmp_path).task.text
+    counts = torch.bincount(text.train, minlength=len(text.words)).double() + 1
+    unigram = float((-(counts / counts.sum()).log()[text.test]).mean().exp())
+    assert result["last"]["test_perplexity"] < 0.75 * unigram
+
+
+@pytest.mark.slow
+def test_the_smoke_recipe_goes_through_every_stage(tmp_path):
+    from maxup.recipes.load import parse_recipe
+
+    said = parse_recipe("smoke/awd_lstm-embedding_dropout-maxup", ["--epochs", "1", "--language.dynamic", "false"])
+    result = loop.train(said, tmp_path, quiet=True)
+    assert result["last"]["epoch"] == 3
+    assert result["last"]["test_perplexity"] < 2000

@@ -133,6 +133,36 @@ def test_own_networks_have_no_published_weights():
         Vision(recipe_from(said), torch.device("cpu"), model_from=lambda shape, classes: torch.nn.Identity())
 
 
+NORMALISE = BASE | {"model": {"name": "mlp", "args": {"hidden": [8]}, "normalise": True}}
+
+
+def test_normalisation_inside_the_model_changes_what_is_perturbed_and_not_what_is_computed():
+    outside = Vision(recipe_from(BASE | {"model": {"name": "mlp", "args": {"hidden": [8]}}}), torch.device("cpu"))
+    inside = Vision(recipe_from(NORMALISE), torch.device("cpu"))
+    inside.model.model.load_state_dict(outside.model.state_dict())
+    x = inside.train.x[:50]
+    pixels = inside.prepare(x)
+    assert pixels.min() == 0
+    assert pixels.max() == 1
+    torch.testing.assert_close(inside.model(pixels), outside.model(outside.prepare(x)))
+    torch.testing.assert_close(inside.evaluate(inside.model, "test")[0], outside.evaluate(outside.model, "test")[0])
+    assert set(inside.pixels["std"]) == {1.0}
+
+
+def test_smoothadv_is_built_from_the_recipe_s_noise_and_warms_up():
+    task = Vision(recipe_from(NORMALISE | {"objective": "smoothadv", "epochs": 8}), torch.device("cpu"))
+    assert task.objective.perturbation.sigma == 0.1
+    steps = len(task.loader)
+    assert [task.objective.radius(step) for step in (0, steps, 9 * steps)] == [0.25, 0.5, 0.5]
+    task.step(task.model, next(iter(task.loader))).loss.backward()
+
+
+@pytest.mark.parametrize("change", [{"perturb": [{"name": "cutout", "length": 2}]}, {"model": {"normalise": False}}])
+def test_smoothadv_wants_noise_on_pixels(change):
+    with pytest.raises(ValueError, match="attacks pixels under Gaussian noise"):
+        objective(recipe_from(NORMALISE | {"objective": "smoothadv"} | change), 10, 10)
+
+
 @pytest.mark.parametrize("argument", ["pretrained", "name", "shape", "classes"])
 def test_arguments_of_a_network_are_its_own(argument):
     """What the recipe says elsewhere, or the data do, cannot be said again, and nothing is downloaded."""

@@ -1,0 +1,157 @@
+"""Certifying a data set: image by image into a TSV, resumable, shared by several processes."""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from maxup.certify import rows as table
+from maxup.certify.rows import Row
+from maxup.certify.smooth import DTYPES, TOGETHER, Smooth, check_sampling
+from maxup.certify.subject import Subject, digest
+from maxup.checks import check_whole
+from maxup.engine.environment import environment
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to certify; the defaults are the field's."""
+
+    sigma: float
+    n0: int = 100
+    n: int = 100_000
+    alpha: float = 0.001
+    batch_size: int = 2000
+    dtype: str = "float32"
+    """A name of DTYPES."""
+    seed: int = 0
+    adaptive: bool = False
+    radii: tuple[float, ...] | None = None
+    """With adaptive sampling: those of interest."""
+    fast: bool = True
+    """On a GPU, compile the network's blocks and capture its forward pass."""
+
+
+def certify(
+    subject: Subject,
+    settings: Settings,
+    indices: Sequence[int],
+    path: Path,
+    *,
+    say: Callable[[str], None] = print,
+) -> list[Row]:
+    """Certify images of a subject into a TSV, going on with what is there; returns the rows of these images.
+
+    Under torchrun every process takes its share and writes a file of its own, which the first one gathers at the end.
+
+    Args:
+        subject: The network and its images.
+        settings: How.
+        indices: Which images.
+        path: The TSV.
+        say: Gets a line now and then.
+    """
+    check_sampling(n0=settings.n0, n=settings.n, alpha=settings.alpha)  # before there is a file
+    check_whole("batch_size", settings.batch_size)
+    device = find_device()
+    smooth = make_smooth(subject, settings, device)
+    about = describe(subject, settings, device)
+    with _processes() as (rank, world, wait):
+        if rank == 0:
+            table.gather(path, about)  # what an earlier run left, or its complaint
+        wait()
+        done = {row.idx for row in table.read(path)[1]}
+        todo = [i for i in indices if i not in done]
+        mine = todo[rank::world]
+        own = path if world == 1 else path.with_name(f"{path.name}.rank-{rank}")
+        if mine:
+            table.begin(own, about)
+        begun, told = time.monotonic(), time.monotonic()
+        for start in range(0, len(mine), TOGETHER):
+            part = mine[start : start + TOGETHER]
+            found = smooth.certify_many(
+                subject.pixels(part), settings.n0, settings.n, settings.alpha, settings.batch_size, indices=part,
+                adaptive=settings.adaptive, radii=settings.radii,
+            )  # fmt: skip
+            labels = subject.images.y[part].tolist()
+            new = [Row.of(i, label, c) for i, label, c in zip(part, labels, found, strict=True)]
+            table.append(own, new, samples=settings.adaptive)
+            if rank == 0 and (time.monotonic() - told > 10 or start + TOGETHER >= len(mine)):
+                told, ready = time.monotonic(), start + len(part)
+                left = timedelta(seconds=round((told - begun) / ready * (len(mine) - ready)))
+                say(f"{ready}/{len(mine)} images{' of this process' if world > 1 else ''}, {left} left")
+        wait()
+        if rank == 0:
+            table.gather(path, about)
+        wait()
+        wanted = set(indices)
+        return [row for row in table.read(path)[1] if row.idx in wanted]
+
+
+def make_smooth(subject: Subject, settings: Settings, device: torch.device) -> Smooth:
+    """The smoothed classifier that certifies and predicts: one function, in one precision."""
+    smooth = Smooth(
+        subject.model, len(subject.images.classes), settings.sigma, dtype=DTYPES[settings.dtype], seed=settings.seed,
+        capture=settings.fast,
+    )  # fmt: skip
+    subject.model.to(device)
+    if device.type == "cuda":
+        subject.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # in place
+        if settings.fast:
+            from maxup.engine.compiled import compile_blocks
+
+            compile_blocks(subject.model)
+    return smooth
+
+
+def describe(subject: Subject, settings: Settings, device: torch.device) -> dict[str, Any]:
+    """What the TSV's first line says."""
+    network, images = digest(subject.model, subject.images)
+    fast = settings.fast and device.type == "cuda"
+    tf32 = device.type == "cuda" and settings.dtype == "float32" and torch.backends.cudnn.allow_tf32
+    return {
+        "subject": subject.name,
+        "model": network,
+        "images": images,
+        "sigma": settings.sigma,
+        "n0": settings.n0,
+        "n": settings.n,
+        "alpha": settings.alpha,
+        "dtype": settings.dtype + (", convolutions in tf32" if tf32 else ""),
+        "forward": "compiled and captured" if fast else "eager",
+        "sampling": "adaptive" if settings.adaptive else "fixed",
+        "radii": list(settings.radii) if settings.radii is not None else None,
+        "seed": settings.seed,
+        "classes": list(subject.images.classes),
+        "environment": environment(),
+    }
+
+
+def find_device() -> torch.device:
+    """This process's GPU, or the CPU."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+@contextmanager
+def _processes() -> Iterator[tuple[int, int, Callable[[], None]]]:
+    """This process's number, how many there are, and how to wait for all: torchrun's, or one alone."""
+    world = int(os.environ.get("WORLD_SIZE", 1))
+    if world == 1:
+        yield 0, 1, lambda: None
+        return
+    from torch import distributed
+
+    distributed.init_process_group("gloo", timeout=timedelta(days=7))  # shares may take very different times
+    try:
+        yield distributed.get_rank(), world, distributed.barrier
+    finally:
+        distributed.destroy_process_group()

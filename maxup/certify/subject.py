@@ -1,0 +1,91 @@
+"""What is certified: a run's network, an exported one or the user's own, all taking pixels, with the images for it."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from maxup.data.images import Images
+from maxup.engine.stop import RunError
+from maxup.models.normalised import Normalised
+from maxup.recipes.schema import Recipe, noise_of
+from maxup.tasks.vision import load_splits
+
+
+@dataclass
+class Subject:
+    """A network with the images it is certified on."""
+
+    name: str
+    model: nn.Module
+    """Takes pixels in [0, 1], (B, C, H, W); in evaluation mode."""
+    images: Images
+    sigma: float | None = None
+    """Of the noise on pixels it was trained with, where known."""
+
+    def pixels(self, indices: list[int]) -> Tensor:
+        """Some of the images, (B, C, H, W) in [0, 1]."""
+        return self.images.x[indices].float() / self.images.top
+
+
+def of_folder(folder: Path, which: str = "last", **own: Callable[..., Any] | None) -> Subject:
+    """From the folder of a run, or of a model that `maxup export` wrote.
+
+    `own` are `model_from` and `data_from` of a run trained with them.
+    """
+    from maxup.engine.runs import open_run
+    from maxup.saved import CONFIG, load
+
+    if (folder / CONFIG).is_file():
+        from maxup.recipes.load import recipe_from
+
+        model = load(folder)
+        recipe = recipe_from(model.config["recipe"])  # type: ignore[index, arg-type]
+        if recipe.task != "vision":
+            raise RunError(f"{folder} holds a language model; certificates are of images")
+        return _subject(str(folder), model, recipe, load_splits(recipe, own.get("data_from"))[2])
+    run = open_run(folder, which, task="vision", **own)
+    return _subject(str(folder), run.model, run.recipe, run.task.test)
+
+
+def of_module(name: str, build: Callable[[], Any], images: Images) -> Subject:
+    """A user's own network, which takes pixels."""
+    model = build()
+    if not isinstance(model, nn.Module):
+        raise RunError(f"--module {name} returned a {type(model).__name__}; it must return a torch.nn.Module")
+    return Subject(name, model.eval(), images)
+
+
+def digest(model: nn.Module, images: Images) -> tuple[str, str]:
+    """SHA-256 of a network, its structure and its weights; and of images with their labels.
+
+    Example:
+        >>> from maxup.data import load_data
+        >>> images, _ = load_data("digits")
+        >>> [len(one) for one in digest(nn.Linear(2, 2), images)]
+        [64, 64]
+    """
+    network = hashlib.sha256(repr(model).encode())
+    for name, tensor in sorted(model.state_dict().items()):
+        network.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        network.update(_bytes(tensor))
+    data = hashlib.sha256(f"{tuple(images.x.shape)} {images.top}".encode())
+    data.update(_bytes(images.x))
+    data.update(_bytes(images.y))
+    return network.hexdigest(), data.hexdigest()
+
+
+def _subject(name: str, model: nn.Module, recipe: Recipe, images: Any) -> Subject:
+    if not isinstance(images, Images) or not len(images):
+        raise RunError(f"{name} has no test images in memory to certify on; give some with --data or --data_from")
+    if not recipe.model.normalise:  # certificates are in units of pixels
+        model = Normalised(model, images.mean, images.std).to(next(iter(model.parameters())).device)
+    return Subject(name, model.eval(), images, noise_of(recipe))
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()

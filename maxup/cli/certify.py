@@ -1,0 +1,196 @@
+"""`maxup certify`: certify a network by randomised smoothing, or show what certificates amount to."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from maxup.cli.own import add_own, own, own_of
+from maxup.cli.parser import parser_of
+
+if TYPE_CHECKING:
+    from maxup.certify.rows import Row
+    from maxup.certify.run import Settings
+    from maxup.certify.subject import Subject
+
+EXAMPLES = """examples:
+  maxup certify runs/certify/resnet110-gaussian-maxup/seed-0          500 images, n = 100,000, sigma of the training
+  maxup certify runs/smoke/digits-gaussian/seed-0 --n 1000            quicker, with shorter radii
+  maxup certify my-model --sigma 0.25 --radii 0.25 0.5                stop early where these radii are settled
+  maxup certify --module mine:net --data cifar10 --sigma 0.25         your own network, which takes pixels in [0, 1]
+  maxup certify runs/smoke/digits-gaussian/seed-0 --n 1000 --attack   then attack within the certified radii
+  maxup certify runs/smoke/digits-gaussian/seed-0 --picture out.png   one image, its noisy copies, classes and radius
+  maxup certify a.tsv b.tsv --plot certified.png                      a table and a plot of several
+  torchrun --nproc_per_node 8 -m -- maxup certify RUN --n 1000        processes share the images
+The same command goes on where it stopped. Columns: idx label predict radius correct time; -1 is an abstention.
+"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Certify."""
+    about = (
+        "Certify test images by randomised smoothing: within its radius no perturbation (l2, of pixels in [0, 1]) "
+        "changes the smoothed classifier's answer, except with probability alpha."
+    )
+    parser = parser_of("certify", about, EXAMPLES)
+    add_own(parser)
+    option = parser.add_argument
+    option("what", nargs="*", type=Path, help="folder of a run or of an exported model; or TSV files, to be shown")
+    option("--module", metavar="MODULE:FUNCTION", help="your network: a function that returns it; it takes pixels")
+    option("--data", help="certify on the test images of this data set (with --module)")
+    option("--checkpoint", choices=["best", "last"], default="last", help="of a run (default: last)")
+    option("--sigma", type=float, help="the noise's standard deviation (default: the training's)")
+    option("--n0", type=int, default=100, help="noisy copies that choose the class (default: 100)")
+    option("--n", type=int, default=100_000, help="noisy copies that bound its probability (default: 100000)")
+    option("--alpha", type=float, default=0.001, help="probability of a wrong certificate (default: 0.001)")
+    option("--batch", type=int, default=2000, help="noisy copies of a forward pass (default: 2000)")
+    option("--dtype", choices=["float32", "bfloat16", "float16"], default="float32", help="precision of the network")
+    option("--seed", type=int, default=0, help="decides the noise (default: 0)")
+    option("--adaptive", action="store_true", help="look early, and stop where an abstention is settled")
+    option("--radii", type=float, nargs="+", metavar="R", help="adaptive: stop where all these are settled")
+    option("--skip", type=int, default=20, help="certify every SKIP-th image (default: 20)")
+    option("--all", action="store_true", help="certify every image")
+    option("--max", type=int, help="certify no more than this many")
+    option("--eager", action="store_true", help="on a GPU, neither compile nor capture the network")
+    option("--out", type=Path, help="the TSV (default: certified-SIGMA.tsv in the run's folder)")
+    option("--attack", type=float, nargs="?", const=1.0, metavar="F", help="then attack at F times the radii")
+    option("--picture", type=Path, metavar="FILE", help="draw what smoothing does to one image, and stop")
+    option("--image", type=int, default=0, metavar="IDX", help="which one (default: 0)")
+    option("--plot", type=Path, metavar="FILE", help="plot certified accuracy against the radius: PNG, SVG or PDF")
+    args = parser.parse_args(argv)
+    tables = [path for path in args.what if path.suffix == ".tsv"]
+    if tables and len(tables) == len(args.what) and args.module is None:
+        _show(tables, args.plot)
+        return 0
+    if len(args.what) + (args.module is not None) != 1:
+        parser.error("give one folder, or --module; or TSV files to be shown")
+    for name, least in (("skip", 1), ("max", 1), ("image", 0)):
+        if (value := getattr(args, name)) is not None and value < least:
+            parser.error(f"--{name} {value}: must be a whole number, {least} or more")
+    _certify(args)
+    return 0
+
+
+def _certify(args: argparse.Namespace) -> None:
+    from maxup.certify.run import Settings, certify
+    from maxup.engine.stop import RunError
+
+    subject = _subject(args)
+    sigma = args.sigma if args.sigma is not None else subject.sigma
+    if sigma is None:
+        raise RunError(f"{subject.name} was not trained with Gaussian noise on pixels; say which noise with --sigma")
+    settings = Settings(
+        sigma, args.n0, args.n, args.alpha, args.batch, args.dtype, args.seed,
+        adaptive=args.adaptive or args.radii is not None, radii=tuple(args.radii) if args.radii else None,
+        fast=not args.eager,
+    )  # fmt: skip
+    if args.picture is not None:
+        _picture(args, subject, settings)
+        return
+    path = args.out or (args.what[0] if args.what else Path()) / f"certified-{sigma:g}.tsv"
+    indices = list(range(0, len(subject.images), 1 if args.all else args.skip))[: args.max]
+    rows = certify(subject, settings, indices, path, say=lambda line: print(line, flush=True))
+    if _rank():
+        return
+    _show([path], args.plot)
+    if settings.adaptive:
+        used, most = sum(row.samples or 0 for row in rows), settings.n * len(rows)
+        print(f"Adaptive sampling took {used:,} of {most:,} samples: {100 * (1 - used / most):.1f} % saved.")
+    if args.what and args.max is None:
+        record(args.what[0], rows, settings)
+    if args.attack is not None:
+        _attack(args, subject, settings, rows, path)
+
+
+def record(folder: Path, rows: "list[Row]", settings: "Settings") -> None:
+    """Write what the certificates amount to into a run's run.json, where reports find it."""
+    from dataclasses import asdict
+
+    from maxup.certify.analysis import metrics
+    from maxup.engine.durable import write_json
+    from maxup.report.results import read_run
+
+    path = folder / "run.json"
+    if not path.is_file():
+        return
+    run = read_run(path)
+    run["last"] = run["last"] | metrics(rows)
+    run["certified"] = asdict(settings) | {"images": len(rows)}
+    write_json(path, run)
+
+
+def _subject(args: argparse.Namespace) -> "Subject":
+    from maxup.certify.subject import of_folder, of_module
+    from maxup.data import load_data
+    from maxup.data.images import own_images
+    from maxup.engine.stop import RunError
+
+    build, mine = own(args.module, "--module"), own_of(args)
+    if build is None:
+        if args.data is not None:
+            raise RunError("--data is for --module: a run or an exported model is certified on its own test images")
+        return of_folder(args.what[0], args.checkpoint, **mine)
+    found: Any = None
+    if mine["data_from"] is not None:
+        found = own_images(mine["data_from"]())
+    elif args.data is not None:
+        found = load_data(args.data)
+    else:
+        raise RunError("--module needs images: name a data set with --data, or your own with --data_from")
+    return of_module(args.module, build, found[1] if found[1] is not None else found[0])
+
+
+def _show(paths: Sequence[Path], plot: Path | None) -> None:
+    from maxup.certify.rows import RowsError, read
+    from maxup.report.certified import draw, show
+
+    tables = {path: read(path) for path in paths}
+    for path, (_, rows) in tables.items():
+        if not rows:
+            raise RowsError(f"{path} has no certificates yet")
+    show(list(tables.values()))
+    if plot is not None:
+        plot.parent.mkdir(parents=True, exist_ok=True)
+        draw(plot, list(tables.values()))
+        print(f"Written: {plot}")
+
+
+def _attack(args: argparse.Namespace, subject: "Subject", settings: "Settings", rows: "list[Row]", path: Path) -> None:
+    from maxup.certify.attack import check
+    from maxup.certify.run import find_device, make_smooth
+    from maxup.engine.durable import write_json
+
+    smooth = make_smooth(subject, settings, find_device())
+    x = subject.pixels([row.idx for row in rows])
+    report = check(
+        smooth, x, [row.predict for row in rows], [row.radius for row in rows], n=min(settings.n, 10_000),
+        alpha=settings.alpha, batch_size=settings.batch_size, factor=args.attack,
+    )  # fmt: skip
+    write_json(path.with_suffix(".attack.json"), {"factor": args.attack} | report.record())
+    print(f"At {args.attack:g} times the certified radii: {report}.")
+
+
+def _picture(args: argparse.Namespace, subject: "Subject", settings: "Settings") -> None:
+    from maxup.certify.run import find_device, make_smooth
+    from maxup.engine.stop import RunError
+    from maxup.report.smoothing import picture
+
+    if not args.image < len(subject.images):
+        raise RunError(f"there is no image {args.image}: they are 0 to {len(subject.images) - 1}")
+    smooth, x = make_smooth(subject, settings, find_device()), subject.pixels([args.image])
+    (found,) = smooth.certify_many(
+        x, settings.n0, settings.n, settings.alpha, settings.batch_size, indices=[args.image]
+    )
+    counts = smooth.counts(x[0], 1000, settings.batch_size, index=args.image)
+    args.picture.parent.mkdir(parents=True, exist_ok=True)
+    label = int(subject.images.y[args.image])
+    picture(args.picture, x[0], counts, found, sigma=settings.sigma, label=label, classes=subject.images.classes)
+    print(json.dumps({"image": args.image, "label": label, "predict": found.predict, "radius": found.radius}))
+    print(f"Written: {args.picture}")
+
+
+def _rank() -> int:
+    import os
+
+    return int(os.environ.get("RANK", 0))

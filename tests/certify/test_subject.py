@@ -1,0 +1,50 @@
+import pytest
+import torch
+from torch import nn
+
+from maxup.certify.subject import digest, of_folder, of_module
+from maxup.cli.main import main
+from maxup.data import load_data
+from maxup.engine.loop import train
+from maxup.engine.runs import open_run
+from maxup.engine.stop import RunError
+from maxup.recipes.load import parse_recipe
+
+
+def make(folder, recipe="smoke/digits-gaussian", *more):
+    return train(parse_recipe(recipe, ["--epochs", "1", "--model.args.hidden", "[8]", *more]), folder, quiet=True)
+
+
+def test_a_run_and_its_export_are_one_network_on_one_set_of_images(tmp_path):
+    make(tmp_path / "run")
+    assert main(["export", str(tmp_path / "run"), str(tmp_path / "model")]) == 0
+    run, exported = of_folder(tmp_path / "run"), of_folder(tmp_path / "model")
+    assert run.sigma == exported.sigma == 0.5
+    assert digest(run.model, run.images) == digest(exported.model, exported.images)
+    x = run.pixels([3, 5])
+    assert 0 <= x.min() <= x.max() <= 1
+    opened = open_run(tmp_path / "run")
+    assert torch.equal(run.model(x), opened.model(opened.task.prepare(opened.task.test.x[[3, 5]])))
+
+
+def test_a_network_that_was_given_normalised_images_takes_pixels_too(tmp_path):
+    make(tmp_path / "run", "digits/mlp-gaussian")
+    subject, run = of_folder(tmp_path / "run"), open_run(tmp_path / "run")
+    assert subject.sigma is None  # its noise was not on pixels
+    torch.testing.assert_close(subject.model(subject.pixels([7])), run.model(run.task.prepare(run.task.test.x[[7]])))
+
+
+def test_a_digest_tells_weights_structures_and_images_apart():
+    images, _ = load_data("digits")
+    torch.manual_seed(0)
+    model = nn.Linear(2, 2)
+    network, _ = digest(model, images)
+    assert digest(nn.Sequential(model), images)[0] != network
+    assert digest(model, images.subset([1, 2])) == (network, digest(nn.ReLU(), images.subset([1, 2]))[1])
+    model.weight.data[0, 0] += 1e-6
+    assert digest(model, images)[0] != network
+
+
+def test_a_module_must_be_one():
+    with pytest.raises(RunError, match=r"mine:net returned a int; it must return a torch\.nn\.Module"):
+        of_module("mine:net", lambda: 3, load_data("digits")[0])

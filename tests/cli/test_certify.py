@@ -1,0 +1,224 @@
+"""The command: certify a run, an export, one's own network; killed and resumed; by two processes; what it refuses."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from maxup.certify.rows import read
+from maxup.cli.main import main
+from maxup.engine.loop import train
+from maxup.recipes.load import parse_recipe
+
+ROOT = Path(__file__).parent.parent.parent
+QUICK = ["--n", "500", "--batch", "500"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run") / "run"
+    train(parse_recipe("smoke/digits-gaussian-maxup", ["--epochs", "8"]), folder, quiet=True)
+    return folder
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    return shutil.copytree(trained, tmp_path / "run")
+
+
+def certify(*arguments):
+    return main(["certify", *map(str, arguments)])
+
+
+def lines(path):
+    """Without the time, which is what may differ."""
+    return [line.split("\t")[:5] for line in path.read_text().splitlines()[1:]]
+
+
+def test_a_run_is_certified_with_its_own_noise_and_the_result_is_kept(run, capsys):
+    assert certify(run, *QUICK, "--plot", run / "plot.png") == 0
+    about, rows = read(run / "certified-0.5.tsv")
+    assert (about["sigma"], about["dtype"], about["n"], about["alpha"]) == (0.5, "float32", 500, 0.001)
+    assert [row.idx for row in rows] == list(range(0, 1297, 20))
+    assert sum(row.correct for row in rows) > 30
+    printed = capsys.readouterr().out
+    assert "65/65 images" in printed
+    last = json.loads((run / "run.json").read_text())["last"]
+    share = sum(row.correct and row.radius >= 0.25 for row in rows) / 65
+    assert last["certified_accuracy_0.25"] == pytest.approx(share)
+    assert f"{100 * share:.1f} ±" in printed
+    assert (run / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_is_there_is_not_done_again_and_more_can_be_added(run, capsys):
+    assert certify(run, *QUICK, "--max", "5") == 0
+    first = lines(run / "certified-0.5.tsv")
+    assert len(first) == 1 + 5
+    assert certify(run, *QUICK) == 0
+    assert "60/60 images" in capsys.readouterr().out
+    assert lines(run / "certified-0.5.tsv")[:6] == first
+    assert certify(run, *QUICK) == 0
+    assert "images," not in capsys.readouterr().out
+    assert certify(run, *QUICK, "--skip", "10") == 0
+    found = [int(line[0]) for line in lines(run / "certified-0.5.tsv")[1:]]
+    assert found == list(range(0, 1297, 10))
+
+
+def test_killed_in_the_middle_and_resumed_it_is_the_same(run, tmp_path):
+    whole, cut = tmp_path / "whole.tsv", tmp_path / "cut.tsv"
+    slow = [run, "--n", "6000", "--skip", "10", "--out"]
+    command = [sys.executable, "-m", "maxup", "certify", *map(str, [*slow, cut])]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL)
+    while process.poll() is None and (not cut.exists() or len(cut.read_bytes().splitlines()) < 20):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    rows = len(read(cut)[1])
+    assert 16 <= rows < 130
+    with cut.open("a") as file:
+        file.write("1290\t3\t")  # and a line half written
+    assert certify(*slow, cut) == 0
+    assert certify(*slow, whole) == 0
+    assert lines(cut) == lines(whole)
+
+
+def test_two_processes_write_the_same_file(run, tmp_path):
+    assert certify(run, *QUICK, "--out", tmp_path / "one.tsv") == 0
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29617", "-m",
+               "--", "maxup", "certify", str(run), *QUICK, "--out", str(tmp_path / "two.tsv")]  # fmt: skip
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert lines(tmp_path / "two.tsv") == lines(tmp_path / "one.tsv")
+    assert not list(tmp_path.glob("*.rank-*"))
+
+
+def test_adaptive_sampling_saves_and_says_so(run, tmp_path, capsys):
+    options = ["--n", "5000", "--max", "20"]
+    assert certify(run, *options, "--out", tmp_path / "fixed.tsv") == 0
+    assert certify(run, *options, "--radii", "0.25", "--out", tmp_path / "adaptive.tsv") == 0
+    assert "% saved" in capsys.readouterr().out
+    fixed, adaptive = read(tmp_path / "fixed.tsv")[1], read(tmp_path / "adaptive.tsv")[1]
+    assert sum(row.samples for row in adaptive) < 0.8 * 5000 * 20
+    differ = [a.idx for a, b in zip(fixed, adaptive, strict=True) if (a.radius >= 0.25) != (b.radius >= 0.25)]
+    assert len(differ) <= 1  # an image may lie at the edge
+
+
+def test_an_export_and_one_s_own_network(run, tmp_path, monkeypatch):
+    assert main(["export", str(run), str(tmp_path / "model")]) == 0
+    assert certify(run, *QUICK) == 0
+    assert certify(tmp_path / "model", *QUICK) == 0
+    assert lines(tmp_path / "model" / "certified-0.5.tsv") == lines(run / "certified-0.5.tsv")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_net.py").write_text(
+        "import maxup\nfrom maxup.data import load_data\n\n"
+        f"def net():\n    return maxup.load({str(tmp_path / 'model')!r})\n"
+        "\ndef data():\n    d, _ = load_data('digits')\n    return d.x[:9], d.y[:9], d.x[9:40], d.y[9:40]\n"
+    )
+    assert certify("--module", "own_net:net", "--data", "digits", "--sigma", "0.5", *QUICK, "--max", "3") == 0
+    assert len(read(tmp_path / "certified-0.5.tsv")[1]) == 3
+    own = ["--module", "own_net:net", "--data_from", "own_net:data", "--sigma", "0.3", "--all"]
+    assert certify(*own, *QUICK) == 0
+    assert len(read(tmp_path / "certified-0.3.tsv")[1]) == 31
+
+
+def test_certificates_hold_under_attack(run, capsys):
+    assert certify(run, *QUICK, "--attack") == 0
+    assert " 0 broken" in capsys.readouterr().out
+    record = json.loads((run / "certified-0.5.attack.json").read_text())
+    assert record["attacked"] == record["held"] + record["abstained"] > 20
+    assert certify(run, *QUICK, "--attack", "4") == 0
+    assert json.loads((run / "certified-0.5.attack.json").read_text())["broken"] > 5
+
+
+def test_a_picture(run, tmp_path, capsys):
+    assert certify(run, *QUICK, "--picture", tmp_path / "a.png", "--image", "3") == 0
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads(capsys.readouterr().out.splitlines()[0])["image"] == 3
+    assert not list(run.glob("*.tsv"))
+
+
+def test_several_tables_are_shown_side_by_side(run, tmp_path, capsys):
+    for sigma in ("0.25", "0.5"):
+        assert certify(run, *QUICK, "--sigma", sigma) == 0
+    capsys.readouterr()
+    assert certify(run / "certified-0.25.tsv", run / "certified-0.5.tsv", "--plot", tmp_path / "p.svg") == 0
+    printed = capsys.readouterr().out
+    assert "sigma 0.25" in printed
+    assert "best at each" in printed
+    assert "<svg" in (tmp_path / "p.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--sigma", "0"], "sigma=0.0: the noise's standard deviation must be"),
+        (["--n", "50"], "n=50 is below n0=100"),
+        (["--alpha", "2"], "alpha=2.0"),
+        (["--batch", "0"], "batch_size=0"),
+        (["--image", "5000", "--picture", "a.png"], "there is no image 5000"),
+    ],
+)
+def test_wrong_settings_get_a_sentence(run, capsys, arguments, sentence):
+    assert certify(run, *QUICK, *arguments) == 1
+    err = capsys.readouterr().err
+    assert sentence in err
+    assert "Traceback" not in err
+    assert not list(run.glob("*.tsv"))
+
+
+@pytest.mark.parametrize(
+    ("change", "what"), [(["--dtype", "bfloat16"], "dtype"), (["--n", "600"], "n"), (["--seed", "1"], "seed")]
+)
+def test_rows_of_something_else_are_refused_and_not_overwritten(run, capsys, change, what):
+    assert certify(run, *QUICK, "--max", "2") == 0
+    before = (run / "certified-0.5.tsv").read_bytes()
+    assert certify(run, *QUICK, "--max", "3", *change) == 1
+    assert f"belongs to another {what}" in capsys.readouterr().err
+    assert (run / "certified-0.5.tsv").read_bytes() == before
+
+
+def test_rows_of_another_model_are_refused(run, tmp_path, capsys):
+    assert certify(run, *QUICK, "--max", "2") == 0
+    train(parse_recipe("smoke/digits-gaussian-maxup", ["--epochs", "1"]), tmp_path / "other", quiet=True)
+    assert certify(tmp_path / "other", *QUICK, "--out", run / "certified-0.5.tsv") == 1
+    assert "belongs to another model" in capsys.readouterr().err
+
+
+def test_what_cannot_be_certified_gets_a_sentence(run, tmp_path, capsys):
+    train(parse_recipe("digits/mlp-gaussian", ["--epochs", "1"]), tmp_path / "plain", quiet=True)
+    assert certify(tmp_path / "plain") == 1
+    assert "say which noise with --sigma" in capsys.readouterr().err
+    assert certify(tmp_path / "nowhere") == 1
+    assert certify("--module", "json:loads", "--sigma", "1") == 1
+    assert "--module needs images" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        certify()
+    (tmp_path / "no.tsv").write_text("a\tb\n")
+    assert certify(tmp_path / "no.tsv") == 1
+    assert "is no table of certificates" in capsys.readouterr().err
+
+
+def test_train_certifies_at_once(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    quick = ["--epochs", "1", "--model.args.hidden", "[8]", "--trackers", "none"]
+    assert main(["train", "digits/mlp-gaussian", "--certify", *quick]) == 1
+    assert "cannot be certified as it is" in capsys.readouterr().err
+    with monkeypatch.context() as several:
+        several.setenv("WORLD_SIZE", "2")
+        assert main(["train", "smoke/digits-gaussian", "--certify", *quick]) == 1
+    assert "--certify is for one process" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+    assert main(["train", "smoke/digits-gaussian", "--certify", "--data.train_size", "1750", *quick]) == 0
+    run = json.loads((tmp_path / "runs" / "smoke" / "digits-gaussian" / "seed-0" / "run.json").read_text())
+    assert run["certified"]["n"] == 100_000
+    assert run["certified"]["images"] == 3
+    assert 0 <= run["last"]["certified_accuracy_0.5"] <= 1

@@ -1,0 +1,41 @@
+from maxup.report.against_radius import accuracy_against_radius
+from maxup.report.paper import load_paper
+from maxup.report.results import load_results
+from maxup.report.tables import compare
+from tests.report.runs import write_run
+
+TABLE = load_paper()["table-certified"]
+
+
+def certified(at_quarter, at_one):
+    return {"certified_accuracy_0.25": at_quarter, "certified_accuracy_1.0": at_one}
+
+
+def results(root):
+    write_run(root, "certify/resnet110-gaussian", 0, 0.7, **certified(0.5, 0.3))
+    write_run(root, "certify/resnet110-gaussian0.25", 0, 0.8, **certified(0.6, 0.1))
+    write_run(root, "certify/resnet110-gaussian-maxup", 0, 0.6, **certified(0.4, 0.35))
+    write_run(root, "certify/resnet110-gaussian-maxup", 0, 0.6, stem="seed-0-m-25", recipe={"maxup": {"m": 25}},
+              **certified(0.45, 0.33))  # fmt: skip
+    write_run(root, "certify/resnet110-gaussian-maxup", 0, 0.6, stem="seed-0-m-7", recipe={"maxup": {"m": 7}},
+              **certified(0.99, 0.99))  # fmt: skip
+    found, notes = load_results(root, root)
+    assert not notes
+    return found
+
+
+def test_a_row_is_the_best_of_its_grid_at_each_radius(tmp_path):
+    lines = {(line.key, line.metric): line for line in compare("table-certified", TABLE, results(tmp_path)).lines}
+    best = {place: line.ours[1.0].mean for place, line in lines.items() if line.ours}
+    assert best == {
+        ("gaussian", "0.25"): 60.0, ("gaussian", "1.0"): 30.0,
+        ("gaussian-maxup", "0.25"): 45.0, ("gaussian-maxup", "1.0"): 35.0,  # m = 7 is not of the grid
+    }  # fmt: skip
+    assert lines["gaussian-maxup", "1.0"].differences[1.0].mean == 5.0
+
+
+def test_it_is_drawn_where_there_is_something_of_ours(tmp_path):
+    assert accuracy_against_radius(compare("table-certified", TABLE, [])) is None
+    plot = accuracy_against_radius(compare("table-certified", TABLE, results(tmp_path)))
+    assert plot.description == "Gaussian augmentation: 60.0 at 0.25, 30.0 at 1; MaxUp+Gauss: 45.0 at 0.25, 35.0 at 1"
+    assert plot.png.startswith(b"\x89PNG")
