@@ -135,3 +135,96 @@ def test_another_number_of_processes_is_refused(tmp_path, whole):
     out, _ = process.communicate(timeout=120)
     assert process.returncode != 0
     assert "was begun by 2 processes and there are 1; use as many" in out
+
+
+FROM_BATCH = """
+import os, sys
+import torch
+from maxup.registry import PERTURBATIONS
+
+
+class FromBatch:
+    'Copies whose draws are read from the batch, so that split and joined batches draw alike.'
+
+    def __init__(self):
+        self.count = -1
+
+    def draw(self, batch, generator):
+        self.count = (self.count + 1) % 3
+        return torch.sin((self.count + 2) * 7 * batch[0])
+
+    def apply(self, batch, draw):
+        return batch[0] + 0.3 * draw, batch[1]
+
+
+if __name__ == "__main__":
+    from maxup.cli.main import main
+    from maxup.engine.loop import _Run
+
+    PERTURBATIONS["from_batch"] = "from_batch:FromBatch"
+    close = _Run.close
+
+    def saving(run):
+        torch.save(run.task.model.state_dict(), f"rank-{run.accelerator.process_index}.pt")
+        close(run)
+
+    _Run.close = saving
+    sys.exit(main(sys.argv[1:]))
+"""
+JOINED = """
+base: digits/mlp-gaussian-maxup
+data: {train_size: 205}
+model: {args: {hidden: [16]}}
+perturb: [{name: from_batch}]
+maxup: {m: 3, warmup: 0}
+epochs: 2
+batch_size: 20
+"""
+
+
+def from_batch(folder, processes, recipe=JOINED):
+    """The final weights on every rank, and the record."""
+    folder.mkdir()
+    (folder / "from_batch.py").write_text(FROM_BATCH)
+    (folder / "recipe.yaml").write_text(recipe)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(processes), "--standalone"]
+    command = [*launch, "from_batch.py", "train", "recipe.yaml", "--out", "run", "--trackers", "none"]
+    env = {**os.environ, "PYTHONPATH": f"{ROOT}:{folder}", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    ranks = [torch.load(folder / f"rank-{rank}.pt", weights_only=True) for rank in range(processes)]
+    return ranks, json.loads((folder / "run" / "run.json").read_text())
+
+
+def test_two_processes_train_as_one_on_the_joined_batch(tmp_path):
+    """For a net without BatchNorm; the worst of three copies is chosen on each process for its own examples."""
+    (first, second), two = from_batch(tmp_path / "two", 2)
+    [alone], one = from_batch(tmp_path / "one", 1)
+    for name, tensor in alone.items():
+        assert torch.equal(first[name], second[name]), name
+        torch.testing.assert_close(first[name], tensor, atol=1e-5, rtol=1e-4)
+    assert (one["processes"], two["processes"]) == (1, 2)
+    assert two["last"]["test_loss"] == pytest.approx(one["last"]["test_loss"], rel=1e-4)
+
+
+def test_a_last_batch_that_is_not_even_hangs_nobody(tmp_path):
+    """Fewer examples than a batch, and not as many on one process as on the other."""
+    recipe = JOINED.replace("205", "15")
+    (first, second), result = from_batch(tmp_path / "two", 2, recipe)
+    assert result["steps"] == 2
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the processes would take a GPU each")
+def test_accelerate_launches_it_too(tmp_path, whole):
+    """As torchrun does; --multi_gpu is what makes it start several, --cpu does so only by way of MPI."""
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "-m"]
+    command = [*launch, "maxup", "train", "recipe.yaml", "--out", "run", "--trackers", "none"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["processes"] == 2
+    for name, tensor in weights(whole[0]).items():
+        assert torch.equal(tensor, weights(tmp_path / "run")[name]), name

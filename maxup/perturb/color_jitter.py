@@ -1,5 +1,6 @@
 """Colour jitter: brightness, contrast and saturation, each changed at random, in random order."""
 
+import math
 from collections.abc import Hashable, Sequence
 
 import torch
@@ -43,8 +44,8 @@ class ColorJitter(Pixels):
     ) -> None:
         super().__init__(mean, std, key=key)
         for name, value in (("brightness", brightness), ("contrast", contrast), ("saturation", saturation)):
-            if value < 0:
-                raise ValueError(f"ColorJitter({name}={value!r}): {name} must be 0 or more")
+            if not 0 <= value < math.inf:
+                raise ValueError(f"ColorJitter({name}={value!r}): {name} must be a finite number, 0 or more")
         self.spread = (brightness, contrast, saturation)
 
     def draw(self, batch: Batch, generator: Generator | None) -> dict[str, Tensor]:

@@ -31,6 +31,8 @@ class CropFlip(Perturbation):
     def __init__(self, padding: int = 4, *, flip: bool = True, fill: float = 0.0, key: Hashable | None = None) -> None:
         if not isinstance(padding, int) or padding < 0:
             raise ValueError(f"CropFlip(padding={padding!r}): padding must be a whole number of pixels, 0 or more")
+        if not isinstance(flip, bool):
+            raise ValueError(f"CropFlip(flip={flip!r}): flip must be true or false")
         self.padding, self.flip, self.fill, self.key = padding, flip, fill, key
 
     def draw(self, batch: Batch, generator: Generator | None) -> dict[str, Tensor]:

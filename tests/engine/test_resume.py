@@ -1,8 +1,10 @@
 """What a run does with the checkpoints it finds; that it ends as if never interrupted is in tests/test_resume.py."""
 
+import json
 import shutil
 
 import pytest
+import torch
 
 from maxup.engine import loop
 from maxup.engine.stop import RunError
@@ -40,3 +42,29 @@ def test_another_recipe_in_the_same_folder_is_refused(tmp_path, whole):
         train(tmp_path / "run", {"maxup": {"m": 3, "warmup": 0}})
     with pytest.raises(RunError, match=r"another recipe \(different: epochs\)"):
         train(tmp_path / "run", {"epochs": 5})
+
+
+def twelve_classes():
+    g = torch.Generator().manual_seed(0)
+    y = torch.arange(240) % 12
+    return torch.randint(256, (240, 1, 4, 4), generator=g, dtype=torch.uint8), y
+
+
+def test_a_run_with_top_5_accuracy_goes_on(tmp_path):
+    """More than ten classes have a metric more, which checkpoints hold too."""
+    options = {"data_from": twelve_classes, "save_every": 0}
+    result = train(tmp_path / "whole", **options)
+    assert 0 < result["last"]["test_accuracy"] < result["last"]["test_top5_accuracy"] < 1
+    shutil.copytree(tmp_path / "whole", tmp_path / "run")
+    for path in (tmp_path / "run" / "checkpoints").glob("step-*"):
+        if int(path.name.removeprefix("step-")) == result["steps"]:
+            shutil.rmtree(path)
+    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    again = train(tmp_path / "run", **options)
+    assert (again["last"], again["best"]) == (result["last"], result["best"])
+    old, new = (
+        [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in text.splitlines()]
+        for text in (before, (tmp_path / "run" / "metrics.jsonl").read_bytes())
+    )
+    assert old == new
+    assert again["seconds"] != result["seconds"]  # it trained

@@ -34,5 +34,7 @@ def test_factors_are_uniform_and_orders_too():
 
 
 def test_bad_input_is_refused():
-    with pytest.raises(ValueError, match=r"ColorJitter\(contrast=-1\): contrast must be 0 or more"):
+    with pytest.raises(ValueError, match=r"ColorJitter\(contrast=-1\): contrast must be a finite number, 0 or more"):
         ColorJitter(contrast=-1)
+    with pytest.raises(ValueError, match=r"ColorJitter\(brightness=inf\): brightness must be a finite number"):
+        ColorJitter(brightness=float("inf"))

@@ -35,5 +35,7 @@ def test_flip_can_be_off_and_bytes_and_channels_last_stay():
 
 
 def test_bad_input_is_refused():
+    with pytest.raises(ValueError, match=r"CropFlip\(flip='a'\): flip must be true or false"):
+        CropFlip(flip="a")
     with pytest.raises(ValueError, match="padding=-1"):
         CropFlip(-1)
