@@ -53,7 +53,8 @@ def nearest(name: str, known: Mapping[str, Any] | list[str], what: str) -> str:
     """
     close = difflib.get_close_matches(name, list(known), n=1)
     close = close or difflib.get_close_matches(name.lower().replace("-", "_"), list(known), n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known))}"
+    known = sorted(known)
+    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known) if len(known) <= 20 else some(known)}"
     return f"{what} {name!r} is unknown; {hint}"
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from maxup.cli.own import add_own, own_of
 from maxup.cli.parser import parser_of
 
 EXAMPLES = """examples:
@@ -38,6 +39,7 @@ def main(argv: Sequence[str]) -> int:
         "--radius", type=float, help="of the PGD attack, in units of the normalised input (default: adversarial.radius)"
     )
     parser.add_argument("--progress", action="store_true", help="show every run's own progress too")
+    add_own(parser)
     args, overrides = parser.parse_known_args(argv)
     if args.seeds < 2:
         parser.error(f"--seeds {args.seeds}: a deviation needs at least 2 seeds")
@@ -58,6 +60,7 @@ def main(argv: Sequence[str]) -> int:
     result = compare(
         recipe, folder, seeds=args.seeds, ms=args.m or [recipe.maxup.m], objectives=args.objectives, attack=attack,
         equal_time=not args.no_equal_time, say=lambda line: print(line, flush=True), quiet=not args.progress,
+        **own_of(args),
     )  # fmt: skip
     print(text(result))
     plot(result, folder / "compare.png", name)

@@ -40,8 +40,8 @@ def main(argv: Sequence[str]) -> int:
     for note in notes:
         print(note, file=sys.stderr)
     if not entries:
-        print(f"no recipe has {args.word!r} in its name")
-    return 0
+        print(f"no recipe has {args.word!r} in its name", file=sys.stderr)
+    return 0 if entries else 1
 
 
 def _models(word: str) -> Iterator[str]:

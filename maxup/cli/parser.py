@@ -1,6 +1,7 @@
 """The parser all verbs share: a description, examples at the end of --help, options in full only."""
 
 import argparse
+import textwrap
 
 
 def parser_of(verb: str, description: str, examples: str) -> argparse.ArgumentParser:
@@ -12,7 +13,7 @@ def parser_of(verb: str, description: str, examples: str) -> argparse.ArgumentPa
     """
     return argparse.ArgumentParser(
         f"maxup {verb}",
-        description=description,
+        description=textwrap.fill(description, 100),
         epilog=examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,  # or a setting of the recipe might be taken for an option

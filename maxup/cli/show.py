@@ -38,9 +38,10 @@ def main(argv: Sequence[str]) -> int:
     )
     add_own(parser)
     args = parser.parse_args(argv)
-    for option, value, least in (("--images", args.images, 1), ("--m", args.m, 2), ("--batch", args.batch, 0)):
-        if value is not None and value < least:
-            parser.error(f"{option} {value}: must be a whole number, {least} or more")
+    limits = (("--images", args.images, 1, 64), ("--m", args.m, 2, 64), ("--batch", args.batch, 0, 10**9))
+    for option, value, least, most in limits:  # more could not be seen
+        if value is not None and not least <= value <= most:
+            parser.error(f"{option} {value}: must be a whole number, {least} to {most}")
     if args.out.suffix not in FORMATS:
         parser.error(f"--out {args.out}: must end in {', '.join(FORMATS)}")
     _refuse_recipe(args.run)

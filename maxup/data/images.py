@@ -151,7 +151,7 @@ def split(images: Data, n: int, seed: int) -> tuple[Data, Data]:
         (297, 1500)
     """
     if n == len(images):
-        raise DataError(f"n={n} of {n} images leaves none for the rest; ask for fewer")
+        raise DataError(f"{n} of {n} images leave none for the rest; set data.train_size lower, or to null for all")
     chosen = stratified(images.y, n, seed)
     rest = torch.ones(len(images), dtype=torch.bool)
     rest[chosen] = False
@@ -176,6 +176,18 @@ def own_images(found: Any) -> tuple[Images, Images | None]:
         raise DataError(
             f"your images are {x.dtype} of shape {tuple(x.shape)}; return bytes (N, C, H, W), such as "
             "(255 * x).round().to(torch.uint8) for pixels in [0, 1]"
+        )
+    for labels in (y, *test[1:]):
+        if labels.is_floating_point() or labels.is_complex() or labels.ndim != 1 or not len(labels):
+            raise DataError(
+                f"your labels are {labels.dtype} of shape {tuple(labels.shape)}; return a class for each image"
+            )
+    if test and (unseen := sorted(set(test[1].tolist()) - set(y.tolist()))):
+        raise DataError(f"your test images have classes without a training image: {str(unseen)[1:-1]}")
+    if test and (test[0].dtype != x.dtype or test[0].shape[1:] != x.shape[1:]):
+        raise DataError(
+            f"your test images are {test[0].dtype} of shape {tuple(test[0].shape)}, the training images {x.dtype} of "
+            f"shape {tuple(x.shape)}; return images of one kind"
         )
     names = tuple(str(c) for c in range(int(torch.cat([y, *test[1:]]).max()) + 1))
     x = x.unflatten(0, (-1, 1)) if x.ndim == 3 else x

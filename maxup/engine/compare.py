@@ -74,6 +74,7 @@ def compare(
     equal_time: bool = True,
     say: Callable[[str], Any] = print,
     quiet: bool = True,
+    **own: Callable[..., Any] | None,
 ) -> dict[str, Any]:
     """Train and measure every row with every seed; runs that are finished in the folder are not trained again.
 
@@ -87,6 +88,7 @@ def compare(
         equal_time: Whether to train the twin once more for as long as each MaxUp row took.
         say: Gets a line for every run.
         quiet: Show nothing of the training itself.
+        own: `model_from` and `data_from`, as `train` takes them.
 
     Returns:
         What is also written to compare.json.
@@ -95,7 +97,7 @@ def compare(
         raise RunError("a comparison runs in one process; call it without torchrun")
     planned = rows(recipe, ms, objectives)
     for row in planned.values():
-        build_task(row)  # a recipe that cannot be built is refused before anything is trained
+        task = build_task(row, **own)  # a recipe that cannot be built is refused before anything is trained
     numbers = list(range(recipe.seed, recipe.seed + seeds))
     where, here = folder / "runs", environment()
 
@@ -103,7 +105,7 @@ def compare(
 
     def run(name: str, row: Recipe, seed: int) -> dict[str, float]:
         place = where / _slug(name, row, recipe) / f"seed-{seed}"
-        found, made = run_once(replace(row, seed=seed), place, attack, quiet=quiet)
+        found, made = run_once(replace(row, seed=seed), place, attack, quiet=quiet, **own)
         if other := [k for k in ("hardware", "threads") if made.get(k) != here[k]]:
             say(f"note: {place} was trained with other {' and '.join(other)}: its seconds do not compare")
         say(f"seed {seed}  {name:<{width}}  {_line(found)}")
@@ -124,6 +126,7 @@ def compare(
         "format": "maxup-compare",
         "version": 1,
         "recipe": asdict(recipe),
+        "task": task.identity,
         "seeds": numbers,
         "copies": COPIES,
         "attack": asdict(attack),
@@ -137,15 +140,16 @@ def compare(
 
 
 def run_once(
-    recipe: Recipe, folder: Path, attack: Attack, *, quiet: bool = True
+    recipe: Recipe, folder: Path, attack: Attack, *, quiet: bool = True, **own: Callable[..., Any] | None
 ) -> tuple[dict[str, float], dict[str, Any]]:
     """Train a recipe, unless its run is finished, and measure the last epoch's weights on the test images.
 
     Returns:
         The metrics, and where it was trained.
     """
-    finished = _finished(recipe, folder) or train(recipe, folder, save_best=False, quiet=quiet)
-    run = open_run(folder)
+    settings: dict[str, Any] = {"save_best": False, "quiet": quiet, **own}
+    finished = _finished(recipe, folder) or train(recipe, folder, **settings)
+    run = open_run(folder, "last", task="vision", **own)
     task = run.task
     if "test" not in task.evaluation:
         raise RunError(f"{recipe.data.name} has no test images to compare on")

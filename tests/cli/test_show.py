@@ -66,7 +66,7 @@ def test_classes_that_are_new_come_first():
         (["mine.yaml"], 1, "train it first"),
         (["nowhere"], 1, "not the folder of a run"),
         (["RUN", "--batch", "99"], 1, "no batch 99: an epoch has batches 0 to 7"),
-        (["RUN", "--m", "1"], 2, "--m 1: must be a whole number, 2 or more"),
+        (["RUN", "--m", "1"], 2, "--m 1: must be a whole number, 2 to 64"),
         (["RUN", "--images", "0"], 2, "--images 0"),
         (["RUN", "--out", "copies.jpeg2"], 2, "must end in .png"),
     ],

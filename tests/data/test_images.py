@@ -7,7 +7,7 @@ from scipy import stats
 from sklearn.model_selection import StratifiedShuffleSplit
 
 from maxup.data import DataError, load_data
-from maxup.data.images import Images, split, stratified
+from maxup.data.images import Images, own_images, split, stratified
 
 MEAN, STD = (0.5, 0.25, 0.1), (0.2, 0.3, 0.4)
 
@@ -134,5 +134,25 @@ def test_split_is_a_partition():
     ours, theirs = (sorted(map(bytes, x.flatten(1).numpy())) for x in (torch.cat([chosen.x, rest.x]), images.x))
     assert ours == theirs
     assert not torch.equal(split(images, 297, seed=4)[0].x, chosen.x)
-    with pytest.raises(DataError, match="leaves none"):
+    with pytest.raises(DataError, match="leave none"):
         split(images, 1797, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({1: torch.rand(6)}, "your labels are torch.float32"),
+        ({1: torch.zeros(6, 1).long()}, r"shape \(6, 1\)"),
+        ({3: torch.tensor([0, 7])}, "classes without a training image: 7"),
+        ({2: torch.zeros(2, 3, 8, 8, dtype=torch.uint8)}, r"your test images are torch.uint8 of shape \(2, 3, 8, 8\)"),
+        ({2: torch.zeros(2, 8, 8)}, "your test images are torch.float32"),
+    ],
+)
+def test_own_images_that_do_not_fit_are_named(change, words):
+    found = [torch.zeros(6, 8, 8, dtype=torch.uint8), torch.tensor([0, 1] * 3)]
+    found += [torch.zeros(2, 8, 8, dtype=torch.uint8), torch.tensor([0, 1])]
+    own_images(found)
+    for index, value in change.items():
+        found[index] = value
+    with pytest.raises(DataError, match=words):
+        own_images(found)
