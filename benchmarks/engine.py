@@ -10,7 +10,6 @@ with ResNet-20's layers on 32 x 32 images. The loops take turns in one run; what
 """
 
 import argparse
-import itertools
 import json
 import statistics
 import tempfile
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from maxup.engine import loop
 from maxup.engine.environment import environment
@@ -42,32 +41,11 @@ SMALL = SHARED | {
     "batch_size": 32,
 }
 RESNET = SHARED | {
+    "model": {"name": "resnet20"},
     "augment": [{"name": "crop_flip", "padding": 4}],
     "perturb": [{"name": "cutout", "length": 16}],
     "batch_size": 128,
 }
-
-
-class Block(nn.Module):
-    """Two convolutions and a way around them."""
-
-    def __init__(self, before: int, after: int, stride: int) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(before, after, 3, stride, padding=1, bias=False)
-        self.second = nn.Conv2d(after, after, 3, padding=1, bias=False)
-        self.norms = nn.ModuleList([nn.BatchNorm2d(after), nn.BatchNorm2d(after)])
-        self.around = nn.Conv2d(before, after, 1, stride, bias=False) if before != after else nn.Identity()
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.norms[0](self.first(x)).relu()
-        return (self.norms[1](self.second(y)) + self.around(x)).relu()
-
-
-def resnet20(shape: tuple[int, ...], classes: int) -> nn.Module:
-    widths = [16, 16, 16, 16, 32, 32, 32, 64, 64, 64]
-    blocks = [Block(a, b, 1 if a == b else 2) for a, b in itertools.pairwise(widths)]
-    stem = [nn.Conv2d(shape[0], 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()]
-    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, classes))
 
 
 def pictures(batches: int) -> Callable[[], tuple[Tensor, ...]]:
@@ -134,8 +112,8 @@ def engine(recipe: Recipe, own: Own, *, captured: bool) -> float:
     return seconds[0]
 
 
-def compare(recipe: Recipe, own: Own, rounds: int, device: torch.device) -> dict[str, float]:
-    """Median seconds of every way."""
+def compare(recipe: Recipe, own: Own, rounds: int, device: torch.device) -> tuple[dict[str, float], dict[str, float]]:
+    """Median seconds of every way, and the median over the rounds of how many times the minimal loop's they are."""
     ways = {"minimal loop": lambda: minimal(recipe, device, own), "engine": lambda: engine(recipe, own, captured=False)}
     if device.type == "cuda":
         ways["engine, captured"] = lambda: engine(recipe, own, captured=True)
@@ -145,12 +123,14 @@ def compare(recipe: Recipe, own: Own, rounds: int, device: torch.device) -> dict
             seconds = way()
             if round_:
                 times[name].append(seconds)
-    return {name: statistics.median(values) for name, values in times.items()}
+    base = times["minimal loop"]
+    ratio = {n: statistics.median(a / b for a, b in zip(v, base, strict=True)) for n, v in times.items()}
+    return {name: statistics.median(values) for name, values in times.items()}, ratio
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--epochs", type=int, default=10, help="of the small net")
     parser.add_argument("--batches", type=int, help="of the ResNet, in each of 2 epochs (default: 5, on a GPU 100)")
     parser.add_argument("--out", type=Path, help="folder to write engine-<device>.json into")
@@ -158,15 +138,14 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     batches = args.batches or (100 if device.type == "cuda" else 5)
     none: Own = {"model_from": None, "data_from": None}
-    own: Own = {"model_from": resnet20, "data_from": pictures(batches)}
+    own: Own = {"model_from": None, "data_from": pictures(batches)}
     cases: dict[str, tuple[Recipe, Own]] = {
         "conv net on digits": (recipe_from(SMALL | {"epochs": args.epochs}), none),
         "ResNet-20 on 32 x 32": (recipe_from(RESNET | {"epochs": 2}), own),
     }
     result: dict[str, Any] = {"benchmark": "engine", "device": device.type, "rounds": args.rounds, "cases": {}}
     for name, (recipe, its_own) in cases.items():
-        median = compare(recipe, its_own, args.rounds, device)
-        ratio = {way: value / median["minimal loop"] for way, value in median.items()}
+        median, ratio = compare(recipe, its_own, args.rounds, device)
         result["cases"][name] = {"seconds": median, "ratio": ratio}
         print(f"{name}, batches of {recipe.batch_size}, m = 4, {device.type}, median of {args.rounds} rounds")
         for way, value in median.items():
