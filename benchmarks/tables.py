@@ -16,7 +16,7 @@ from maxup.report.tables import against
 from maxup.report.tables import ours as text
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "docs" / "method.md"]
+PAGES = [ROOT / "README.md", ROOT / "docs" / "method.md", ROOT / "docs" / "language.md"]
 
 
 def result(name: str) -> Any:
@@ -65,6 +65,17 @@ def cifar() -> str:
     return "\n".join(lines) + f"\n\n{cost} {origin(result('epoch-cuda')['environment'])}"
 
 
+def embedded() -> str:
+    """Test perplexity of the language model on Python's help."""
+    found, _ = load_results(ROOT / "results" / "runs", ROOT / "results" / "runs")
+    runs = [r for r in found if r.recipe.startswith("text/awd_lstm-embedding_dropout")]
+    said = [
+        f"{text(estimate([r.last['test_perplexity'] for r in runs if r.m == m]), 1)} with m = {m}"
+        for m in sorted({r.m for r in runs})
+    ]
+    return f"{' and '.join(said)}\n{origin(runs[0].environment)}"
+
+
 def cost() -> str:
     """One row an m: time and memory of a step in steps with m = 1, on the CPU and on a GPU."""
     lines = ["| step | time, CPU | time, GPU | memory, CPU | memory, GPU |", "|---|---|---|---|---|"]
@@ -100,6 +111,7 @@ def percent(device: str) -> str:
 FILLERS = {
     "digits": lambda: f"\n{digits()}\n",
     "cifar": lambda: f"\n{cifar()}\n",
+    "embedded": lambda: f"\n{embedded()}\n",
     "cost": lambda: f"\n{cost()}\n",
     "overhead-cpu": lambda: percent("cpu"),
     "overhead-cuda": lambda: percent("cuda"),
