@@ -99,7 +99,7 @@ def test_a_killed_queue_ends_as_one_never_interrupted(tmp_path, whole):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(20))
 def test_a_killed_queue_ends_as_one_never_interrupted_every_time(tmp_path, whole, seed):
     killed_until_done(tmp_path, whole, kills=4, seed=seed)
 
