@@ -6,8 +6,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from maxup.engine.durable import reason
 from maxup.registry import nearest
+from maxup.sentences import reason
 
 
 class OwnCodeError(ValueError):

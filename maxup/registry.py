@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-from maxup.engine.durable import reason
+from maxup.sentences import reason
 
 PERTURBATIONS = {
     "gaussian": "maxup.perturb.noise:Gaussian",

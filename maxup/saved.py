@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from maxup.engine.durable import dump, parse, read, reason, sha256, sync, to_words, write
+from maxup.engine.durable import dump, parse, read, sha256, sync, to_words, write
 from maxup.models import create_model
 from maxup.models.normalised import Normalised
 from maxup.registry import LANGUAGE_MODELS, build
+from maxup.sentences import reason
 
 FORMAT, VERSION = "maxup-model", 1
 WEIGHTS, CONFIG = "model.safetensors", "config.json"

@@ -16,6 +16,7 @@ from typing import Any
 
 from maxup.certify.smooth import Certificate
 from maxup.engine import durable
+from maxup.sentences import reason
 
 COLUMNS = ["idx", "label", "predict", "radius", "correct", "time"]
 FORMAT = "maxup-certificates"
@@ -135,7 +136,7 @@ def _read(path: Path) -> tuple[dict[str, Any], list[Row], int]:
         first, columns, *lines = data.decode("ascii").splitlines(keepends=True)
         about = json.loads(first.removeprefix("# "))
     except (OSError, ValueError, RecursionError) as error:
-        raise RowsError(f"{path} is no table of certificates: {durable.reason(error)}") from None
+        raise RowsError(f"{path} is no table of certificates: {reason(error)}") from None
     if not isinstance(about, dict) or about.get("format") != FORMAT or about.get("version") != 1:
         raise RowsError(f"{path} is no table of certificates: its first line does not say so")
     if columns.split() not in (COLUMNS, [*COLUMNS, "samples"]):

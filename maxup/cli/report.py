@@ -24,27 +24,14 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "table", nargs="?", help="a table of the paper, or a YAML file that lists recipes (default: all)"
     )
-    parser.add_argument(
-        "--results",
-        type=folder,
-        default=Path("results/runs"),
-        metavar="DIR",
-        help="result files (default: results/runs)",
-    )
-    parser.add_argument(
-        "--runs",
-        type=folder,
-        default=Path("runs"),
-        metavar="DIR",
-        help="folders of runs, which have the learning curves (default: runs)",
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("out/report"),
-        metavar="DIR",
-        help="where report.html and the plots go (default: out/report)",
-    )
+    for option, kind, default, what in (
+        ("--results", folder, "results/runs", "result files"),
+        ("--runs", folder, "runs", "folders of runs, which have the learning curves"),
+        ("--out", Path, "out/report", "where report.html and the plots go"),
+    ):
+        parser.add_argument(
+            option, type=kind, default=Path(default), metavar="DIR", help=f"{what} (default: {default})"
+        )
     args = parser.parse_args(argv)
     from maxup.report.report import report
 

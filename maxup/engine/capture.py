@@ -35,7 +35,7 @@ class Captured:
         key: Callable[[], Any],
         generators: Callable[[], list[Generator]],
         replayed: Callable[[], None],
-        say: Callable[[str], None] = print,
+        say: Callable[[str], None],
     ) -> None:
         self.step, self.key, self.generators, self.replayed, self.say = step, key, generators, replayed, say
         self.side = torch.cuda.Stream()
@@ -81,8 +81,8 @@ class Captured:
         return graph
 
 
-def captured(step: Callable[[Any], Tensor], task: Any) -> Captured:
-    """A task's step as one CUDA graph, captured anew when m changes."""
+def captured(step: Callable[[Any], Tensor], task: Any, say: Callable[[str], None]) -> Captured:
+    """A task's step as one CUDA graph, captured anew when m changes; `say` is told where that turns out unsafe."""
     objective = task.objective
 
     def replayed() -> None:
@@ -91,7 +91,7 @@ def captured(step: Callable[[Any], Tensor], task: Any) -> Captured:
     def generators() -> list[Generator]:
         return [g for g in (objective.generator, task.generator) if g is not None]
 
-    return Captured(step, key=objective.depends_on, generators=generators, replayed=replayed)
+    return Captured(step, key=objective.depends_on, generators=generators, replayed=replayed, say=say)
 
 
 def reason_against(model: nn.Module, *, device: torch.device, processes: int, fixed_shapes: bool, **knobs: Any) -> str:

@@ -14,8 +14,9 @@ from typing import Any
 import safetensors.torch
 
 from maxup.checks import check_whole
-from maxup.engine.durable import dump, parse, put, read, reason, replace, sha256, sweep, sync, temporary, write
+from maxup.engine.durable import dump, parse, put, read, replace, sha256, sweep, sync, temporary, write
 from maxup.engine.pack import pack, unpack
+from maxup.sentences import reason
 
 HEAD = {"format": "maxup-checkpoint", "version": 1}
 TENSORS, STATE, MANIFEST, BEST = "tensors.safetensors", "state.json", "manifest.json", "best.json"

@@ -190,11 +190,3 @@ def parse(name: str, data: bytes) -> Any:
         return json.loads(data.decode("ascii"), parse_constant=refuse, object_pairs_hook=once)
     except ValueError as error:
         raise ValueError(f"{name} cannot be read: {error}") from error
-
-
-def reason(error: BaseException) -> str:
-    """What an error says, for the middle of a sentence."""
-    if isinstance(error, OSError) and error.strerror:
-        name = f" ({Path(error.filename).name})" if isinstance(error.filename, str | os.PathLike) else ""
-        return error.strerror + name
-    return " ".join(str(error).split())[:300] or type(error).__name__

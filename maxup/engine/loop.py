@@ -120,7 +120,9 @@ class _Run:
             accumulate=recipe.optim.accumulate,
             precision=recipe.precision,
         )
-        self.update: Callable[[Any], Tensor] = self._update if self.not_captured else captured(self._update, self.task)
+        self.update: Callable[[Any], Tensor] = self._update
+        if not self.not_captured:
+            self.update = captured(self._update, self.task, lambda line: None if quiet else print(line, flush=True))
         self.whole, self.parts = True, 1  # whether a batch ends an accumulation, and how many batches that has
         self.metrics: Metrics | None = None
 

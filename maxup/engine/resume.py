@@ -8,10 +8,10 @@ from accelerate.utils import gather_object
 from torch import Tensor
 
 from maxup.engine import checkpoint, fits
-from maxup.engine.durable import reason
 from maxup.engine.optim import frozen_copy
 from maxup.engine.stop import RunError
 from maxup.engine.streams import random_streams, restore_streams
+from maxup.sentences import reason
 
 if TYPE_CHECKING:
     from maxup.engine.loop import _Run

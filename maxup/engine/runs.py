@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from maxup.engine import checkpoint
-from maxup.engine.durable import reason
 from maxup.engine.stop import RunError
 from maxup.recipes.load import recipe_from
 from maxup.recipes.schema import Recipe
+from maxup.sentences import reason
 from maxup.tasks import create_task
 
 

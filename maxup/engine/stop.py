@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.distributed import DistError
 
-from maxup.engine.durable import reason
+from maxup.sentences import reason
 
 # What backends say where a peer is gone: gloo's errors have no type of their own.
 GONE = re.compile(r"gloo|connection (closed|reset|refused)|broken pipe|timed out", re.IGNORECASE)

@@ -13,10 +13,10 @@ from accelerate import Accelerator
 from accelerate.tracking import get_available_trackers
 from accelerate.utils import LoggerType
 
-from maxup.engine.durable import reason
 from maxup.engine.log import read_records
 from maxup.engine.stop import RunError
 from maxup.registry import nearest
+from maxup.sentences import reason
 
 KNOWN = sorted(str(kind) for kind in LoggerType if kind != LoggerType.ALL)
 EXTRA = ("wandb", "mlflow")  # what `pip install maxup[track]` brings

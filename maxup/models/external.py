@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from maxup.engine.durable import reason
 from maxup.models.weights import load_weights
 from maxup.own_code import told
 from maxup.registry import nearest
+from maxup.sentences import reason
 
 FAMILIES = ("timm", "pytorchcv")
 ARGUMENTS: dict[str, list[str]] = {"timm": ["drop_rate", "drop_path_rate", "drop_block_rate"], "pytorchcv": []}

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from maxup.engine.durable import reason
 from maxup.registry import some
+from maxup.sentences import reason
 
 COUNTERS = "num_batches_tracked"  # of BatchNorm, which older files do not have
 

@@ -9,9 +9,9 @@ from typing import Any, get_args, get_type_hints
 import yaml
 from jsonargparse import ArgumentParser
 
-from maxup.engine.durable import reason
 from maxup.recipes.schema import Recipe
 from maxup.registry import nearest
+from maxup.sentences import reason
 
 FOLDER = Path(__file__).parent
 SUFFIXES = (".yaml", ".yml")  # of recipes in files of one's own

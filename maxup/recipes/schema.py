@@ -193,6 +193,16 @@ class Recipe:
     """Decides the split, the weights, the order and the draws."""
 
 
+def first_epochs(wanted: int, epochs: int) -> int:
+    """Epochs that begin more gently (m = 1, a small attack): those wanted, in a short run at most a quarter of it.
+
+    Example:
+        >>> [first_epochs(5, epochs) for epochs in (200, 60, 12, 3)]
+        [5, 5, 3, 1]
+    """
+    return min(wanted, max(1, epochs // 4))
+
+
 def noise_of(recipe: Recipe) -> float | None:
     """The sigma of a recipe whose perturbation is Gaussian noise on pixels, which is what certification smooths with.
 

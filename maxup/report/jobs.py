@@ -9,6 +9,7 @@ from maxup.recipes.load import list_recipes, parse_recipe
 from maxup.recipes.schema import Recipe, noise_of
 from maxup.report.paper import Table
 from maxup.report.results import difference, file_name, read_run, scaled, short_name
+from maxup.sentences import reason
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def state(job: Job, results: Path) -> str:
     try:
         changed = difference(read_run(path)["recipe"], job.resolved())
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        return f"{path} cannot be used ({durable.reason(error)}): remove it to train again"
+        return f"{path} cannot be used ({reason(error)}): remove it to train again"
     if changed:
         return f"{path} is of another version of the recipe (different: {', '.join(changed)}): remove it to train again"
     return "done"

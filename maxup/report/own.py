@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from maxup.engine.durable import reason
 from maxup.recipes.load import RecipeError, parse_recipe
 from maxup.report.paper import Metric, Row, Table, load_paper, table_names
 from maxup.report.results import Result, known_recipe, short_name
 from maxup.report.tables import belongs
+from maxup.sentences import reason
 
 
 class TableError(ValueError):

@@ -17,6 +17,7 @@ from typing import Any
 from maxup.engine import durable
 from maxup.recipes.load import RecipeError, flat, list_recipes, parse_recipe
 from maxup.recipes.schema import Recipe
+from maxup.sentences import reason
 
 NAME = re.compile(r"seed-(\d+)(?:-m-(\d+))?(?:-budget-([\d.e-]+))?", re.ASCII)
 
@@ -77,7 +78,7 @@ def load_results(results: Path, runs: Path, recipes: dict[str, str] | None = Non
         try:
             result = _result(name, path, stem, (recipes or {}).get(name, name))
         except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:  # the file may be anything
-            notes.append(f"{path} is left out: {durable.reason(error)}")
+            notes.append(f"{path} is left out: {reason(error)}")
             continue
         key = (result.recipe, result.seed, result.m, result.budget)
         old = found.get(key)

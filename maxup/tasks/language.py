@@ -18,7 +18,7 @@ from maxup.objectives.maxup import MaxUp
 from maxup.objectives.outcome import Outcome
 from maxup.objectives.warmup import warmup
 from maxup.perturb.attach import attached
-from maxup.recipes.schema import Recipe
+from maxup.recipes.schema import Recipe, first_epochs
 from maxup.registry import LANGUAGE_MODELS, build
 from maxup.tasks.vision import perturbation
 
@@ -90,7 +90,7 @@ class Language:
             )
         drawn = perturbation(recipe.perturb, len(self.text.words))
         # Only MaxUp's first stage begins with m = 1, so fine-tuning is at m at once.
-        first = min(knobs.warmup, max(1, recipe.epochs // 4))
+        first = first_epochs(knobs.warmup, recipe.epochs)
         m = warmup(knobs.m, steps=self.loader.steps(first)) if recipe.objective == "maxup" else 1
         chosen: Any = {"strategy": knobs.strategy, "chunk": knobs.chunk} if recipe.objective == "maxup" else {}
         return MaxUp(drawn, m=m, forward=_forward, loss=self.loss, **chosen)

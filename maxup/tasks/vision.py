@@ -31,7 +31,7 @@ from maxup.own_code import told
 from maxup.perturb.attach import attached
 from maxup.perturb.base import Perturbation
 from maxup.perturb.compose import Compose
-from maxup.recipes.schema import Recipe, Spec, noise_of
+from maxup.recipes.schema import Recipe, Spec, first_epochs, noise_of
 from maxup.registry import PERTURBATIONS, build, takes
 from maxup.side_effects import untraced
 
@@ -298,7 +298,7 @@ def objective(recipe: Recipe, classes: int, steps_per_epoch: int, **pixels: Any)
     drawn = perturbation(recipe.perturb, classes, **pixels)
     if recipe.objective == "standard":
         return MaxUp(drawn, m=1)
-    epochs = min(knobs.warmup, max(1, recipe.epochs // 4))
+    epochs = first_epochs(knobs.warmup, recipe.epochs)
     m = warmup(knobs.m, steps=epochs * steps_per_epoch)
     if recipe.objective == "average":
         return Average(drawn, m=m)
@@ -312,6 +312,6 @@ def _smoothadv(recipe: Recipe, steps_per_epoch: int) -> SmoothAdv:
             f"objective 'smoothadv' attacks pixels under Gaussian noise, but the recipe's perturb is {recipe.perturb} "
             f"and model.normalise {recipe.model.normalise}; set [{{name: gaussian, sigma: ...}}] and true"
         )
-    epochs = min(knobs.warmup, max(1, recipe.epochs // 4))
+    epochs = first_epochs(knobs.warmup, recipe.epochs)
     radius = rising(knobs.radius, epochs=epochs, steps_per_epoch=steps_per_epoch)
     return SmoothAdv(sigma, radius, samples=knobs.samples, steps=knobs.steps, attack=knobs.attack)

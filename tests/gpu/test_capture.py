@@ -103,3 +103,17 @@ def test_dropout_is_not_captured_and_trains(tmp_path, monkeypatch):
         tmp_path / "run", monkeypatch, True, model={"name": "conv", "args": {"width": 8, "dropout": 0.3}}
     )
     assert result["steps"] == 50
+
+
+def test_dropout_that_is_no_layer_is_noticed_and_trains(tmp_path, capsys):
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.line = torch.nn.Linear(64, 10)
+
+        def forward(self, x):
+            return self.line(torch.nn.functional.dropout(x.flatten(1), 0.3, self.training))
+
+    result = loop.train(recipe_from(RECIPE), tmp_path, model_from=lambda shape, classes, width: Net())
+    assert result["steps"] == 50
+    assert capsys.readouterr().out.count("the step is not captured") == 1
