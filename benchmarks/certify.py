@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.epoch import _wait, prepare
+from benchmarks.epoch import prepare, timed, wait
 from maxup.certify.analysis import RADII
 from maxup.certify.bounds import lower_bound, radius_of
 from maxup.certify.run import Settings, find_device, make_smooth
@@ -31,6 +31,7 @@ from maxup.certify.smooth import DTYPES
 from maxup.certify.subject import Subject, of_folder
 from maxup.data.images import own_images
 from maxup.engine.environment import environment
+from maxup.engine.graph import record
 from maxup.models import create_model
 from maxup.models.normalised import Normalised
 
@@ -71,31 +72,22 @@ def throughput(model: nn.Module, shape: tuple[int, ...], batch: int, dtype: torc
     x = torch.rand(batch, *shape, device=device)
     x = x.contiguous(memory_format=torch.channels_last) if device.type == "cuda" else x
 
-    def forward() -> Tensor:
+    def forward() -> None:
         with torch.no_grad(), torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-            out: Tensor = model(x)
-        return out
+            model(x)
 
-    run: Callable[[], Any] = forward
+    run: Callable[[], None] = forward
     if device.type == "cuda":
-        side = torch.cuda.Stream()
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                forward()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            forward()
-        run = graph.replay
+        run = record(forward).replay
     run()
-    _wait()
+    wait()
     begun, passes = time.perf_counter(), 0
     while time.perf_counter() - begun < seconds or passes < 3:
         run()
         passes += 1
         if passes % 20 == 0:
-            _wait()
-    _wait()
+            wait()
+    wait()
     return passes * batch / (time.perf_counter() - begun)
 
 
@@ -112,12 +104,12 @@ def speed(args: argparse.Namespace) -> dict[str, Any]:
             smooth = make_smooth(subject, settings, device)
             how = settings.n0, settings.n, settings.alpha, settings.batch_size
             next(smooth.certify_many(subject.pixels(chosen[:1]), settings.n0, settings.n0, 0.1, args.batch))  # warm up
-            _wait()
+            wait()
             begun = time.perf_counter()
             found = list(smooth.certify_many(
                 subject.pixels(chosen), *how, indices=chosen, adaptive=settings.adaptive, radii=settings.radii
             ))  # fmt: skip
-            _wait()
+            wait()
             seconds, samples = time.perf_counter() - begun, sum(c.samples for c in found)
             key = f"{name}, {dtype}"
             certificates[key] = [(c.predict, c.radius) for c in found]
@@ -134,10 +126,10 @@ def speed(args: argparse.Namespace) -> dict[str, Any]:
     few = chosen[: args.usual_images]
     x = subject.pixels(few).to(device)
     usual(model, x[0], len(subject.images.classes), Settings(sigma, n=args.n // 100 + 100))  # warm up
-    _wait()
+    wait()
     begun = time.perf_counter()
     slow = [usual(model, image, len(subject.images.classes), Settings(sigma, n=args.n)) for image in x]
-    _wait()
+    wait()
     seconds = time.perf_counter() - begun
     ways["usual loop, float32"] = {
         "images_a_minute": 60 * len(few) / seconds,
@@ -180,11 +172,11 @@ def epochs(args: argparse.Namespace) -> dict[str, Any]:
     }
     seconds, run = {}, {}
     for name, (recipe, settings) in ways.items():
-        run[name] = prepare(recipe, [*settings, "--batch_size", str(args.batch_size)], args.count, captured=True)
-        run[name]()
+        run[name] = prepare(recipe, [*settings, "--batch_size", str(args.batch_size)], args.count)
+        timed(run[name])
         print(f"  {name}: ready", flush=True)
-    for name, epoch in run.items():
-        seconds[name] = statistics.median(epoch() for _ in range(args.rounds)) * (args.count // args.batch_size)
+    for name, ready in run.items():
+        seconds[name] = statistics.median(timed(ready) for _ in range(args.rounds)) * (args.count // args.batch_size)
         print(f"{name:<32} {seconds[name]:8.2f} s an epoch {seconds[name] / seconds['Gaussian']:6.2f}", flush=True)
     ratio = {name: value / seconds["Gaussian"] for name, value in seconds.items()}
     return {"network": args.network, "images": args.count, "seconds_an_epoch": seconds, "ratio": ratio}

@@ -11,7 +11,7 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -30,30 +30,33 @@ def images(count: int) -> Callable[[], Any]:
     return lambda: (x, y, x[:1000], y[:1000])
 
 
-def prepare(recipe_name: str, settings: list[str], count: int, *, captured: bool) -> Callable[[], float]:
-    """A function that trains an epoch and says how long it took."""
+def prepare(recipe_name: str, settings: list[str], count: int | None = None, *, captured: bool = True) -> loop._Run:
+    """A run about to train, on so many random images or, without a number, on the recipe's data."""
     recipe = parse_recipe(recipe_name, settings)
     accelerator = Accelerator(mixed_precision=recipe.precision, cpu=not torch.cuda.is_available())
     against = loop.reason_against
     if not captured:
         loop.reason_against = lambda *a, **k: "told not to"
-    run = loop._Run(recipe, Path(mkdtemp()), accelerator, quiet=True, data_from=images(count))
+    own = {"data_from": images(count)} if count else {}
+    run = loop._Run(recipe, Path(mkdtemp()), accelerator, quiet=True, **own)
     loop.reason_against = against
     run.total = 10**9
     run.model.train()
-
-    def epoch() -> float:
-        _wait()
-        start = time.perf_counter()
-        for batch in run.task.loader:
-            run._step(batch)
-        _wait()
-        return (time.perf_counter() - start) / len(run.task.loader)
-
-    return epoch
+    return run
 
 
-def _wait() -> None:
+def timed(run: loop._Run, batches: Iterable[Any] | None = None) -> float:
+    """Seconds a step over some batches, or an epoch."""
+    wait()
+    start, steps = time.perf_counter(), 0
+    for batch in run.task.loader if batches is None else batches:
+        run._step(batch)
+        steps += 1
+    wait()
+    return (time.perf_counter() - start) / steps
+
+
+def wait() -> None:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
@@ -85,10 +88,10 @@ def main() -> None:
     for name, (settings, captured) in chosen.items():
         start = time.perf_counter()
         epochs[name] = prepare(args.recipe, settings, args.images, captured=captured)
-        epochs[name]()
+        timed(epochs[name])
         setup[name] = time.perf_counter() - start
         print(f"  {name}: first epoch with building and compiling {setup[name]:.1f} s", flush=True)
-    seconds = {name: statistics.median(epoch() for _ in range(args.rounds)) for name, epoch in epochs.items()}
+    seconds = {name: statistics.median(timed(run) for _ in range(args.rounds)) for name, run in epochs.items()}
     steps = args.images // parse_recipe(args.recipe, []).batch_size
     ratio = {name: value / seconds["standard"] for name, value in seconds.items()}
     for name, value in seconds.items():

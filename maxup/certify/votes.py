@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
+from maxup.engine.graph import record
+
 BLOCK = 100  # noisy copies drawn at once
-WARMUP = 3  # plain passes before a capture, on a side stream
 
 
 @dataclass(frozen=True)
@@ -144,16 +145,7 @@ class Votes:
     def _capture(self) -> None:
         kept = self.owner.clone()
         self.owner.fill_(self.rest)  # what is counted while warming up is not an image's
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(WARMUP):
-                self._tally()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._tally()
-        self.graph = graph
+        self.graph = record(self._tally)
         self.owner.copy_(kept)
 
     @contextmanager

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
+from maxup.engine.graph import WARMUP
 from maxup.side_effects import drop_probability
 
 Batch = tuple[Tensor, ...]
-WARMUP = 3  # plain steps before the capture, on a side stream: lazy initialisation must be over
 
 
 class Captured:

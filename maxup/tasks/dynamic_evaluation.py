@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from maxup.data.text import Text
 from maxup.data.windows import Windows
 from maxup.engine import durable
+from maxup.engine.graph import record
 from maxup.engine.log import Progress
 from maxup.engine.optim import frozen_copy
 
@@ -119,22 +120,40 @@ def adapt(
     before = [p.detach().clone() for p in parameters]
     pulls = [(decay * r / mean).clamp_max(1) for r in rms]
     scales = [lr / (r + epsilon) for r in rms]
-    windows = _windows(text, 1, model)
-    hidden, count = model.start(1), 0
-    total = torch.zeros((), dtype=torch.double, device=windows.columns.device)
-    try:
-        for _, tokens, target in windows:
-            loss, hidden, gradients = _learn(model, tokens, target, hidden, parameters)
-            total += loss * target.numel()
-            count += target.numel()
-            with torch.no_grad():
-                torch._foreach_lerp_(parameters, before, pulls)
-                torch._foreach_addcmul_(parameters, gradients, scales, -1)
-            tell()
-    finally:
+    windows, hidden = _windows(text, 1, model), model.start(1)
+    carried = [part for pair in hidden for part in pair]
+    device = windows.columns.device
+    total = torch.zeros((), dtype=torch.double, device=device)
+    fixed = torch.zeros(2, 1, SEGMENT, dtype=torch.long, device=device)  # the words and targets that a recording reads
+
+    def segment(tokens: Tensor, target: Tensor) -> None:
+        loss, ends, gradients = _learn(model, tokens, target, hidden, parameters)
+        total.add_(loss * target.numel())
+        with torch.no_grad():
+            torch._foreach_lerp_(parameters, before, pulls)
+            torch._foreach_addcmul_(parameters, gradients, scales, -1)
+            torch._foreach_copy_(carried, [part for pair in ends for part in pair])
+
+    def put_back() -> None:
         with torch.no_grad():
             torch._foreach_copy_(parameters, before)
-    return float(total) / count
+            torch._foreach_zero_([*carried, total])
+
+    try:
+        replay = None
+        if device.type == "cuda":  # thousands of small steps, alike but for the words
+            replay = record(lambda: segment(*fixed)).replay
+            put_back()
+        for _, tokens, target in windows:
+            if replay is None or target.shape != fixed[1].shape:  # the last may be shorter
+                segment(tokens, target)
+            else:
+                torch.stack([tokens, target], out=fixed)
+                replay()
+            tell()
+        return float(total) / (windows.columns.shape[1] - 1)
+    finally:
+        put_back()
 
 
 def _learn(

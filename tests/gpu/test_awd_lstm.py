@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from maxup.engine.optim import frozen_copy
 from maxup.models.awd_lstm import AWDLSTM
+from maxup.tasks.dynamic_evaluation import adapt
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -64,3 +65,21 @@ def test_dropped_weights_are_zero_there_too():
     for layer in model.layers:
         weight = model._weights(layer)[1]
         assert float((weight == 0).double().mean()) == pytest.approx(0.4, abs=0.03)
+
+
+@pytest.mark.parametrize("words", [3, 203])
+def test_dynamic_evaluation_replayed_is_dynamic_evaluation(words):
+    """Against the CPU, which runs the same steps plainly."""
+    torch.manual_seed(0)
+    text = torch.randint(60, (words,))
+    found = []
+    for device in ("cpu", "cuda"):
+        torch.manual_seed(1)
+        model = AWDLSTM(60, embedding=10, hidden=24).eval().to(device)
+        before = [p.detach().clone() for p in model.parameters()]
+        rms = [torch.full_like(p, 0.01) for p in model.parameters()]
+        found += [adapt(model, rms, text, 1e-2, 0.02) for _ in range(2)]
+        assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
+    assert found[0] == found[1]
+    assert found[2] == pytest.approx(found[3], rel=1e-6)
+    assert found[2] == pytest.approx(found[0], rel=1e-4)

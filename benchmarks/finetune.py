@@ -1,0 +1,67 @@
+"""Images a second of fine-tuning an ImageNet network on real photos, m = 1 and m = 4, with and without decoding them.
+
+    python -m benchmarks.finetune --root DIR --out results          # class folders, such as those of Imagenette
+    python -m benchmarks.finetune --root DIR --weights FILE         # beginning with weights, which changes no time
+
+Both ways are warmed up and captured first, then take turns for some rounds. An epoch reads, decodes and crops every
+photo in worker processes; a step alone repeats one batch that is on the device already.
+"""
+
+import argparse
+import json
+import statistics
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.epoch import prepare, timed
+from maxup.engine.environment import environment
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path, required=True, help="folder of train/CLASS/*.JPEG and val/CLASS/*.JPEG")
+    parser.add_argument("--recipe", default="imagenet/resnet50-cutmix-maxup")
+    parser.add_argument("--weights", type=Path)
+    parser.add_argument("--m", type=int, default=4)
+    parser.add_argument("--size", type=int, default=224)
+    parser.add_argument("--batch_size", type=int, default=256)
+    parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=20, help="steps alone in a round")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--out", type=Path, help="folder to write finetune-<device>.json into")
+    args = parser.parse_args()
+    shared = ["--data.root", str(args.root), "--data.size", str(args.size), "--batch_size", str(args.batch_size)]
+    shared += ["--data.workers", str(args.workers), "--model.weights", str(args.weights or "null")]
+    ways = {"m = 1": ["--objective", "standard"], f"m = {args.m}": ["--maxup.m", str(args.m)]}
+    runs = {name: prepare(args.recipe, shared + settings) for name, settings in ways.items()}
+    seconds: dict[str, dict[str, list[float]]] = {name: {"epoch": [], "step": []} for name in runs}
+    for round_ in range(args.rounds + 1):  # one round to warm up
+        for name, run in runs.items():
+            batch = next(iter(run.task.loader))
+            run.task.loader.position = 0
+            times = {"epoch": timed(run), "step": timed(run, repeat(batch, args.steps))}
+            for what, value in times.items() if round_ else ():
+                seconds[name][what].append(value)
+    rate = {
+        name: {what: args.batch_size / statistics.median(values) for what, values in found.items()}
+        for name, found in seconds.items()
+    }
+    for name, found in rate.items():
+        print(
+            f"{name:<8} {found['epoch']:9.0f} images/s with decoding {found['step']:9.0f} images/s without", flush=True
+        )
+    if args.out:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        result: dict[str, Any] = {"benchmark": "finetune", "device": device, "recipe": args.recipe}
+        result |= {name: getattr(args, name) for name in ("m", "size", "batch_size", "workers", "rounds")}
+        result |= {"images_a_second": rate, "not_captured": [run.not_captured for run in runs.values()]}
+        args.out.mkdir(parents=True, exist_ok=True)
+        path = args.out / f"finetune-{device}.json"
+        path.write_text(json.dumps(result | {"environment": environment()}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
