@@ -112,20 +112,21 @@ def engine(recipe: Recipe, own: Own, *, captured: bool) -> float:
     return seconds[0]
 
 
-def compare(recipe: Recipe, own: Own, rounds: int, device: torch.device) -> tuple[dict[str, float], dict[str, float]]:
-    """Median seconds of every way, and the median over the rounds of how many times the minimal loop's they are."""
+def compare(recipe: Recipe, own: Own, rounds: int, device: torch.device) -> dict[str, Any]:
+    """Seconds of every way, their median, and the median of their ratios to the minimal loop of the same round."""
     ways = {"minimal loop": lambda: minimal(recipe, device, own), "engine": lambda: engine(recipe, own, captured=False)}
     if device.type == "cuda":
         ways["engine, captured"] = lambda: engine(recipe, own, captured=True)
     times: dict[str, list[float]] = {name: [] for name in ways}
     for round_ in range(rounds + 1):  # one round to warm up
-        for name, way in ways.items():
-            seconds = way()
+        for name in list(ways)[:: 1 if round_ % 2 else -1]:  # none always after another
+            seconds = ways[name]()
             if round_:
                 times[name].append(seconds)
     base = times["minimal loop"]
     ratio = {n: statistics.median(a / b for a, b in zip(v, base, strict=True)) for n, v in times.items()}
-    return {name: statistics.median(values) for name, values in times.items()}, ratio
+    median = {name: statistics.median(values) for name, values in times.items()}
+    return {"seconds": median, "ratio": ratio, "rounds": times}
 
 
 def main() -> None:
@@ -145,11 +146,10 @@ def main() -> None:
     }
     result: dict[str, Any] = {"benchmark": "engine", "device": device.type, "rounds": args.rounds, "cases": {}}
     for name, (recipe, its_own) in cases.items():
-        median, ratio = compare(recipe, its_own, args.rounds, device)
-        result["cases"][name] = {"seconds": median, "ratio": ratio}
+        result["cases"][name] = found = compare(recipe, its_own, args.rounds, device)
         print(f"{name}, batches of {recipe.batch_size}, m = 4, {device.type}, median of {args.rounds} rounds")
-        for way, value in median.items():
-            print(f"  {way:<18} {value:8.3f} s   {ratio[way]:5.3f} of the minimal loop", flush=True)
+        for way, value in found["seconds"].items():
+            print(f"  {way:<18} {value:8.3f} s   {found['ratio'][way]:5.3f} of the minimal loop", flush=True)
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
         result["environment"] = environment()

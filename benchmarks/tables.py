@@ -16,7 +16,7 @@ from maxup.report.tables import against
 from maxup.report.tables import ours as text
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "docs" / "method.md", ROOT / "docs" / "language.md"]
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("method", "language", "imagenet", "certify"))]
 
 
 def result(name: str) -> Any:
@@ -76,6 +76,40 @@ def embedded() -> str:
     return f"{' and '.join(said)}\n{origin(runs[0].environment)}"
 
 
+def language() -> str:
+    """A step of AWD-LSTM, by way."""
+    found = result("language-cuda")
+    lines = [
+        "| step of 20 columns of 70 words | milliseconds | tokens a second | standard steps |",
+        "|---|---|---|---|",
+    ]
+    for name, seconds in found["median_seconds"].items():
+        rate, ratio = found["tokens_per_second"][name], found["ratio"][name]
+        lines.append(f"| {name} | {1000 * seconds:.1f} | {rate:,.0f} | {ratio:.2f} |")
+    return "\n".join(lines) + f"\n\n{origin(found['environment'])}"
+
+
+def finetune() -> str:
+    """Images a second of a ResNet-50 on photos, by m."""
+    found = result("finetune-cuda")
+    lines = ["| ResNet-50, 224 px, batch 256 | images a second, steps alone | with reading, decoding and cropping |"]
+    lines += ["|---|---|---|"]
+    for name, rate in found["images_a_second"].items():
+        lines.append(f"| {name} | {rate['step']:,.0f} | {rate['epoch']:,.0f} |")
+    return "\n".join(lines) + f"\n\n{origin(found['environment'])}"
+
+
+def certify_speed() -> str:
+    """Noisy copies a second by the usual loop, by ours, and by the bare network."""
+    found = result("certify_speed-cuda")
+    ways = {name: way for name, way in found["ways"].items() if "adaptive" not in name}
+    usual = ways["usual loop, float32"]["copies_a_second"]
+    lines = ["| ResNet-110, n = 100,000 | noisy copies a second | times the usual loop |", "|---|---|---|"]
+    for name, way in sorted(ways.items(), key=lambda item: item[1]["copies_a_second"]):
+        lines.append(f"| {name} | {way['copies_a_second']:,.0f} | {way['copies_a_second'] / usual:.1f} |")
+    return "\n".join(lines) + f"\n\n{origin(found['environment'])}"
+
+
 def cost() -> str:
     """One row an m: time and memory of a step in steps with m = 1, on the CPU and on a GPU."""
     lines = ["| step | time, CPU | time, GPU | memory, CPU | memory, GPU |", "|---|---|---|---|---|"]
@@ -112,6 +146,9 @@ FILLERS = {
     "digits": lambda: f"\n{digits()}\n",
     "cifar": lambda: f"\n{cifar()}\n",
     "embedded": lambda: f"\n{embedded()}\n",
+    "language": lambda: f"\n{language()}\n",
+    "finetune": lambda: f"\n{finetune()}\n",
+    "certify-speed": lambda: f"\n{certify_speed()}\n",
     "cost": lambda: f"\n{cost()}\n",
     "overhead-cpu": lambda: percent("cpu"),
     "overhead-cuda": lambda: percent("cuda"),

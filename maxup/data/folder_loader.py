@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Iterator, Mapping
 from multiprocessing import forkserver, resource_tracker
 from typing import Any
@@ -65,6 +66,7 @@ class FolderLoader(Loader):
             batch_size=None,  # an item is a batch already
             num_workers=workers,
             multiprocessing_context=_server() if workers else None,
+            worker_init_fn=_end_with_parent,
             pin_memory=self.device.type == "cuda",
             generator=generator_of("workers"),  # else it takes a number from the global stream
         )
@@ -123,6 +125,18 @@ def _next_readable(rows: list[int], unreadable: set[int]) -> list[int]:
         good = good if row in unreadable else row
         kept.append(good)
     return kept[::-1]
+
+
+def _end_with_parent(worker: int) -> None:
+    """A worker's parent is the server, which lives as long as a worker: without this, both outlive a killed run."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _server() -> Any:

@@ -220,10 +220,10 @@ class _Run:
 
     def _check_finite(self) -> None:
         """Look at the latest losses, which makes a GPU wait; weights that went bad are kept apart from checkpoints."""
-        bad = [(examples, loss) for examples, loss in self.recent if not bool(loss.isfinite())]
-        if self._agree(bool(bad)):
+        finite = torch.stack([loss for _, loss in self.recent]).isfinite().tolist() if self.recent else []
+        if self._agree(not all(finite)):
             save(self, name="not-finite")
-            examples, loss = bad[0] if bad else (None, None)
+            examples, loss = (None, None) if all(finite) else self.recent[finite.index(False)]
             raise self._not_finite(examples, loss, self.folder / "not-finite")
 
     def _not_finite(self, examples: Tensor | None, loss: Tensor | None, where: Path) -> RunError:

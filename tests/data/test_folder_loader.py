@@ -1,4 +1,6 @@
 import hashlib
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -142,3 +144,23 @@ def test_bad_states_are_refused(folder, unreadable):
         with pytest.raises(DataError, match="could not be read"):
             part.load_state_dict(state)
     assert part.state_dict() == {"epoch": 0, "position": 0, "unreadable": []}
+
+
+def test_workers_end_with_a_killed_process(folder):
+    """They hold its output: as long as one of them lives, whoever reads that waits."""
+    script = f"""
+import sys, time
+from dataclasses import replace
+from pathlib import Path
+from maxup.data.folder import scan
+
+batches = iter(replace(scan(Path({str(folder.path(0).parents[1])!r})), size=16, workers=2).loader(
+    5, device="cpu", training=True, seed=0))
+next(batches)
+print("ready", flush=True)
+time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.kill()
+        assert process.communicate(timeout=60) == ("", None)
