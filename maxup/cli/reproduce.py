@@ -49,8 +49,11 @@ def main(argv: Sequence[str]) -> int:
     print(f"{len(jobs)} trainings, {states.count('done')} done before, {len(todo)} to do", flush=True)
     failures = []
     if todo:
+        from maxup.data.find import find
         from maxup.engine.queue import Task, run_queue, visible_devices
 
+        for name, root in {(data.name, data.root) for data in (job.resolved().data for job in todo)}:
+            find(name, root)  # what is not there is said once, before anything starts
         tasks = []
         for job in todo:
             folder = args.out / job.name

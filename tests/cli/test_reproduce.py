@@ -182,3 +182,13 @@ def test_a_table_without_any_recipe_yet_is_a_failure(tmp_path, monkeypatch, caps
     assert "cifar10/wrn28_10-cutout-maxup" in err
     assert err.count("\n") == 1
     assert main(["reproduce", "table-cifar10", "--dry_run"]) == 0
+
+
+def test_data_that_are_not_there_are_said_once_before_anything_starts(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MAXUP_DATA", raising=False)
+    assert main(["reproduce", "table-cifar10", "--seeds", "2"]) == 1
+    found = capsys.readouterr()
+    assert found.err.startswith("maxup reproduce: cifar10 is not in any of: data")
+    assert found.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
