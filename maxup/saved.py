@@ -51,15 +51,17 @@ def save(folder: Path, model: nn.Module, config: dict[str, Any]) -> None:
         raise LoadError(f"{folder} could not be written: {reason(error)}") from error
 
 
-def load(folder: str | os.PathLike[str]) -> nn.Module:
+def load(folder: str | os.PathLike[str], model_from: Callable[..., nn.Module] | None = None) -> nn.Module:
     """The model that `maxup export RUN DIR` wrote, in evaluation mode; its `config` says what it was trained on.
 
     It takes images normalised as the config says, `(x / top - mean) / std` for bytes x of shape (B, C, H, W), or
-    pixels, `x / top`, if the recipe's `model.normalise` says that it normalises by itself; a language model takes
-    tokens, which are places in `config["words"]`. Nothing in the folder can run code.
+    pixels, `x / top`, if the recipe's `model.normalise` says that it normalises by itself. A language model takes
+    tokens (B, T), which are places in `config["words"]`; `model.decode(model(tokens).output)` are scores of the next
+    ones. Nothing in the folder can run code.
 
     Args:
         folder: The folder with model.safetensors and config.json.
+        model_from: Your own network's function, `(shape, classes, **model.args)`, of a run trained with --model_from.
 
     Raises:
         LoadError: One sentence about what is missing or wrong.
@@ -72,7 +74,7 @@ def load(folder: str | os.PathLike[str]) -> nn.Module:
     folder = Path(folder)
     try:
         config = _config(folder)
-        model = _build(config, _weights(folder, config))
+        model = _build(config, _weights(folder, config), model_from)
     except Exception as error:  # of whatever type: the files may be hostile
         raise LoadError(f"{folder} holds no model: {reason(error)}") from error
     model.config = config  # type: ignore[assignment]
@@ -109,30 +111,43 @@ def _weights(folder: Path, config: dict[str, Any]) -> dict[str, Tensor]:
     return from_bytes(read(folder / WEIGHTS, config["files"][WEIGHTS]))
 
 
-def _build(config: dict[str, Any], weights: dict[str, Tensor]) -> nn.Module:
+def _build(
+    config: dict[str, Any], weights: dict[str, Tensor], model_from: Callable[..., nn.Module] | None
+) -> nn.Module:
     """The model, built without memory first: a config that asks for more than the weights hold is refused for free."""
     named = config["recipe"]["model"]
-    make: Callable[..., nn.Module] = _normalised if named.get("normalise") is True else create_model
+    match config.get("task"):
+        case {"model_from": str(theirs)} if theirs and model_from is None:
+            raise ValueError(f"its network is of somebody's own, {theirs:.80}; give that function as model_from=")
+    make: Callable[..., nn.Module]
     data: dict[str, Any]
     if "words" in config:
-        make, data = partial(build, LANGUAGE_MODELS, "language model"), {"words": len(config["words"])}
+        make, data = partial(build, LANGUAGE_MODELS, "language model", named["name"]), {"words": len(config["words"])}
     else:
+        # Nothing is downloaded, whatever the arguments say.
+        make = model_from or partial(create_model, named["name"], pretrained=False)
         data = {"shape": tuple(config["shape"]), "classes": len(config["classes"])}
-        data |= {"pretrained": False}  # whatever the arguments say: nothing is downloaded
-    arguments = named["args"] | data
-    with torch.device("meta"):
-        outline = make(named["name"], **arguments)
-    for name, wanted in outline.state_dict().items():
-        if name not in weights or weights[name].shape != wanted.shape or weights[name].dtype != wanted.dtype:
-            raise ValueError(f"{WEIGHTS} does not fit the model that {CONFIG} names: {name} is missing or another")
-    if more := set(weights) - set(outline.state_dict()):
-        raise ValueError(f"{WEIGHTS} does not fit the model that {CONFIG} names: it has no {min(more)!r:.60}")
+        if named.get("normalise") is True:
+            make = partial(_normalised, make)
+    arguments = {k: v for k, v in named["args"].items() if k != "pretrained"} | data
+    if model_from is None:
+        with torch.device("meta"):
+            _check_fit(make(**arguments), weights)
     with torch.random.fork_rng(devices=[]):  # initial weights, about to be replaced, cost the caller no random numbers
-        model: nn.Module = make(named["name"], **arguments)
+        model = make(**arguments)
+    _check_fit(model, weights)
     model.load_state_dict(weights)
     return model
 
 
-def _normalised(name: str, *, shape: tuple[int, ...], **arguments: Any) -> nn.Module:
+def _check_fit(model: nn.Module, weights: dict[str, Tensor]) -> None:
+    for name, wanted in model.state_dict().items():
+        if name not in weights or weights[name].shape != wanted.shape or weights[name].dtype != wanted.dtype:
+            raise ValueError(f"{WEIGHTS} does not fit the model that {CONFIG} names: {name} is missing or another")
+    if more := set(weights) - set(model.state_dict()):
+        raise ValueError(f"{WEIGHTS} does not fit the model that {CONFIG} names: it has no {min(more)!r:.60}")
+
+
+def _normalised(make: Callable[..., nn.Module], *, shape: tuple[int, ...], **arguments: Any) -> nn.Module:
     """A network that normalises by itself; by what comes with its weights."""
-    return Normalised(create_model(name, shape=shape, **arguments), [0.0] * shape[0], [1.0] * shape[0])
+    return Normalised(make(shape=shape, **arguments), [0.0] * shape[0], [1.0] * shape[0])

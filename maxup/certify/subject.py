@@ -43,7 +43,7 @@ def of_folder(folder: Path, which: str = "last", **own: Callable[..., Any] | Non
     if (folder / CONFIG).is_file():
         from maxup.recipes.load import recipe_from
 
-        model = load(folder)
+        model = load(folder, own.get("model_from"))
         recipe = recipe_from(model.config["recipe"])  # type: ignore[index, arg-type]
         if recipe.task != "vision":
             raise RunError(f"{folder} holds a language model; certificates are of images")
@@ -72,11 +72,8 @@ def digest(model: nn.Module, images: Images) -> tuple[str, str]:
     network = hashlib.sha256(repr(model).encode())
     for name, tensor in sorted(model.state_dict().items()):
         network.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        network.update(_bytes(tensor))
-    data = hashlib.sha256(f"{tuple(images.x.shape)} {images.top}".encode())
-    data.update(_bytes(images.x))
-    data.update(_bytes(images.y))
-    return network.hexdigest(), data.hexdigest()
+        network.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return network.hexdigest(), images.digest
 
 
 def _subject(name: str, model: nn.Module, recipe: Recipe, images: Any) -> Subject:
@@ -85,7 +82,3 @@ def _subject(name: str, model: nn.Module, recipe: Recipe, images: Any) -> Subjec
     if not recipe.model.normalise:  # certificates are in units of pixels
         model = Normalised(model, images.mean, images.std).to(next(iter(model.parameters())).device)
     return Subject(name, model.eval(), images, noise_of(recipe))
-
-
-def _bytes(tensor: Tensor) -> bytes:
-    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()

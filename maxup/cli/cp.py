@@ -23,6 +23,8 @@ def main(argv: Sequence[str]) -> int:
         raise RecipeError(f"{args.file} must end in .yaml, so that it can be told from a recipe's name")
     if args.file.exists():
         raise RecipeError(f"{args.file} exists; remove it first, or choose another name")
+    if not args.file.parent.is_dir():
+        raise RecipeError(f"there is no folder {args.file.parent}; make it first, or choose another name")
     args.file.write_text(source.read_text())
     print(f"{args.file}: now  maxup train {args.file}")
     return 0

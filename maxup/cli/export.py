@@ -25,13 +25,20 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--checkpoint", choices=["best", "last"], default="last", help="which one (default: last)")
     add_own(parser)
     args = parser.parse_args(argv)
+    from contextlib import suppress
     from dataclasses import asdict
 
+    from maxup.engine.durable import read_json
     from maxup.engine.runs import open_run
     from maxup.saved import save
 
     run = open_run(args.run, args.checkpoint, **own_of(args))
-    config = {"recipe": asdict(run.recipe), "metrics": run.recorded, "step": run.step}
+    metrics = run.recorded
+    with suppress(OSError, ValueError, TypeError, KeyError):  # a finished run has measured more
+        record = read_json(args.run / "run.json")
+        metrics = record["last"] if record["steps"] == run.step else metrics
+    config = {"recipe": asdict(run.recipe), "task": run.task.identity, "metrics": metrics, "step": run.step}
     save(args.dir, run.model, config | run.task.description())
-    print(f'{args.dir}: now  maxup.load("{args.dir}")')
+    own = f", model_from={args.model_from.replace(':', '.')}" if args.model_from else ""
+    print(f'{args.dir}: now  maxup.load("{args.dir}"{own})')
     return 0

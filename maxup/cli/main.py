@@ -31,7 +31,7 @@ Train on the worst of m random copies of every example.
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a verb; 0 is success, 1 a failure told in a sentence, 2 a wrong call, 130 an interruption."""
+    """Run a verb; 0 is success, 1 a failure told in a sentence, 2 a wrong call, 130 Ctrl-C, 141 a closed pipe."""
     argv = sys.argv[1:] if argv is None else argv
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(HELP, end="")
@@ -53,8 +53,8 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("maxup: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        return 0
+    except BrokenPipeError:  # whoever read our output is gone
+        return 141
     except (RuntimeError, ValueError, TypeError, OSError) as error:
         if not told(error):
             raise

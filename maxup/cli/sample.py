@@ -1,5 +1,6 @@
 """`maxup sample RUN`: some text that a run's language model writes."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,5 +36,7 @@ def main(argv: Sequence[str]) -> int:
     run = open_run(args.run, args.checkpoint, task="language")
     generator = Generator(run.task.generator.device).manual_seed(args.seed)
     options = {"words": args.words, "temperature": args.temperature, "prompt": args.prompt}
+    if unknown := [word for word in args.prompt.split() if word not in run.task.text.words]:
+        print(f"not in the vocabulary, so read as <unk>: {' '.join(unknown)}", file=sys.stderr)
     print(sample(run.model, run.task.text, generator=generator, **options))
     return 0

@@ -1,5 +1,6 @@
 """Labelled images held as bytes, and stratified parts of them."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -71,6 +72,14 @@ class Images:
         channels, height, width = self.x.shape[1:]
         return channels, height, width
 
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the images with their labels."""
+        found = hashlib.sha256(f"{tuple(self.x.shape)} {self.top}".encode())
+        for part in (self.x, self.y):
+            found.update(part.cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        return found.hexdigest()
+
     def loader(self, batch_size: int, *, training: bool, **options: Any) -> DeviceLoader:
         """Batches, shuffled and equal on all ranks in training, else in order and each image once."""
         return DeviceLoader(self, batch_size, shuffle=training, pad=training, **options)
@@ -130,7 +139,7 @@ def stratified(y: Tensor, n: int, seed: int) -> Tensor:
         tensor([0, 0, 1])
     """
     if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= len(y):
-        raise DataError(f"n={n!r} of {len(y)} examples cannot be chosen; ask for a whole number, 1 to {len(y)}")
+        raise DataError(f"{n!r} of {len(y)} examples cannot be chosen; ask for a whole number, 1 to {len(y)}")
     y = y.cpu()
     count = torch.unique(y, return_counts=True)[1]  # (K,)
     take, remainder = n * count // len(y), n * count % len(y)
@@ -176,6 +185,11 @@ def own_images(found: Any) -> tuple[Images, Images | None]:
         raise DataError(
             f"your images are {x.dtype} of shape {tuple(x.shape)}; return bytes (N, C, H, W), such as "
             "(255 * x).round().to(torch.uint8) for pixels in [0, 1]"
+        )
+    if x.ndim == 4 and x.shape[1] > 4 >= x.shape[3]:
+        raise DataError(
+            f"your images are of shape {tuple(x.shape)}, which looks like (N, H, W, C); return (N, C, H, W), such as "
+            "x.permute(0, 3, 1, 2)"
         )
     for labels in (y, *test[1:]):
         if labels.is_floating_point() or labels.is_complex() or labels.ndim != 1 or not len(labels):

@@ -19,7 +19,7 @@ from maxup.registry import nearest
 from maxup.sentences import reason
 
 KNOWN = sorted(str(kind) for kind in LoggerType if kind != LoggerType.ALL)
-EXTRA = ("wandb", "mlflow")  # what `pip install maxup[track]` brings
+EXTRA = ("wandb", "mlflow")  # what `pip install '.[track]'` brings
 
 
 def check_trackers(names: Sequence[str]) -> None:
@@ -35,7 +35,7 @@ def check_trackers(names: Sequence[str]) -> None:
         if name not in KNOWN:
             raise RunError(nearest(name, KNOWN, "tracker"))
         if LoggerType(name) not in get_available_trackers():
-            package = "'maxup[track]'" if name in EXTRA else name.replace("_", "-")
+            package = "'.[track]'" if name in EXTRA else name.replace("_", "-")
             raise RunError(f"tracker {name!r} needs a package that is not here; pip install {package}")
 
 

@@ -81,16 +81,16 @@ class AWDLSTM(nn.Module):
         self.bias = nn.Parameter(torch.zeros(words))
         nn.init.uniform_(self.words.weight, -0.1, 0.1)
 
-    def forward(self, tokens: Tensor, hidden: Hidden, columns: int | None = None) -> Read:
+    def forward(self, tokens: Tensor, hidden: Hidden | None = None, columns: int | None = None) -> Read:
         """Read a window.
 
         Args:
             tokens: (B, T).
-            hidden: Where the last window ended, or `start(B)`.
+            hidden: Where the last window ended; default `start(B)`.
             columns: In a wide batch of several copies of each column: how many columns there are. All copies of a
                 column get the same dropout masks and noise. Default B.
         """
-        columns = columns or len(tokens)
+        columns, hidden = columns or len(tokens), hidden or self.start(len(tokens))
         x = self.words(tokens).transpose(0, 1)  # (T, B, D)
         if self.training and self.noise:
             x = x + self.noise * _repeat(torch.randn_like(x[:, :columns]), x)

@@ -102,7 +102,8 @@ def _import(module: str) -> Any:
         return import_module(module)
     except ImportError as error:
         raise ExternalError(
-            f"{module.partition('.')[0]} networks need the imagenet extra, pip install 'maxup[imagenet]' ({error})"
+            f"{module.partition('.')[0]} networks need the imagenet extra: in the clone, pip install -c "
+            f"constraints.txt '.[imagenet]' ({error})"
         ) from error
 
 

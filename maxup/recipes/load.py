@@ -4,7 +4,7 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import yaml
 from jsonargparse import ArgumentParser
@@ -15,6 +15,10 @@ from maxup.sentences import reason
 
 FOLDER = Path(__file__).parent
 SUFFIXES = (".yaml", ".yml")  # of recipes in files of one's own
+KINDS = {
+    int: "a whole number", float: "a number", bool: "true or false", str: "a word", list: "a list", dict: "a mapping"
+}  # fmt: skip
+READERS = {"maxup": ("maxup", "average"), "smoothadv": ("smoothadv",), "adversarial": ("adversarial",)}  # of sections
 SECTIONS = {f.name for f in dataclasses.fields(Recipe) if dataclasses.is_dataclass(f.default_factory)}
 
 
@@ -31,6 +35,15 @@ class _Loader(yaml.SafeLoader):
             line = place.start_mark.line + 1
             raise RecipeError(f"line {line} uses the alias *{place.anchor:.40}; write out what it stands for")
         return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                line = key.start_mark.line + 1
+                raise RecipeError(f"line {line} gives {key.value!r:.60} a second time; keep one of them")
+            seen.add(key.value if isinstance(key, yaml.ScalarNode) else None)
+        return super().construct_mapping(node, deep)
 
 
 def list_recipes() -> list[str]:
@@ -80,9 +93,19 @@ def parse_recipe(name: str, overrides: list[str]) -> Recipe:
     parser = recipe_parser()
     try:
         parser.set_defaults(flat(parser.parse_object(said).as_dict()))  # checked: defaults are not
-        return _instantiate(parser, parser.parse_args(overrides))
     except Exception as error:  # the parser lets some through on strange values, such as OverflowError
+        raise RecipeError(f"{name}: {_sentence(error)}") from None
+    try:
+        recipe = _instantiate(parser, parser.parse_args(overrides))
+    except Exception as error:
         raise RecipeError(_sentence(error)) from None
+    for option in overrides:
+        readers = READERS.get(option.removeprefix("--").partition(".")[0], (recipe.objective,))
+        if option.startswith("--") and recipe.objective not in readers:
+            raise RecipeError(
+                f"{option} changes nothing, because the objective is {recipe.objective}; add --objective {readers[0]}"
+            )
+    return recipe
 
 
 def recipe_from(said: Mapping[str, Any]) -> Recipe:
@@ -202,8 +225,24 @@ def _refuse_null(section: Any, where: str = "") -> None:
 
 def _sentence(error: Exception) -> str:
     text = " ".join(str(error).split())
-    unknown = re.match(r"unrecognized arguments: (?:--)?([\w.+-]+)", text)
-    if unknown:
-        options = [*flat(dataclasses.asdict(Recipe()))]
-        return nearest(unknown[1], options, "option") + " (--print_config shows all)"
+    if unknown := re.match(r"unrecognized arguments: (--)?([\w.+-]+)", text):
+        if not unknown[1]:
+            return f"{unknown[2]!r} is no option; one begins with --, such as --seed 1 (--print_config shows all)"
+        return nearest(unknown[2], [*flat(dataclasses.asdict(Recipe()))], "option") + " (--print_config shows all)"
+    if wrong := re.search(r'"([\w.]+)": (?:Expected|Does not validate).*(?:Got|Given) value: (.*)$', text):
+        return _kind(wrong[1], wrong[2]) or text
     return text.replace('Parser key "', '"').replace("<class '", "").replace("'>", "")
+
+
+def _kind(key: str, came: str) -> str:
+    """What a setting must be, and what came instead; nothing where the key is not one setting's."""
+    wanted: Any = Recipe
+    for part in key.split("."):
+        wanted = get_type_hints(wanted).get(part) if dataclasses.is_dataclass(wanted) else None
+    choices = [kind for kind in get_args(wanted) if kind is not type(None)] if wanted else []
+    if choices and isinstance(choices[0], str):  # a Literal
+        hint = " (YAML reads no as false: write 'no')" if came == "False" and "no" in choices else ""
+        return nearest(came, choices, key) + hint
+    null = " or null" if type(None) in get_args(wanted) else ""
+    kind = choices[0] if null else get_origin(wanted) or wanted
+    return f"{key} must be {KINDS[kind]}{null}, but is {came:.60}" if kind in KINDS else ""

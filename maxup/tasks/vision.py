@@ -67,6 +67,8 @@ class Vision:
         self.recipe = recipe
         self.identity = {"model_from": _name(model_from), "data_from": _name(data_from)}
         self.train, self.validation, self.test = load_splits(recipe, data_from)
+        if data_from is not None:
+            self.identity["data"] = self.train.digest
         if recipe.batch_size % world_size:
             raise ValueError(f"batch_size={recipe.batch_size} cannot be shared evenly by {world_size} processes")
         where: Any = {"device": device, "rank": rank, "world_size": world_size}
@@ -181,7 +183,13 @@ class Vision:
     def refuse_another(self, identity: dict[str, str], folder: Path) -> None:
         """A sentence where a checkpoint is of a network or data of somebody's own, and they are not these."""
         for option, mine in self.identity.items():
-            if (theirs := identity.get(option, "")) != mine:
+            theirs = identity.get(option, "")
+            if option == "data" and theirs not in ("", mine):
+                raise RunError(
+                    f"{folder} was trained with other data than --data_from {self.identity['data_from']} returns now; "
+                    "let it return the same at every call (seed what is random), or choose another folder"
+                )
+            if option != "data" and theirs != mine:
                 what = f"--{option} {theirs}" if theirs else f"the recipe's own {option.removesuffix('_from')}"
                 raise RunError(
                     f"{folder} was trained with {what}, and this is {f'--{option} {mine}' if mine else 'without'}; "

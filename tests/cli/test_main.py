@@ -49,3 +49,11 @@ def test_torch_is_not_imported_before_it_is_needed(arguments):
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_closed_pipe_is_no_success():
+    command = [sys.executable, "-m", "maxup", "train", "digits/mlp-gaussian", "--print_config"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141

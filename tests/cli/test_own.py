@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+import maxup
 from maxup.cli.main import main
 from maxup.report.results import load_results
+from maxup.saved import LoadError
 
 ROOT = Path(__file__).parents[2]
 MINE = """
@@ -17,7 +19,7 @@ import torch
 from torch import nn
 
 def data():
-    g = torch.Generator().manual_seed(0)
+    g = torch.Generator().manual_seed(number)
     y = torch.randint(3, (300,), generator=g)
     x = torch.randint(60, (300, 1, 6, 6), generator=g, dtype=torch.uint8)
     x[torch.arange(300), 0, y] += 150          # the class is a bright row
@@ -50,7 +52,9 @@ def test_own_data_and_network_train(tmp_path):
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "run" / "run.json").read_text())
     assert result["last"]["test_accuracy"] > 0.8
-    assert result["task"] == {"model_from": "mine:net", "data_from": "mine:data"}
+    assert {k: v for k, v in result["task"].items() if k != "data"} == {
+        "model_from": "mine:net", "data_from": "mine:data"
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -88,6 +92,16 @@ def test_a_run_on_own_data_is_not_taken_for_the_recipe_s(tmp_path, monkeypatch, 
         assert "was trained with --model_from ours:net; give the same option" in capsys.readouterr().err
     assert main(["eval", run, *own]) == 0
     assert f"accuracy {100 * told:.2f} %" in capsys.readouterr().out
+    assert main(["export", run, "shared", *own]) == 0
+    assert 'maxup.load("shared", model_from=ours.net)' in capsys.readouterr().out
+    with pytest.raises(LoadError, match="of somebody's own, ours:net; give that function as model_from="):
+        maxup.load("shared")
+    assert maxup.load("shared", model_from=sys.modules["ours"].net).config["metrics"]["test_accuracy"] == told
+    sys.modules["ours"].number = 4
+    for words in (["eval", run], ["train", "digits/mlp-gaussian", *short]):
+        assert main([*words, *own]) == 1
+        assert "was trained with other data than --data_from ours:data returns now" in capsys.readouterr().err
+    sys.modules["ours"].number = 3
     assert main(["train", "digits/mlp-gaussian", *short, "--data_from", "ours:data"]) == 1
     assert "was trained with --model_from ours:net, and this is without" in capsys.readouterr().err
     assert main(["ls", "digits"]) == 0

@@ -156,3 +156,10 @@ def test_own_images_that_do_not_fit_are_named(change, words):
         found[index] = value
     with pytest.raises(DataError, match=words):
         own_images(found)
+
+
+def test_channels_that_come_last_are_noticed():
+    x, y = torch.zeros(6, 8, 8, 3, dtype=torch.uint8), torch.arange(6) % 2
+    with pytest.raises(DataError, match=r"looks like \(N, H, W, C\); return \(N, C, H, W\)"):
+        own_images((x, y))
+    assert own_images((x.permute(0, 3, 1, 2), y))[0].shape == (3, 8, 8)

@@ -47,7 +47,12 @@ def test_what_was_said_can_be_said_again():
 
 BAD = {
     "unknown option": (["--maxup.n", "3"], "option 'maxup.n' is unknown; did you mean 'maxup.m'?"),
-    "not a number": (["--epochs", "many"], '"epochs": Expected a int. Got value: many'),
+    "not a number": (["--epochs", "many"], "epochs must be a whole number, but is many"),
+    "not a number or null": (["--optim.clip", "x"], "optim.clip must be a number or null, but is x"),
+    "not a list": (["--perturb", "gaussian"], "perturb must be a list, but is gaussian"),
+    "not an option": (["extra"], "'extra' is no option; one begins with --"),
+    "nothing reads it": (["--objective", "standard", "--maxup.m", "8"], r"--maxup\.m changes nothing, because the obj"),
+    "nobody reads it": (["--smoothadv.steps=3"], "--smoothadv.steps=3 changes nothing.* add --objective smoothadv"),
     "out of range": (["--maxup.m", "0"], r"maxup\.m=0 is out of range"),
     "no size": (["--data.size", "0"], r"data\.size=0 is out of range"),
     "no fraction": (["--data.crop_fraction", "1.5"], r"data\.crop_fraction=1\.5 is out of range"),
@@ -60,7 +65,7 @@ BAD = {
     "clip 0": (["--optim.clip", "0"], r"optim\.clip=0\.0 is out of range; it must be above 0, or null for none"),
     "average": (["--optim.ema", "2"], r"optim\.ema=2\.0 is out of range"),
     "average 0": (["--optim.ema", "0"], r"optim\.ema=0\.0 is out of range; it must be above 0, or null for none"),
-    "not a choice": (["--precision", "fp8"], "fp8"),
+    "not a choice": (["--precision", "fp8"], "precision 'fp8' is unknown; known: bf16, fp16, no"),
 }
 
 
@@ -73,6 +78,10 @@ def test_bad_overrides_get_a_sentence(name):
 
 
 FILES = {
+    "epochs: ten": r"\.yaml: epochs must be a whole number, but is ten",
+    "precision: no": "YAML reads no as false: write 'no'",
+    "objective: maxap": "objective 'maxap' is unknown; did you mean 'maxup'",
+    "seed: 1\nseed: 2": "line 2 gives 'seed' a second time",
     "epocs: 3": "key 'epocs' is unknown; did you mean 'epochs'?",
     "optim: {lrr: 3}": "optim: key 'lrr' is unknown; did you mean 'lr'?",
     "optim: 3": "optim must be a mapping of keys to values, but is a int",
