@@ -46,7 +46,7 @@ def open_run(folder: Path, which: str = "last", *, task: str | None = None, **ow
         if before.get(option) and own.get(option) is None:
             raise RunError(f"{folder} was trained with --{option} {before[option]}; give the same option here")
     bare = replace(recipe.model, pretrained=False, weights=None)  # what training began with is not needed again
-    built = build_task(replace(recipe, model=bare), **own)
+    built = build_task(replace(recipe, model=bare, precision="no"), **own)  # nor is the precision of its steps
     built.refuse_another(before, folder)
     weights = state["ema"] if state["ema"] is not None else state["model"]
     try:

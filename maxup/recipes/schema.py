@@ -186,7 +186,7 @@ class Recipe:
     batch_size: int = 128
     """Examples of a batch, or columns of a text, over all processes."""
     precision: Literal["no", "bf16", "fp16"] = "no"
-    """Mixed precision."""
+    """Mixed precision; "fp16" needs a GPU."""
     compile: bool = False
     """On a GPU, compile the network, block by block."""
     seed: int = 0

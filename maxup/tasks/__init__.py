@@ -34,6 +34,8 @@ def create_task(recipe: Recipe, device: torch.device, **options: Any) -> Any:
         >>> type(create_task(recipe, torch.device("cpu"))).__name__
         'Vision'
     """
+    if recipe.precision == "fp16" and device.type != "cuda":
+        raise ValueError("precision fp16 needs a CUDA device, and there is none; use bf16, which a CPU has too, or no")
     if recipe.task == "language":
         from maxup.tasks.language import Language
 
