@@ -1,5 +1,8 @@
 """`maxup cp RECIPE FILE`: copy a recipe to a file of your own, to change it."""
 
+import json
+import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +15,8 @@ EXAMPLES = """example:
 
 def main(argv: Sequence[str]) -> int:
     """Copy."""
-    parser = parser_of("cp", "Copy a recipe to a file of your own. Its base stays a reference.", EXAMPLES)
+    what = "Copy a recipe to a file of your own. Its base stays a reference, by a path that fits the copy."
+    parser = parser_of("cp", what, EXAMPLES)
     parser.add_argument("recipe", help="name of a recipe, or a YAML file")
     parser.add_argument("file", type=Path, help="where to; must end in .yaml and not exist")
     args = parser.parse_args(argv)
@@ -25,6 +29,24 @@ def main(argv: Sequence[str]) -> int:
         raise RecipeError(f"{args.file} exists; remove it first, or choose another name")
     if not args.file.parent.is_dir():
         raise RecipeError(f"there is no folder {args.file.parent}; make it first, or choose another name")
-    args.file.write_text(source.read_text())
+    text = _moved(source, args.file)
+    args.file.write_text(text)
     print(f"{args.file}: now  maxup train {args.file}")
     return 0
+
+
+def _moved(source: Path, file: Path) -> str:
+    """The recipe's text; where its base is a file of the user's own, its path as seen from the copy's folder."""
+    from maxup.recipes.load import FOLDER, RecipeError, find_base, plain
+
+    text, base = source.read_text(), plain(source).get("base")
+    if not isinstance(base, str) or source.parent.resolve() == file.parent.resolve():
+        return text
+    found = find_base(base, source).resolve()
+    if found.is_relative_to(FOLDER.resolve()):
+        return text
+    there = os.path.relpath(found, file.parent.resolve())
+    moved, count = re.subn(r"^base:.*$", lambda _: f"base: {json.dumps(there)}", text, flags=re.MULTILINE)
+    if count != 1:
+        raise RecipeError(f"{source} does not name its base on a line of its own; write it so, as base: {base}")
+    return moved

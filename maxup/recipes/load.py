@@ -153,9 +153,8 @@ def flat(said: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
-    if path.resolve() in above:
-        raise RecipeError(f"{path.name} is its own base, by way of {len(above)} files; give it another base")
+def plain(path: Path) -> dict[str, Any]:
+    """What a recipe's file says by itself, its base a name; its keys are not checked."""
     try:
         said = yaml.load(path.read_text(), _Loader) or {}  # a SafeLoader
     except RecipeError as error:
@@ -164,15 +163,26 @@ def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
         raise RecipeError(f"{path} cannot be read as YAML: {reason(error)}") from None
     if not isinstance(said, dict):
         raise RecipeError(f"{path} must hold keys and values, but holds a {type(said).__name__}")
+    return said
+
+
+def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
+    if path.resolve() in above:
+        raise RecipeError(f"{path.name} is its own base, by way of {len(above)} files; give it another base")
+    said = plain(path)
     base = said.pop("base", None)
     check_keys(said, Recipe, str(path))
     if base is None:
         return said
     if not isinstance(base, str):
         raise RecipeError(f"{path}: base must be the name of a recipe, but is {base!r}")
-    beside = path.parent / f"{base}.yaml"
-    inherited = _read(beside if beside.is_file() else find_recipe(base), (*above, path.resolve()))
-    return _merge(inherited, said)
+    return _merge(_read(find_base(base, path), (*above, path.resolve())), said)
+
+
+def find_base(base: str, path: Path) -> Path:
+    """The file of a base that the recipe in `path` names: one beside it, or else as `find_recipe` has it."""
+    beside = path.parent / (base if Path(base).suffix in SUFFIXES else f"{base}.yaml")
+    return beside if beside.is_file() else find_recipe(base)
 
 
 def _merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
@@ -205,6 +215,13 @@ def _instantiate(parser: ArgumentParser, found: Any) -> Recipe:
     for name, above in (("optim.clip", recipe.optim.clip), ("optim.ema", recipe.optim.ema)):
         if above is not None and not above > 0:
             raise RecipeError(f"{name}={above!r} is out of range; it must be above 0, or null for none")
+    for milestone in recipe.optim.milestones:
+        if not 0 <= milestone <= 1:
+            whole = 1 < milestone <= recipe.epochs
+            hint = f"; epoch {milestone:g} of {recipe.epochs} is {milestone / recipe.epochs:.4g}" if whole else ""
+            raise RecipeError(
+                f"optim.milestones has {milestone:g}; they are fractions of the epochs, between 0 and 1{hint}"
+            )
     if recipe.optim.nesterov and recipe.optim.name != "adamw" and not recipe.optim.momentum:
         raise RecipeError("optim.nesterov is a kind of momentum; set optim.momentum above 0")
     if recipe.optim.sam is not None and (recipe.optim.accumulate > 1 or recipe.precision == "fp16"):

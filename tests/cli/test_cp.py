@@ -21,6 +21,32 @@ def test_a_copy_can_be_copied_and_changed(tmp_path, capsys, monkeypatch):
     assert parse_recipe("other.yaml", []).maxup.m == 9
 
 
+@pytest.mark.parametrize("base", ["mine2", "mine2.yaml", "'mine2'  # beside it"])
+def test_a_copy_elsewhere_keeps_a_base_of_one_s_own(tmp_path, monkeypatch, base):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("sub", "else"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "mine2.yaml").write_text("epochs: 7\n")
+    (tmp_path / "child.yaml").write_text(f"# My own.\nbase: {base}\nseed: 3\n")
+    assert main(["cp", "child.yaml", "sub/child.yaml"]) == 0
+    assert (tmp_path / "sub/child.yaml").read_text() == '# My own.\nbase: "../mine2.yaml"\nseed: 3\n'
+    monkeypatch.chdir(tmp_path / "else")
+    assert main(["cp", "../sub/child.yaml", "grandchild.yaml"]) == 0
+    for name in ("../sub/child.yaml", "grandchild.yaml"):
+        assert parse_recipe(name, []) == parse_recipe("../child.yaml", [])
+        assert parse_recipe(name, []).epochs == 7
+
+
+def test_a_base_that_cannot_be_rewritten_is_refused(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "mine2.yaml").write_text("epochs: 7\n")
+    (tmp_path / "child.yaml").write_text("{base: mine2, seed: 3}\n")
+    assert main(["cp", "child.yaml", "sub/child.yaml"]) == 1
+    assert "does not name its base on a line of its own" in capsys.readouterr().err
+    assert not list((tmp_path / "sub").iterdir())
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -28,7 +54,7 @@ def test_a_copy_can_be_copied_and_changed(tmp_path, capsys, monkeypatch):
         (["digits/mlp-gaussian", "mine.txt"], "mine.txt must end in .yaml"),
         (["digits/mlp-gausian", "mine.yaml"], "did you mean 'digits/mlp-gaussian'"),
         (["nowhere.yaml", "mine.yaml"], "there is no file nowhere.yaml"),
-        (["digits/mlp-gaussian", "no/folder.yaml"], "No such file or directory"),
+        (["digits/mlp-gaussian", "no/folder.yaml"], "there is no folder no; make it first"),
     ],
 )
 def test_mistakes_get_a_sentence_and_change_nothing(tmp_path, capsys, monkeypatch, words, sentence):

@@ -65,6 +65,12 @@ BAD = {
     "clip 0": (["--optim.clip", "0"], r"optim\.clip=0\.0 is out of range; it must be above 0, or null for none"),
     "average": (["--optim.ema", "2"], r"optim\.ema=2\.0 is out of range"),
     "average 0": (["--optim.ema", "0"], r"optim\.ema=0\.0 is out of range; it must be above 0, or null for none"),
+    "milestones as epochs": (
+        ["--optim.schedule", "steps", "--optim.milestones", "[30, 45]", "--epochs", "60"],
+        r"optim\.milestones has 30; they are fractions of the epochs, between 0 and 1; epoch 30 of 60 is 0\.5$",
+    ),
+    "milestones below 0": (["--optim.milestones", "[0.5, -3]"], r"optim\.milestones has -3; they are .* 0 and 1$"),
+    "milestones of nothing": (["--optim.milestones", "[.nan]"], r"optim\.milestones has nan; they are fractions"),
     "not a choice": (["--precision", "fp8"], "precision 'fp8' is unknown; known: bf16, fp16, no"),
 }
 
@@ -112,6 +118,26 @@ def test_aliases_are_refused_before_they_unfold(tmp_path):
         (tmp_path / "recipe.yaml").write_text(content)
         with pytest.raises(RecipeError, match=rf"recipe\.yaml: line {line} uses the alias \*\w+; write out what"):
             parse_recipe(str(tmp_path / "recipe.yaml"), [])
+
+
+@pytest.mark.parametrize("base", ["q.yaml", "q", "../over.yaml", "digits/mlp-gaussian"])
+def test_a_base_is_looked_for_beside_its_file_first(tmp_path, monkeypatch, base):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "q.yaml").write_text("epochs: 3\n")  # of the current folder: not this one
+    (tmp_path / "over.yaml").write_text("epochs: 2\n")
+    (tmp_path / "sub/q.yaml").write_text("epochs: 2\n")
+    (tmp_path / "sub/c3.yaml").write_text(f"base: {base}\nseed: 5\n")
+    recipe = parse_recipe("sub/c3.yaml", [])
+    assert (recipe.epochs, recipe.seed) == (2 if "/ml" not in base else parse_recipe(base, []).epochs, 5)
+
+
+def test_a_base_is_then_looked_for_in_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "q.yaml").write_text("epochs: 3\n")
+    (tmp_path / "sub/c3.yaml").write_text("base: q.yaml\n")
+    assert parse_recipe("sub/c3.yaml", []).epochs == 3
 
 
 def test_unknown_names_and_files():
