@@ -5,6 +5,7 @@ from collections.abc import Hashable
 import torch
 from torch import Generator, Tensor
 
+from maxup.perturb.arguments import real
 from maxup.perturb.base import Perturbation, images, in_format_of, put, uniform
 from maxup.perturb.draws import Batch
 from maxup.perturb.geometry import warp
@@ -27,11 +28,9 @@ class Affine(Perturbation):
     """
 
     def __init__(self, degrees: float = 10.0, *, translate: float = 0.1, key: Hashable | None = None) -> None:
-        if not 0 <= degrees <= 180:
-            raise ValueError(f"Affine(degrees={degrees!r}): degrees must be between 0 and 180")
-        if not 0 <= translate <= 1:
-            raise ValueError(f"Affine(translate={translate!r}): translate is a fraction of the image, between 0 and 1")
-        self.degrees, self.translate, self.key = degrees, translate, key
+        self.degrees = real("Affine", "degrees", degrees, "between 0 and 180", 0, 180)
+        self.translate = real("Affine", "translate", translate, "a fraction of the image, between 0 and 1", 0, 1)
+        self.key = key
 
     def draw(self, batch: Batch, generator: Generator | None) -> dict[str, Tensor]:
         leaf = images(batch[0], self.key, "Affine")[0]

@@ -96,7 +96,7 @@ class AutoAugment(Policy):
         key: Hashable | None = None,
     ) -> None:
         super().__init__(mean, std, key=key)
-        if policy not in POLICIES:
+        if policy not in list(POLICIES):
             raise ValueError(f"AutoAugment(policy={policy!r}): policy must be one of {', '.join(POLICIES)}")
         self.policy = policy
         self.table = parse(POLICIES[policy])

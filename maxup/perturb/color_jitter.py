@@ -1,6 +1,5 @@
 """Colour jitter: brightness, contrast and saturation, each changed at random, in random order."""
 
-import math
 from collections.abc import Hashable, Sequence
 
 import torch
@@ -8,6 +7,7 @@ from torch import Generator, Tensor
 
 from maxup.perturb.base import uniform
 from maxup.perturb.draws import Batch
+from maxup.perturb.noise import nonnegative
 from maxup.perturb.operations import grey, leave
 from maxup.perturb.pixels import Pixels
 
@@ -43,10 +43,8 @@ class ColorJitter(Pixels):
         key: Hashable | None = None,
     ) -> None:
         super().__init__(mean, std, key=key)
-        for name, value in (("brightness", brightness), ("contrast", contrast), ("saturation", saturation)):
-            if not 0 <= value < math.inf:
-                raise ValueError(f"ColorJitter({name}={value!r}): {name} must be a finite number, 0 or more")
-        self.spread = (brightness, contrast, saturation)
+        said = {"brightness": brightness, "contrast": contrast, "saturation": saturation}
+        self.spread = tuple(nonnegative("ColorJitter", name, value) for name, value in said.items())
 
     def draw(self, batch: Batch, generator: Generator | None) -> dict[str, Tensor]:
         like = self._images(batch[0])[0]

@@ -6,6 +6,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
+from maxup.perturb import arguments
 from maxup.perturb.base import Perturbation, images, in_format_of, integers, put
 from maxup.perturb.draws import Batch
 
@@ -29,11 +30,10 @@ class CropFlip(Perturbation):
     """
 
     def __init__(self, padding: int = 4, *, flip: bool = True, fill: float = 0.0, key: Hashable | None = None) -> None:
-        if not isinstance(padding, int) or padding < 0:
-            raise ValueError(f"CropFlip(padding={padding!r}): padding must be a whole number of pixels, 0 or more")
         if not isinstance(flip, bool):
             raise ValueError(f"CropFlip(flip={flip!r}): flip must be true or false")
-        self.padding, self.flip, self.fill, self.key = padding, flip, fill, key
+        self.padding = arguments.whole("CropFlip", "padding", padding, 0, " of pixels")
+        self.flip, self.fill, self.key = flip, arguments.fill("CropFlip", fill), key
 
     def draw(self, batch: Batch, generator: Generator | None) -> dict[str, Tensor]:
         leaf = images(batch[0], self.key, "CropFlip")[0]

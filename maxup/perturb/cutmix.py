@@ -5,6 +5,7 @@ from collections.abc import Hashable
 import torch
 from torch import Generator, Tensor
 
+from maxup.perturb.arguments import classes
 from maxup.perturb.base import Perturbation, images, integers, put
 from maxup.perturb.cutout import boxes
 from maxup.perturb.draws import Batch
@@ -30,7 +31,7 @@ class CutMix(Perturbation):
     """
 
     def __init__(self, num_classes: int | None = None, *, alpha: float = 1.0, key: Hashable | None = None) -> None:
-        self.num_classes, self.alpha, self.key = num_classes, check_alpha("CutMix", alpha), key
+        self.num_classes, self.alpha, self.key = classes("CutMix", num_classes), check_alpha("CutMix", alpha), key
 
     def draw(self, batch: Batch, generator: Generator | None) -> dict[str, Tensor]:
         leaf = images(batch[0], self.key, "CutMix")[0]

@@ -5,6 +5,7 @@ from collections.abc import Hashable
 import torch
 from torch import Generator, Tensor
 
+from maxup.perturb import arguments
 from maxup.perturb.base import Perturbation, images, integers, put
 from maxup.perturb.draws import Batch
 
@@ -27,9 +28,8 @@ class Cutout(Perturbation):
     """
 
     def __init__(self, length: int, *, fill: float = 0.0, key: Hashable | None = None) -> None:
-        if not isinstance(length, int) or length < 1:
-            raise ValueError(f"Cutout(length={length!r}): length must be a whole number of pixels, 1 or more")
-        self.length, self.fill, self.key = length, fill, key
+        self.length = arguments.whole("Cutout", "length", length, 1, " of pixels")
+        self.fill, self.key = arguments.fill("Cutout", fill), key
 
     def draw(self, batch: Batch, generator: Generator | None) -> dict[str, Tensor]:
         leaf = images(batch[0], self.key, "Cutout")[0]

@@ -4,6 +4,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from maxup.checks import batch_size
+from maxup.perturb.arguments import BELOW_1, real
 from maxup.perturb.attach import Attached, attach_to, find_layer
 from maxup.perturb.base import uniform
 from maxup.perturb.draws import Batch, Shared
@@ -29,9 +30,8 @@ class EmbeddingDropout(Attached):
     """
 
     def __init__(self, p: float = 0.1, *, layer: str | None = None) -> None:
-        if not 0 <= p < 1:
-            raise ValueError(f"EmbeddingDropout(p={p!r}): p must be at least 0 and below 1")
-        self.p, self.layer = p, layer
+        self.p = real("EmbeddingDropout", "p", p, "at least 0 and below 1", 0, BELOW_1)
+        self.layer = layer if layer is None else str(layer)  # YAML may read "1" as a number
         self.words: Tensor | None = None  # the embedding's weight, for the size of the vocabulary
 
     def attach(self, model: nn.Module) -> nn.Module:

@@ -4,6 +4,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
+from maxup.perturb.arguments import ABOVE_0, classes, real
 from maxup.perturb.base import Perturbation
 from maxup.perturb.draws import Batch
 
@@ -23,11 +24,9 @@ class LabelNoise(Perturbation):
     """
 
     def __init__(self, epsilon: float, *, num_classes: int | None = None, concentration: float = 1.0) -> None:
-        if not 0 <= epsilon <= 1:
-            raise ValueError(f"LabelNoise(epsilon={epsilon!r}): epsilon must be between 0 and 1")
-        if not concentration > 0:
-            raise ValueError(f"LabelNoise(concentration={concentration!r}): concentration must be above 0")
-        self.epsilon, self.num_classes, self.concentration = epsilon, num_classes, concentration
+        self.epsilon = real("LabelNoise", "epsilon", epsilon, "between 0 and 1", 0, 1)
+        self.num_classes = classes("LabelNoise", num_classes)
+        self.concentration = real("LabelNoise", "concentration", concentration, "above 0 and finite", ABOVE_0)
 
     def draw(self, batch: Batch, generator: Generator | None) -> Tensor:
         y = probabilities(batch[1], self.num_classes, "LabelNoise")

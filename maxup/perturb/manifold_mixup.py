@@ -9,6 +9,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from maxup.checks import leaves
+from maxup.perturb.arguments import classes
 from maxup.perturb.attach import Attached, attach_to, find_layer
 from maxup.perturb.base import integers, pick, put
 from maxup.perturb.draws import Batch
@@ -48,13 +49,16 @@ class ManifoldMixup(Attached):
         alpha: float = 2.0,
         key: Hashable | None = None,
     ) -> None:
-        self.layers = [layers] if isinstance(layers, str) else [str(layer) for layer in layers]  # YAML may read 1
-        if set(self.layers) <= {"input"} or len(set(self.layers)) < len(self.layers):
+        listed = layers if isinstance(layers, list | tuple) else [layers]
+        self.layers = [str(layer) for layer in listed]  # YAML may read 1
+        names = all(isinstance(layer, str | int) for layer in listed)
+        if not names or set(self.layers) <= {"input"} or len(set(self.layers)) < len(self.layers):
             raise ValueError(
                 f"ManifoldMixup(layers={layers!r}): name one layer of the model or more, each once; "
                 "to mix the input alone use MixUp"
             )
-        self.num_classes, self.alpha, self.key = num_classes, check_alpha("ManifoldMixup", alpha), key
+        self.num_classes, self.key = classes("ManifoldMixup", num_classes), key
+        self.alpha = check_alpha("ManifoldMixup", alpha)
         self._chosen: tuple[weakref.ref[Tensor], Tensor] | None = None  # the batch, and its layer
 
     def attach(self, model: nn.Module) -> nn.Module:

@@ -5,6 +5,7 @@ from collections.abc import Hashable
 import torch
 from torch import Generator, Tensor
 
+from maxup.perturb.arguments import ABOVE_0, classes, real
 from maxup.perturb.base import Perturbation, integers, pick, put
 from maxup.perturb.draws import Batch
 from maxup.perturb.labels import gamma, probabilities
@@ -27,7 +28,7 @@ class MixUp(Perturbation):
     """
 
     def __init__(self, num_classes: int | None = None, *, alpha: float = 1.0, key: Hashable | None = None) -> None:
-        self.num_classes, self.alpha, self.key = num_classes, check_alpha("MixUp", alpha), key
+        self.num_classes, self.alpha, self.key = classes("MixUp", num_classes), check_alpha("MixUp", alpha), key
 
     def draw(self, batch: Batch, generator: Generator | None) -> dict[str, Tensor]:
         leaf = pick(batch[0], self.key)[0]
@@ -69,9 +70,7 @@ def mix_labels(y: object, partner: Tensor, weight: Tensor, num_classes: int | No
 
 def check_alpha(who: str, alpha: float) -> float:
     """A parameter the Beta distribution can have."""
-    if not alpha > 0:
-        raise ValueError(f"{who}(alpha={alpha!r}): alpha must be above 0")
-    return alpha
+    return real(who, "alpha", alpha, "above 0 and finite", ABOVE_0)
 
 
 def _blend(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Hashable
-from numbers import Real
 
 import torch
 from torch import Generator, Tensor
 
+from maxup.perturb.arguments import real
 from maxup.perturb.base import Perturbation, pick, put
 from maxup.perturb.draws import Batch
 
@@ -104,6 +104,4 @@ def floating(x: object, key: Hashable | None, who: str) -> list[Tensor]:
 
 def nonnegative(who: str, name: str, value: float) -> float:
     """A finite number, 0 or more."""
-    if not (isinstance(value, Real) and 0 <= value < math.inf):
-        raise ValueError(f"{who}({name}={value!r}): {name} must be a finite number, 0 or more")
-    return value
+    return real(who, name, value, "a finite number, 0 or more", 0)

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from maxup.perturb.arguments import real
 from maxup.perturb.base import Perturbation, constant, images, in_format_of, put
 from maxup.perturb.draws import Batch, Draw
 
@@ -26,9 +27,15 @@ class Pixels(Perturbation):
         *,
         key: Hashable | None = None,
     ) -> None:
-        self.mean, self.std, self.key = _numbers(mean), _numbers(std), key
+        self.mean, self.std, self.key = self._numbers("mean", mean), self._numbers("std", std), key
         if min(self.std) <= 0:
             raise ValueError(f"{self._name}(std={std!r}): every deviation must be above 0")
+
+    def _numbers(self, name: str, said: Any) -> tuple[float, ...]:
+        """One number, or one a channel."""
+        said = said.tolist() if hasattr(said, "tolist") else said
+        values = said if isinstance(said, list | tuple) and said else [said]
+        return tuple(real(self._name, name, value, "a finite number, or one a channel") for value in values)
 
     @property
     def _name(self) -> str:
@@ -64,7 +71,3 @@ class Pixels(Perturbation):
         mean, std = (constant(v, leaf.device, dtype).view(-1, 1, 1) for v in (self.mean, self.std))  # (C, 1, 1)
         changed = self.change(leaf.to(dtype) * std + mean, draw)
         return in_format_of(((changed - mean) / std).to(leaf.dtype), leaf)
-
-
-def _numbers(value: float | Sequence[float]) -> tuple[float, ...]:
-    return (float(value),) if isinstance(value, int | float) else tuple(float(v) for v in value)

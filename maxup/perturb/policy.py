@@ -5,6 +5,7 @@ from functools import cache
 import torch
 from torch import Generator, Tensor
 
+from maxup.perturb.arguments import whole
 from maxup.perturb.base import integers
 from maxup.perturb.operations import NUMBER, operate
 from maxup.perturb.pixels import Pixels
@@ -71,6 +72,4 @@ def signed(operation: Tensor, magnitude: Tensor, generator: Generator | None) ->
 
 def check_bins(who: str, bins: int) -> int:
     """A number of magnitudes there can be."""
-    if isinstance(bins, bool) or not isinstance(bins, int) or bins < 2:
-        raise ValueError(f"{who}(bins={bins!r}): bins must be a whole number, 2 or more")
-    return bins
+    return whole(who, "bins", bins, 2)

@@ -4,6 +4,7 @@ from collections.abc import Hashable, Sequence
 
 from torch import Generator, Tensor
 
+from maxup.perturb.arguments import whole
 from maxup.perturb.base import integers
 from maxup.perturb.draws import Batch
 from maxup.perturb.operations import NUMBER
@@ -41,10 +42,9 @@ class RandAugment(Policy):
         key: Hashable | None = None,
     ) -> None:
         super().__init__(mean, std, key=key)
-        if isinstance(num_ops, bool) or not isinstance(num_ops, int) or num_ops < 1:
-            raise ValueError(f"RandAugment(num_ops={num_ops!r}): num_ops must be a whole number, 1 or more")
-        self.num_ops, self.magnitude, self.bins = num_ops, magnitude, check_bins("RandAugment", bins)
-        if magnitude not in range(bins):
+        self.num_ops = whole("RandAugment", "num_ops", num_ops, 1)
+        self.magnitude, self.bins = magnitude, check_bins("RandAugment", bins)
+        if type(magnitude) is not int or magnitude not in range(bins):
             raise ValueError(f"RandAugment(magnitude={magnitude!r}): magnitude must be a whole number, 0 to {bins - 1}")
 
     def draw(self, batch: Batch, generator: Generator | None) -> dict[str, Tensor]:

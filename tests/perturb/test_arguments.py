@@ -1,0 +1,76 @@
+"""Whatever a recipe gives for an argument of a perturbation, it is a sentence or a perturbation that works."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from maxup.cli.main import told
+from maxup.perturb.arguments import ABOVE_0, BELOW_1, MANY, real, whole
+from maxup.registry import PERTURBATIONS, BuildError, takes
+from maxup.tasks.vision import perturbation
+
+NEEDED = {
+    "gaussian": {"sigma": 0.1},
+    "uniform_ball": {"radius": 0.1},
+    "cutout": {"length": 2},
+    "rand_augment": {"magnitude": 1},
+    "label_noise": {"epsilon": 0.1},
+    "feature_noise": {"sigma": 0.1, "layer": "1"},
+    "manifold_mixup": {"layers": ["1"]},
+}
+STRANGE = [
+    *("abc", "", [1, 2], ["a"], [], {}, {"a": 1}, None, True, False, -1, 0, 1.5, 3, 10**30, 10**400, [[1]], [math.nan]),
+    *(math.nan, math.inf, -math.inf),
+]
+ARGUMENTS = [
+    (name, argument)
+    for name in PERTURBATIONS
+    for argument in takes(PERTURBATIONS, "perturbation", name)
+    if argument != "key"  # refused by itself
+]
+
+
+def attempt(spec):
+    """The batch that a recipe's perturbation makes, or its error."""
+    x, y = torch.rand(4, 3, 8, 8), torch.tensor([0, 1, 2, 0])
+    net = nn.Sequential(nn.Flatten(), nn.Linear(192, 3))
+    try:
+        made = perturbation([spec], 3, mean=(0.5,) * 3, std=(0.2,) * 3)
+        if hasattr(made, "attach"):
+            made.attach(net)
+        changed = made(x, y, generator=torch.Generator().manual_seed(0))
+        net(changed[0])
+    except (ValueError, TypeError) as error:
+        return error
+    return changed
+
+
+@pytest.mark.parametrize(("name", "argument"), ARGUMENTS)
+def test_anything_is_a_sentence_or_works(name, argument):
+    for value in STRANGE:
+        found = attempt({"name": name, **NEEDED.get(name, {}), argument: value})
+        if isinstance(found, Exception):
+            assert told(found), (value, found)
+            assert "\n" not in str(found)
+            if isinstance(found, BuildError):  # in words of its own, not Python's
+                assert not isinstance(found.__cause__, TypeError), found
+                assert argument in str(found.__cause__)
+        else:
+            assert isinstance(value, int | float | None) or argument in ("mean", "std"), value
+            assert all(part.isfinite().all() for part in found), value
+
+
+def test_bounds():
+    assert real("A", "p", 0, "", 0, BELOW_1) == 0
+    for value in (1, 1.0, -0.1, math.nan, True, "0.5", 10**400):
+        with pytest.raises(ValueError, match=r"^A\(p=.*\): p must be below$"):
+            real("A", "p", value, "below", 0, BELOW_1)
+    with pytest.raises(ValueError, match="alpha must be above"):
+        real("A", "alpha", 0.0, "above", ABOVE_0)
+    assert whole("A", "n", MANY, 1) == MANY
+    with pytest.raises(ValueError, match=r"^A\(n=1000001\): n must be a whole number, 1 to 1000000$"):
+        whole("A", "n", MANY + 1, 1)
+    with pytest.raises(ValueError, match=r"^A\(n=2\.0\): n must be a whole number of pixels, 1 or more$"):
+        whole("A", "n", 2.0, 1, " of pixels")
