@@ -27,7 +27,10 @@ def find_function(spec: str) -> Callable[..., Any]:
     name, colon, function = spec.partition(":")
     if not (name and colon and function):
         raise OwnCodeError(f"{spec!r} is not of the form MODULE:FUNCTION, such as mine:net for net() in mine.py")
-    name = name.removesuffix(".py").replace("/", ".")
+    if name.endswith(".py") or "/" in name:  # a path
+        name = os.path.relpath(name).removesuffix(".py").replace(os.sep, ".")
+    if name.startswith("."):
+        raise OwnCodeError(f"{spec!r} is not below the current folder; go to its folder, and name it from there")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:

@@ -48,13 +48,22 @@ def main(argv: Sequence[str]) -> int:
     option("--dtype", choices=["float32", "bfloat16", "float16"], default="float32", help="precision of the network")
     option("--seed", type=int, default=0, help="decides the noise (default: 0)")
     option("--adaptive", action="store_true", help="look early, and stop where an abstention is settled")
-    option("--radii", type=float, nargs="+", metavar="R", help="adaptive: stop where all these are settled")
+    option(
+        "--radii",
+        type=_number,
+        nargs="+",
+        metavar="R",
+        help="adaptive: stop where these are settled; after the folder",
+    )
     option("--skip", type=int, default=20, help="certify every SKIP-th image (default: 20)")
     option("--all", action="store_true", help="certify every image")
     option("--max", type=int, help="certify no more than this many")
     option("--eager", action="store_true", help="on a GPU, neither compile nor capture the network")
     option("--out", type=Path, help="the TSV (default: certified-SIGMA.tsv in the run's folder)")
-    option("--attack", type=float, nargs="?", const=1.0, metavar="F", help="then attack at F times the radii")
+    option(
+        "--attack", type=_number, nargs="?", const=1.0, metavar="F",
+        help="then attack at F times the radii (default: 1); after the folder",
+    )  # fmt: skip
     option("--picture", type=Path, metavar="FILE", help="draw what smoothing does to one image, and stop")
     option("--image", type=int, default=0, metavar="IDX", help="which one (default: 0)")
     option("--plot", type=Path, metavar="FILE", help="plot certified accuracy against the radius: PNG, SVG or PDF")
@@ -70,6 +79,16 @@ def main(argv: Sequence[str]) -> int:
             parser.error(f"--{name} {value}: must be a whole number, {least} or more")
     _certify(args)
     return 0
+
+
+def _number(text: str) -> float:
+    """Of options that take some numbers or none: a folder behind them is taken for one."""
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no number; the folder comes before the options: maxup certify {text} ..."
+        ) from None
 
 
 def _certify(args: argparse.Namespace) -> None:

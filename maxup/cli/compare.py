@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from maxup.cli.own import add_own, own_of
-from maxup.cli.parser import parser_of
+from maxup.cli.parser import folder, parser_of
 
 EXAMPLES = """examples:
   maxup compare digits/mlp-gaussian-maxup --seeds 5
@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
         "--objectives", nargs="+", default=[], choices=["average", "adversarial", "hard_examples"],
         help="further objectives: the average over copies, PGD adversarial training, hard example mining",
     )  # fmt: skip
-    parser.add_argument("--out", type=Path, metavar="DIR", help="results and runs (default: runs/compare/RECIPE)")
+    parser.add_argument("--out", type=folder, metavar="DIR", help="results and runs (default: runs/compare/RECIPE)")
     parser.add_argument(
         "--no_equal_time", action="store_true", help="leave out m = 1 trained for as long as MaxUp takes"
     )
@@ -54,15 +54,15 @@ def main(argv: Sequence[str]) -> int:
     from maxup.report.comparison import plot, text
 
     name = run_name(args.recipe)
-    folder = args.out or Path("runs") / "compare" / name
+    out = args.out or Path("runs") / "compare" / name
     knobs = recipe.adversarial
     attack = Attack(knobs.radius if args.radius is None else args.radius, knobs.p, knobs.steps)
     result = compare(
-        recipe, folder, seeds=args.seeds, ms=args.m or [recipe.maxup.m], objectives=args.objectives, attack=attack,
+        recipe, out, seeds=args.seeds, ms=args.m or [recipe.maxup.m], objectives=args.objectives, attack=attack,
         equal_time=not args.no_equal_time, say=lambda line: print(line, flush=True), quiet=not args.progress,
         **own_of(args),
     )  # fmt: skip
     print(text(result))
-    plot(result, folder / "compare.png", name)
-    print(f"\nWritten: {folder / 'compare.json'} and {folder / 'compare.png'}")
+    plot(result, out / "compare.png", name)
+    print(f"\nWritten: {out / 'compare.json'} and {out / 'compare.png'}")
     return 0

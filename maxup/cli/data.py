@@ -1,6 +1,7 @@
 """`maxup data`: which data sets are found where, and how to get the missing ones."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from maxup.cli.parser import parser_of
 
@@ -15,9 +16,11 @@ def main(argv: Sequence[str]) -> int:
     parser = parser_of("data", "Show which data sets are found where, and how to get the missing ones.", EXAMPLES)
     parser.add_argument("--root", help="folder to look in first")
     args = parser.parse_args(argv)
-    from maxup.data import list_data
+    from maxup.data import DataError, list_data
     from maxup.data.find import locate, missing
 
+    if args.root is not None and not Path(args.root).expanduser().is_dir():
+        raise DataError(f"there is no folder {args.root}; correct --root, or leave it out to see the usual places")
     for name in list_data():
         found = WITH.get(name) or locate(name, args.root)
         print(f"{name:<14} {found if found else 'not found. ' + missing(name)}")

@@ -2,6 +2,7 @@
 
 import argparse
 import textwrap
+from pathlib import Path
 
 
 def parser_of(verb: str, description: str, examples: str) -> argparse.ArgumentParser:
@@ -18,3 +19,17 @@ def parser_of(verb: str, description: str, examples: str) -> argparse.ArgumentPa
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,  # or a setting of the recipe might be taken for an option
     )
+
+
+def folder(text: str) -> Path:
+    """The type of options that name a folder to write to, which need not be there.
+
+    Example:
+        >>> folder("runs/mine").parts
+        ('runs', 'mine')
+    """
+    path = Path(text)
+    for place in (path, *path.parents):
+        if place.exists() and not place.is_dir():
+            raise argparse.ArgumentTypeError(f"{place} is a file; name a folder, which need not be there yet")
+    return path

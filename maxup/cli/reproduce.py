@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from maxup.cli.parser import parser_of
+from maxup.cli.parser import folder, parser_of
 
 EXAMPLES = """examples:
   maxup reproduce table-cifar10                            5 seeds of every recipe, as the paper
@@ -24,7 +24,7 @@ def main(argv: Sequence[str]) -> int:
         "Train the recipes of a table, each with several seeds, one at a time on every visible GPU.",
         EXAMPLES,
     )
-    option = partial(parser.add_argument, metavar="DIR", type=Path)
+    option = partial(parser.add_argument, metavar="DIR", type=folder)
     parser.add_argument("table", help="a table of the paper, or a YAML file that lists recipes")
     parser.add_argument("--seeds", type=_seeds, default=5, metavar="N", help="seeds 0 to N - 1 (default: 5)")
     parser.add_argument("--budget", type=_budget, default=1.0, metavar="F", help="part of the epochs (default: 1)")
@@ -56,10 +56,10 @@ def main(argv: Sequence[str]) -> int:
             find(name, root)  # what is not there is said once, before anything starts
         tasks = []
         for job in todo:
-            folder = args.out / job.name
+            out = args.out / job.name
             command = [sys.executable, "-m", "maxup", "train", *job.arguments]
-            command += ["--out", str(folder), "--trackers", args.trackers]
-            tasks.append(Task(job.name, command, folder, partial(keep, job, folder, args.results)))
+            command += ["--out", str(out), "--trackers", args.trackers]
+            tasks.append(Task(job.name, command, out, partial(keep, job, out, args.results)))
         failures = run_queue(tasks, visible_devices(), say=partial(print, flush=True))
     for sentence in refused:
         print(sentence, file=sys.stderr)

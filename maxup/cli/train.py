@@ -1,11 +1,13 @@
 """`maxup train RECIPE`: train, or go on with a run that stopped."""
 
+import argparse
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from maxup.cli.own import add_own, own_of
-from maxup.cli.parser import parser_of
+from maxup.cli.parser import folder, parser_of
 
 EXAMPLES = """examples:
   maxup train digits/mlp-gaussian-maxup
@@ -21,10 +23,10 @@ def main(argv: Sequence[str]) -> int:
     """Train."""
     parser = parser_of("train", "Train a recipe. The same command goes on where it stopped.", EXAMPLES)
     parser.add_argument("recipe", help="name of a recipe (see maxup ls), or a YAML file")
-    parser.add_argument("--out", type=Path, help="the run's folder (default: runs/RECIPE/seed-N)")
+    parser.add_argument("--out", type=folder, help="the run's folder (default: runs/RECIPE/seed-N)")
     parser.add_argument("--print_config", action="store_true", help="print the recipe with all settings, and stop")
     parser.add_argument(
-        "--save_every", type=float, default=60, metavar="SECONDS", help="between checkpoints (default: 60)"
+        "--save_every", type=_seconds, default=60, metavar="SECONDS", help="between checkpoints (default: 60)"
     )
     parser.add_argument(
         "--trackers", default="tensorboard", help="Accelerate's trackers by comma, or none (default: tensorboard)"
@@ -50,11 +52,11 @@ def main(argv: Sequence[str]) -> int:
         return 0
     from maxup.engine.loop import train
 
-    folder = args.out or Path("runs") / run_name(args.recipe) / f"seed-{recipe.seed}"
+    out = args.out or Path("runs") / run_name(args.recipe) / f"seed-{recipe.seed}"
     trackers = [] if args.trackers == "none" else args.trackers.split(",")
     result = train(
         recipe,
-        folder,
+        out,
         save_every=args.save_every,
         trackers=trackers,
         **own_of(args),
@@ -64,12 +66,21 @@ def main(argv: Sequence[str]) -> int:
     measured = {k: v for k, v in result["last"].items() if k not in ("epoch", "skipped_images")}
     if os.environ.get("RANK", "0") == "0":  # of several processes, one tells
         print(
-            f"{folder}: {describe(measured)}  after epoch {result['last']['epoch']}, in {result['seconds']:.1f} s",
+            f"{out}: {describe(measured)}  after epoch {result['last']['epoch']}, in {result['seconds']:.1f} s",
             flush=True,
         )
     if args.certify:
         from maxup.cli.certify import main as certify
 
         named = [(f"--{option}", value) for option in ("model_from", "data_from") if (value := getattr(args, option))]
-        return certify([str(folder), *(word for pair in named for word in pair)])
+        return certify([str(out), *(word for pair in named for word in pair)])
     return 0
+
+
+def _seconds(text: str) -> float:
+    try:
+        if 0 <= float(text) <= math.inf:  # inf: at the best and the last epoch alone
+            return float(text)
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"must be a number of seconds, 0 or more, but is {text!r}")

@@ -22,7 +22,9 @@ class Metrics:
     def __init__(self, path: Path, size: int = 0) -> None:
         path.touch()
         kept = path.read_bytes()[:size]
-        os.truncate(path, kept.rfind(b"\n") + 1)  # where somebody shortened it, back to the end of a line
+        kept = kept[: kept.rfind(b"\n") + 1]  # where somebody shortened it, back to the end of a line
+        _records(kept, path)  # refused before anything is cut off
+        os.truncate(path, len(kept))
         self.file: TextIO = path.open("a")
 
     def write(self, **record: Any) -> None:
@@ -48,8 +50,12 @@ def read_records(path: Path) -> list[dict[str, Any]]:
         ...     read_records(Path(folder, "metrics.jsonl"))
         [{'step': 1, 'loss': 0.5}]
     """
+    return _records(path.read_bytes(), path)
+
+
+def _records(held: bytes, path: Path) -> list[dict[str, Any]]:
     try:
-        records = [json.loads(line) for line in path.read_text().splitlines()]
+        records = [json.loads(line) for line in held.decode().splitlines()]
     except (ValueError, RecursionError):
         records = [None]
     if not all(isinstance(record, dict) and type(record.get("step")) is int for record in records):
@@ -72,16 +78,12 @@ class Progress:
         self.start, self.begun, self.last = time.monotonic(), done, 0.0
         self.bar: Any = None
         if not quiet and sys.stdout.isatty():
-            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+            from rich.console import Console
+            from rich.progress import Progress
 
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.percentage:.0f} %"),
-                TimeRemainingColumn(),
-            )
-            self.bar = Progress(*columns)
-            self.task = self.bar.add_task("training", total=total, completed=done)
+            self.bar = Progress(console=Console())
+            self.task = self.bar.add_task("", total=total, completed=done)
+            self._draw(done, ["training"])
 
     def __enter__(self) -> "Progress":
         if self.bar:
@@ -90,6 +92,8 @@ class Progress:
 
     def __exit__(self, *error: object) -> None:
         if self.bar:
+            if error[:1] == (None,):  # to the end, also where the last steps were not shown
+                self._draw(self.total, ["done"])
             self.bar.stop()
 
     def due(self) -> bool:
@@ -105,9 +109,26 @@ class Progress:
         left = (self.total - done) * (now - self.start) / max(done - self.begun, 1)
         line = f"{text}  {speed:,.0f} {unit}/s"
         if self.bar:
-            self.bar.update(self.task, completed=done, description=line)
+            self._draw(done, line.split("  "))
         else:
             self.say(f"{line}  {100 * done / self.total:.0f} %  {_clock(left)} left")
+
+    def _draw(self, done: int, words: list[str]) -> None:
+        """As many of the words as fit beside percentage and time left, which stay; and a bar if there is room."""
+        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+
+        room = self.bar.console.width - len("100 % 00:00:00 ")
+        while len(words) > 1 and len("  ".join(words)) > room:
+            words = words[:-1]
+        line = "  ".join(words)
+        width = min(40, room - len(line) - 1)
+        self.bar.columns = (
+            TextColumn("{task.description}", markup=False),
+            *([BarColumn(width)] if width >= 5 else []),
+            TextColumn("{task.percentage:.0f} %"),
+            TimeRemainingColumn(),
+        )
+        self.bar.update(self.task, completed=done, description=line)
 
     def say(self, line: str) -> None:
         """A line of its own, above the bar."""

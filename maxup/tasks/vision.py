@@ -16,6 +16,7 @@ from maxup.data.folder import MEAN, STD, Folder
 from maxup.data.images import Images, own_images, split
 from maxup.engine.stop import RunError
 from maxup.models import create_model
+from maxup.models.external import is_external
 from maxup.models.frozen import freeze_norm
 from maxup.models.normalised import Normalised
 from maxup.models.weights import load_weights
@@ -121,8 +122,9 @@ class Vision:
         model.to(device)
         if device.type == "cuda":
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # in place
-        if model_from is not None:
-            _try(model, torch.zeros(2, *self.train.shape, device=device), classes)
+        who = "model_from: your network" if model_from else said.name if is_external(said.name) else None
+        if who is not None:
+            _try(who, model, torch.zeros(2, *self.train.shape, device=device), classes)
         return model
 
     def step(self, model: Any, batch: tuple[Tensor, Tensor, Tensor]) -> Outcome:
@@ -217,13 +219,13 @@ class Vision:
         return {str(loader.folder.path(i)) for loader in loaders for i in getattr(loader, "unreadable", ())}
 
 
-def _try(model: nn.Module, x: Tensor, classes: int) -> None:
-    """Call somebody's own network once, without a trace: a sentence where it does not fit the data."""
-    seen = f"model_from: for images of shape {tuple(x.shape)} your network"
+def _try(who: str, model: nn.Module, x: Tensor, classes: int) -> None:
+    """Call a network that is not ours once, without a trace: a sentence where it does not fit the data."""
+    seen = f"{who}, for images of shape {tuple(x.shape)},"
     try:
         with untraced(model, (x, None)), torch.no_grad():
             output = model(x)
-    except Exception as error:  # of whatever type: it is somebody's own code
+    except Exception as error:  # of whatever type: it is others' code
         raise ValueError(f"{seen} raised {told(error)}") from error
     if not isinstance(output, Tensor):
         raise ValueError(f"{seen} returned a {type(output).__name__}; return logits of shape (2, {classes})")
@@ -252,6 +254,11 @@ def load_splits(recipe: Recipe, data_from: Callable[[], Any] | None = None) -> t
     if recipe.data.train_size is not None:
         train, rest = split(train, recipe.data.train_size, recipe.seed)
         test = rest if test is None else test
+    elif test is None and data_from is not None:
+        raise ValueError(
+            "data_from returned (x, y), no test images; return (x, y, x_test, y_test), or set data.train_size: the "
+            f"rest of its {len(train)} images is then the test"
+        )
     elif test is None:
         raise ValueError(f"{recipe.data.name} has no test split of its own; set data.train_size, the rest is the test")
     validation = None

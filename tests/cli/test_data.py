@@ -23,3 +23,8 @@ def test_data_says_where_it_is(tmp_path, capsys, monkeypatch):
     assert said["cifar10"] == str(tmp_path / "root" / "cifar-10-batches-py")
     assert said["fashion_mnist"] == str(tmp_path / "named" / "fashion-mnist")
     assert said["cifar100"].startswith("not found. ")
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path, capsys):
+    assert main(["data", "--root", str(tmp_path / "nothing")]) == 1
+    assert f"there is no folder {tmp_path / 'nothing'}; correct --root" in capsys.readouterr().err

@@ -28,15 +28,45 @@ def test_every_verb_has_help_with_an_example(verb, capsys):
     assert f"maxup {verb}" in re.split("examples?:", capsys.readouterr().out)[1]
 
 
-def test_mistakes(capsys):
+def test_mistakes(capsys, tmp_path):
     assert main(["trian"]) == 2
     assert "did you mean 'train'?" in capsys.readouterr().err
     assert main(["train", "digits/nothing"]) == 1
     assert main(["train", "digits/mlp-gaussian", "--maxup.n", "3"]) == 1
-    assert main(["train", "digits/mlp-gaussian", "--perturb", "[{name: cutot}]", "--out", "/nowhere/at/all"]) == 1
+    assert main(["train", "digits/mlp-gaussian", "--perturb", "[{name: cutot}]", "--out", str(tmp_path)]) == 1
     err = capsys.readouterr().err
     assert "did you mean 'maxup.m'" in err
     assert "Traceback" not in err
+
+
+SENTENCES = {
+    "a file for a folder": (
+        ["train", "digits/mlp-gaussian", "--out", "file/run"],
+        "argument --out: file is a file; name a folder, which need not be there yet",
+    ),
+    "no time": (
+        ["train", "digits/mlp-gaussian", "--save_every", "nan"],
+        "of seconds, 0 or more, but is 'nan'",
+    ),
+    "no time at all": (["train", "digits/mlp-gaussian", "--save_every", "soon"], "0 or more, but is 'soon'"),
+    "a folder for a factor": (
+        ["certify", "--attack", "runs/a"],
+        "argument --attack: 'runs/a' is no number; the folder comes before the options: maxup certify runs/a ...",
+    ),
+    "a folder for a radius": (["certify", "--radii", "0.5", "runs/a"], "argument --radii: 'runs/a' is no number"),
+}
+
+
+@pytest.mark.parametrize("case", SENTENCES)
+def test_wrong_options_get_a_sentence(tmp_path, monkeypatch, capsys, case):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    arguments, sentence = SENTENCES[case]
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    assert sentence in capsys.readouterr().err.splitlines()[-1]
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["ls"], ["train", "--help"], ["data"], ["oops"]])

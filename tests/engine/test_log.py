@@ -1,4 +1,8 @@
+import io
 import json
+import pickle
+import re
+from contextlib import suppress
 
 import pytest
 
@@ -37,6 +41,59 @@ def test_a_line_that_is_no_record_gets_a_sentence(tmp_path, content):
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n' + content)
     with pytest.raises(ValueError, match="has a line that is no record; remove it"):
         read_records(tmp_path / "metrics.jsonl")
+
+
+def test_rubbish_in_its_place_is_refused_and_left_as_it_is(tmp_path):
+    path, rubbish = tmp_path / "metrics.jsonl", pickle.dumps(["\n" * 30, bytes(range(256))])
+    path.write_bytes(rubbish)
+    with pytest.raises(ValueError, match="has a line that is no record; remove it, and the run goes on"):
+        Metrics(path, 200)
+    assert path.read_bytes() == rubbish
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def drawn(monkeypatch, width, *, failure=None):
+    """What the bar leaves on a terminal: its lines, without the codes that move the cursor."""
+    for name, value in {"COLUMNS": str(width), "TERM": "xterm", "NO_COLOR": "1"}.items():
+        monkeypatch.setenv(name, value)
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stdout", terminal)
+    shown = []
+    with suppress(InterruptedError), Progress(600) as progress:
+        progress.show(516, "epoch 52/60  loss 0.1234  test accuracy 97.84 %", 128)
+        progress.bar.refresh()
+        shown.append(_last(terminal))
+        if failure:
+            raise failure
+    return [*shown, _last(terminal)]
+
+
+def _last(terminal):
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue()).rstrip("\n").replace("\r", "\n").splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("width", "words"),
+    [
+        (120, r"epoch 52/60  loss 0\.1234  test accuracy 97\.84 %  [\d,]+ examples/s ━[━╸╺ ]+"),
+        (80, r"epoch 52/60  loss 0\.1234  test accuracy 97\.84 %( ━[━╸╺ ]+)?"),
+        (50, r"epoch 52/60  loss 0\.1234 ━[━╸╺ ]+"),
+        (28, r"epoch 52/60"),
+    ],
+)
+def test_percentage_and_time_left_are_whole_at_every_width(monkeypatch, width, words):
+    during, after = drawn(monkeypatch, width)
+    assert re.fullmatch(words + r" +86 % [-\d]+:[-\d]{2}(:[-\d]{2})?", during.strip())
+    assert re.fullmatch(r"done (━+ )?100 % 0:00:00", after.strip())
+    assert max(len(during), len(after)) <= width
+
+
+def test_a_bar_that_was_interrupted_stays_where_it_is(monkeypatch):
+    assert " 86 % " in drawn(monkeypatch, 80, failure=InterruptedError())[-1]
 
 
 def test_plain_lines_where_there_is_no_terminal(capsys):

@@ -204,10 +204,25 @@ MISFITS = {
 @pytest.mark.parametrize("case", MISFITS)
 def test_a_network_of_ones_own_that_does_not_fit_gets_a_sentence(case):
     give, sentence = MISFITS[case]
-    start = r"^model_from: for images of shape \(2, 1, 8, 8\) your network "
+    start = r"^model_from: your network, for images of shape \(2, 1, 8, 8\), "
     with pytest.raises(ValueError, match=start + sentence) as error:
         Vision(recipe_from(BASE), torch.device("cpu"), model_from=lambda shape, classes: Shaped(give))
     assert "\n" not in str(error.value)
+
+
+def test_a_network_of_others_that_does_not_fit_gets_a_sentence():
+    said = BASE | {"model": {"name": "pytorchcv/resnet20_cifar10"}}
+    sentence = r"^pytorchcv/resnet20_cifar10, for images of shape \(2, 1, 8, 8\), raised RuntimeError: Given input size"
+    with pytest.raises(ValueError, match=sentence):
+        Vision(recipe_from(said), torch.device("cpu"))
+
+
+def test_data_of_ones_own_without_a_test_part_are_not_blamed_on_others():
+    x, y = torch.zeros(60, 8, 8, dtype=torch.uint8), torch.arange(60) % 3
+    x[::2] = 9
+    said = recipe_from(BASE | {"data": {"validation": 0.2}})
+    with pytest.raises(ValueError, match=r"^data_from returned \(x, y\), no test images; .* the rest of its 60 images"):
+        load_splits(said, lambda: (x, y))
 
 
 def test_what_is_no_network_gets_a_sentence():
