@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from maxup.cli.own import add_own, own_of
-from maxup.cli.parser import folder, parser_of
+from maxup.cli.parser import new_folder, parser_of
 
 EXAMPLES = """examples:
   maxup compare digits/mlp-gaussian-maxup --seeds 5
@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
         "--objectives", nargs="+", default=[], choices=["average", "adversarial", "hard_examples"],
         help="further objectives: the average over copies, PGD adversarial training, hard example mining",
     )  # fmt: skip
-    parser.add_argument("--out", type=folder, metavar="DIR", help="results and runs (default: runs/compare/RECIPE)")
+    parser.add_argument("--out", type=new_folder, metavar="DIR", help="results and runs (default: runs/compare/RECIPE)")
     parser.add_argument(
         "--no_equal_time", action="store_true", help="leave out m = 1 trained for as long as MaxUp takes"
     )

@@ -10,8 +10,8 @@ EXAMPLES = """example:
     def setup():
         return {"model": model, "batch": (x, y)}
 
-  and, where they are not the default, "loss": one number an example, "perturbation": an object such as CutMix(10),
-  "forward": how the model is called, forward(model, x).
+  and, where they are not the default, "loss": one number an example, "perturbation": an object such as CutMix(10)
+  (default: Gaussian noise of a tenth of x's own deviation), "forward": how the model is called, forward(model, x).
 """
 
 

@@ -21,11 +21,11 @@ def parser_of(verb: str, description: str, examples: str) -> argparse.ArgumentPa
     )
 
 
-def folder(text: str) -> Path:
+def new_folder(text: str) -> Path:
     """The type of options that name a folder to write to, which need not be there.
 
     Example:
-        >>> folder("runs/mine").parts
+        >>> new_folder("runs/mine").parts
         ('runs', 'mine')
     """
     path = Path(text)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from maxup.cli.parser import folder, parser_of
+from maxup.cli.parser import new_folder, parser_of
 
 EXAMPLES = """examples:
   maxup reproduce table-cifar10                            5 seeds of every recipe, as the paper
@@ -24,7 +24,7 @@ def main(argv: Sequence[str]) -> int:
         "Train the recipes of a table, each with several seeds, one at a time on every visible GPU.",
         EXAMPLES,
     )
-    option = partial(parser.add_argument, metavar="DIR", type=folder)
+    option = partial(parser.add_argument, metavar="DIR", type=new_folder)
     parser.add_argument("table", help="a table of the paper, or a YAML file that lists recipes")
     parser.add_argument("--seeds", type=_seeds, default=5, metavar="N", help="seeds 0 to N - 1 (default: 5)")
     parser.add_argument("--budget", type=_budget, default=1.0, metavar="F", help="part of the epochs (default: 1)")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from maxup.cli.own import add_own, own_of
-from maxup.cli.parser import folder, parser_of
+from maxup.cli.parser import new_folder, parser_of
 
 EXAMPLES = """examples:
   maxup train digits/mlp-gaussian-maxup
@@ -23,7 +23,7 @@ def main(argv: Sequence[str]) -> int:
     """Train."""
     parser = parser_of("train", "Train a recipe. The same command goes on where it stopped.", EXAMPLES)
     parser.add_argument("recipe", help="name of a recipe (see maxup ls), or a YAML file")
-    parser.add_argument("--out", type=folder, help="the run's folder (default: runs/RECIPE/seed-N)")
+    parser.add_argument("--out", type=new_folder, help="the run's folder (default: runs/RECIPE/seed-N)")
     parser.add_argument("--print_config", action="store_true", help="print the recipe with all settings, and stop")
     parser.add_argument(
         "--save_every", type=_seconds, default=60, metavar="SECONDS", help="between checkpoints (default: 60)"

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from maxup.checks import check_batch, check_model, check_perturbation
+from maxup.checks import check_batch, check_model, check_perturbation, check_values
 from maxup.objectives.base import Forward, Loss, call, cross_entropy
 from maxup.own_code import find_function, told
 from maxup.perturb.base import pick
@@ -41,7 +41,9 @@ class Case:
         try:
             check_model(self.model)
             check_batch(self.batch)
-            if self.perturbation is None:
+            check_values(self.batch[0])
+            self.by_default = self.perturbation is None  # that the user gave none
+            if self.by_default:
                 self.perturbation = _noise(self.batch[0])
             check_perturbation(self.perturbation)
         except (TypeError, ValueError) as error:
@@ -93,4 +95,6 @@ def _noise(x: Any) -> Gaussian:
             "x holds no floating tensor to add noise to; return a perturbation too, such as EmbeddingDropout"
         )
     values = torch.cat([leaf.flatten() for leaf in floating]).float()
+    if not bool(values.isfinite().all()):
+        raise CaseError("x holds infinite values, or some too large for float32; clean the data first")
     return Gaussian(0.1 * float(values.std(correction=0)) or 0.1)

@@ -25,6 +25,7 @@ from maxup.side_effects import drop_probability, untraced
 
 M = 4
 ROUNDS = 5
+SLOW = 1.5  # times the usual ratio
 
 
 @dataclass
@@ -48,7 +49,7 @@ def examine(case: Case) -> Iterator[Finding]:
     except Exception as error:
         yield Finding("wrong", f"one pass over the batch failed: {told(error)}")
         return
-    for check in (_repeats, _trace, _gap, _baseline, _replay, _cost, _layers, _penalty):
+    for check in (_copies, _repeats, _trace, _gap, _baseline, _replay, _cost, _layers, _penalty):
         try:
             yield from check(case)
         except Exception as error:
@@ -60,6 +61,12 @@ def _mode(model: nn.Module) -> Iterator[Finding]:
         yield Finding("attention", "the model is in evaluation mode; call model.train() to see it as training does")
     if not any(p.requires_grad for p in model.parameters()):
         yield Finding("wrong", "no parameter of the model requires a gradient: there is nothing to train")
+
+
+def _copies(case: Case) -> Iterator[Finding]:
+    if case.by_default:
+        sigma = case.perturbation.sigma
+        yield Finding("ok", f"no perturbation is given: the copies have Gaussian noise of deviation {sigma:.3g}")
 
 
 def _repeats(case: Case) -> Iterator[Finding]:
@@ -138,7 +145,8 @@ def _baseline(case: Case) -> Iterator[Finding]:
     if _close(ours, plain):
         yield Finding("ok", f"m = 1 is the baseline: both losses on the perturbed batch are {float(plain):.6g}")
     else:
-        yield Finding("wrong", f"m = 1 gives the loss {float(ours):.6g}, but the plain loop {float(plain):.6g}")
+        text = f"m = 1 gives the loss {float(ours):.9g}, but the plain loop {float(plain):.9g}"
+        yield Finding("wrong", f"{text}: they differ by {abs(float(ours) - float(plain)):.2g}")
 
 
 def _replay(case: Case) -> Iterator[Finding]:
@@ -164,6 +172,8 @@ def _replay(case: Case) -> Iterator[Finding]:
 
 def _cost(case: Case) -> Iterator[Finding]:
     seconds: dict[int, list[float]] = {1: [], M: []}
+    copying = []  # seconds of drawing and applying M copies
+    generator = Generator(tree_leaves(case.batch)[0].device).manual_seed(0)
     saved = dict.fromkeys(seconds, 0)
     with _own_gradients(case.model), untraced(case.model, case.batch):
         for _ in range(ROUNDS + 1):  # the first to warm up
@@ -176,13 +186,22 @@ def _cost(case: Case) -> Iterator[Finding]:
                     torch.cuda.synchronize()
                 seconds[m].append(time.perf_counter() - begun)
                 saved[m] = bytes_saved()
-    time_ratio = statistics.median(seconds[M][1:]) / statistics.median(seconds[1][1:])
+            begun = time.perf_counter()
+            for _ in range(M):
+                case.perturbation.apply(case.batch, case.perturbation.draw(case.batch, generator))
+                clear(case.perturbation)
+            if loss.is_cuda:
+                torch.cuda.synchronize()
+            copying.append(time.perf_counter() - begun)
+    one, many, copies = (statistics.median(values[1:]) for values in (seconds[1], seconds[M], copying))
+    usual = (M + 3) / 3
     memory = saved[M] / max(saved[1], 1)
-    text = f"with m = {M} a step takes {time_ratio:.2f} times as long as with m = 1 (about {(M + 3) / 3:.2g} is usual)"
-    slow = time_ratio > 2 * (M + 3) / 3
-    yield Finding(
-        "attention" if slow else "ok", text + ("; a small model or batch is bound by overhead" if slow else "")
-    )
+    text = f"with m = {M} a step takes {many / one:.2f} times as long as with m = 1 (about {usual:.2g} is usual)"
+    slow = many > SLOW * usual * one
+    why = "; the model or batch is likely so small that a step is bound by overhead"
+    if copies > many / 3:
+        why = f"; making the copies takes {100 * copies / many:.0f} % of it: look for a cheaper perturbation"
+    yield Finding("attention" if slow else "ok", text + (why if slow else ""))
     text = f"with m = {M} a step keeps {memory:.2f} times the memory for its backward pass"
     yield Finding("ok" if memory < 1.05 else "attention", text)
 
@@ -198,11 +217,14 @@ def _layers(case: Case) -> Iterator[Finding]:
         yield Finding("attention", text)
     elif layers:
         yield Finding("ok", f"BatchNorm layers, {len(layers)}, all with fixed statistics")
-    dropping = [layer for layer in case.model.modules() if layer.training and drop_probability(layer) > 0]
+    dropout = [layer for layer in case.model.modules() if drop_probability(layer) > 0]
+    dropping = [layer for layer in dropout if layer.training]
     if dropping:
         text = f"dropout layers, {len(dropping)}: all copies and the training pass share their masks; draw no random "
         yield Finding("attention", text + "numbers between select and your forward pass")
-    if not layers and not dropping:
+    elif dropout:
+        yield Finding("ok", f"dropout layers, {len(dropout)}, all in evaluation mode, where they drop nothing")
+    if not layers and not dropout:
         yield Finding("ok", "no BatchNorm and no dropout: nothing to mind")
 
 

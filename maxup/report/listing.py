@@ -12,6 +12,7 @@ from maxup.report.results import Result, load_results, mean_seconds
 from maxup.report.statistics import estimate
 from maxup.report.tables import DASH, measured, ours
 
+COLUMNS = ("recipe", "what", "paper", "ours (n seeds)", "cost")
 WIDE = 110  # characters of a terminal that has room for every column
 
 
@@ -49,7 +50,10 @@ def listing(word: str, *, results: Path, runs: Path) -> tuple[list[Entry], list[
 
 
 def show(entries: Sequence[Entry]) -> None:
-    """Print them: a table on a terminal, on a narrow one with two columns in one; a line for each elsewhere."""
+    """Print them: a table on a terminal, on a narrow one with two columns in one; a line for each elsewhere.
+
+    Either begins with a line that names the columns.
+    """
     from rich.console import Console
     from rich.table import Table as Rich
     from rich.text import Text
@@ -57,19 +61,21 @@ def show(entries: Sequence[Entry]) -> None:
     console = Console(highlight=False, markup=False)
     rows = [astuple(entry) for entry in entries]
     if not console.is_terminal:
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for row in rows:
+        lines = [COLUMNS, *rows] if rows else []
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        for row in lines:
             print("  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip())
         return
     narrow = console.width < WIDE
     longest = {name: max((len(getattr(entry, name)) for entry in entries), default=0) for name in ("recipe", "cost")}
     table = Rich(box=None, pad_edge=False, header_style="bold")
-    table.add_column("recipe", overflow="fold", width=min(longest["recipe"], console.width // 2))
+    recipe, what, *others, last = COLUMNS
+    table.add_column(recipe, overflow="fold", width=min(longest["recipe"], console.width // 2))
     if not narrow:
-        table.add_column("what")
-    table.add_column("paper")
-    table.add_column("ours (n seeds)")
-    table.add_column("cost", width=max(4, longest["cost"]))
+        table.add_column(what)
+    for name in others:
+        table.add_column(name)
+    table.add_column(last, width=max(4, longest["cost"]))
     for recipe, what, *rest in rows:
         if narrow:
             table.add_row(Text.assemble(recipe, "\n", (what, "dim")), *rest)

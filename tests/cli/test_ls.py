@@ -78,8 +78,11 @@ def test_every_recipe_of_the_paper_has_its_number(tmp_path, monkeypatch, capsys)
     pretend(monkeypatch, tmp_path, *names)
     monkeypatch.chdir(tmp_path)
     assert main(["ls"]) == 0
-    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    head, *rest = capsys.readouterr().out.splitlines()
+    assert re.split(r"  +", head) == ["recipe", "what", "paper", "ours (n seeds)", "cost"]
+    lines = {line.split()[0]: line for line in rest}
     assert set(lines) == names
+    assert all(line[head.index("what") :].startswith("A network of tests") for line in rest)
     assert "94.84 ± 0.11 %" in lines["cifar10/resnet110-cutout"]
     assert "76.3 %" in lines["imagenet/resnet50-vanilla"]
     assert "56.50 perplexity" in lines["ptb/awd_lstm-embedding_dropout"]
@@ -154,4 +157,4 @@ def test_without_the_extra(capsys, monkeypatch):
     assert main(["ls", "--models"]) == 0
     out = capsys.readouterr().out
     assert "301.07 k" in out
-    assert out.count("need the imagenet extra, pip install 'maxup[imagenet]'") == 4
+    assert out.count("need the imagenet extra: in the clone, pip install") == 4

@@ -33,6 +33,17 @@ def test_constant_inputs_get_some_noise_too():
     assert Case(net(), (torch.ones_like(x), y)).perturbation.sigma == 0.1
 
 
+@pytest.mark.parametrize(("value", "words"), [(float("nan"), "x holds NaN"), (float("inf"), "x holds infinite values")])
+def test_a_batch_that_is_not_finite_is_what_is_blamed(value, words):
+    x, y = batch()
+    x = x.clone()
+    x.view(-1)[3] = value
+    with pytest.raises(CaseError, match=words) as caught:
+        Case(net(), (x, y))
+    assert "Gaussian" not in str(caught.value)
+    assert "clean the data first" in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("returned", "sentence"),
     [

@@ -1,5 +1,7 @@
 """The doctor finds planted faults, and only those."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -69,7 +71,7 @@ class OwnRandomness(nn.Module):
 
 def test_a_good_model_is_well():
     findings = found(net(), batch())
-    assert len(findings) == 9
+    assert len(findings) == 10
     assert {f.level for f in findings if "times as long" not in f.text} == {"ok"}  # time is the machine's matter
 
 
@@ -91,6 +93,66 @@ def test_batch_norm_and_dropout_need_attention():
 
 def test_dropout_replays_to_the_last_bit():
     assert "what was scored, to the last bit" in said(found(dropout_net(), batch()), "ok")
+
+
+def test_dropout_at_rest_is_not_no_dropout():
+    ok = said(found(dropout_net().eval(), batch()), "ok")
+    assert "all in evaluation mode, where they drop nothing" in ok
+    assert "no dropout" not in ok
+
+
+def test_the_noise_is_named_where_the_user_gave_none():
+    x, y = batch()
+    sigma = 0.1 * float(x.float().std(correction=0))
+    assert f"the copies have Gaussian noise of deviation {sigma:.3g}" in said(found(net(), (x, y)), "ok")
+    assert "no perturbation is given" not in said(found(net(), (x, y), perturbation=mu.Gaussian(0.1)), "ok")
+
+
+class Drifts(nn.Module):
+    """Its output changes a little with every pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.net, self.calls = net(), [0]
+
+    def forward(self, x):
+        self.calls[0] += 1
+        return self.net(x) * (1 + 1e-6 * self.calls[0])
+
+
+def test_losses_that_differ_are_shown_to_differ():
+    (text,) = (
+        f.text
+        for f in found(Drifts().double(), [b.double() if b.is_floating_point() else b for b in batch()])
+        if "m = 1 gives" in f.text
+    )
+    ours, plain = re.search(r"the loss (\S+), but the plain loop (\S+): they differ by", text).groups()
+    assert ours != plain
+
+
+@pytest.mark.parametrize("slow", ["copies", "passes"])
+def test_a_step_that_takes_long_needs_attention_with_the_likely_reason(monkeypatch, slow):
+    """By a clock of our own: a copy or a pass without gradients takes its seconds, nothing else takes any."""
+    now = [0.0]
+    monkeypatch.setattr("maxup.doctor.exam.time.perf_counter", lambda: now[0])
+
+    class Noise(mu.Gaussian):
+        def apply(self, batch, draw):
+            now[0] += slow == "copies"
+            return super().apply(batch, draw)
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = net()
+
+        def forward(self, x):
+            now[0] += 1 if slow == "passes" else 0.1
+            return self.net(x)
+
+    attention = said(found(Net(), batch(), perturbation=Noise(0.1)), "attention")
+    assert "times as long as with m = 1 (about 2.3 is usual); " in attention
+    assert ("bound by overhead" if slow == "passes" else "cheaper perturbation") in attention
 
 
 def test_a_trace_through_a_closure_is_found():
