@@ -92,7 +92,7 @@ def test_a_missing_extra_is_named(monkeypatch):
     for module in ("timm", "pytorchcv.model_provider"):
         monkeypatch.setitem(sys.modules, module, None)
     for name in ("timm/resnet50", "pytorchcv/proxylessnas_cpu"):
-        with pytest.raises(ExternalError, match=r"need the imagenet extra, pip install 'maxup\[imagenet\]'"):
+        with pytest.raises(ExternalError, match=r"need the imagenet extra: in the clone, pip install"):
             create_model(name, shape=(3, 64, 64), classes=10)
 
 
