@@ -85,7 +85,7 @@ def wandb_steps(content):
         ("x", "tracker 'x' is unknown; known: aim, clearml, comet_ml, "),
         ("", "tracker '' is unknown; known: "),
         ("all", "tracker 'all' is unknown; "),
-        ("tensorboard,mlflow", "tracker 'mlflow' needs a package that is not here; pip install 'maxup[track]'"),
+        ("tensorboard,mlflow", "tracker 'mlflow' needs a package that is not here; pip install '.[track]'"),
         ("comet_ml", "tracker 'comet_ml' needs a package that is not here; pip install comet-ml"),
     ],
 )
