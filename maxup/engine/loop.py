@@ -25,7 +25,7 @@ from maxup.engine.checkpoint import locked
 from maxup.engine.compiled import compile_blocks
 from maxup.engine.durable import read_json, write_json
 from maxup.engine.environment import environment
-from maxup.engine.log import Metrics, Progress, describe
+from maxup.engine.log import Metrics, Progress, describe, writing
 from maxup.engine.optim import average, create_optimizer, frozen_copy, learning_rate, set_learning_rate
 from maxup.engine.resume import load_best, resume, save
 from maxup.engine.sam import sharp
@@ -333,7 +333,8 @@ class _Run:
             "environment": environment(),
         }
         if self.accelerator.is_main_process:
-            write_json(self.folder / "run.json", result)
+            with writing(self.folder / "run.json"):
+                write_json(self.folder / "run.json", result)
         return result
 
     def _kept(self) -> dict[str, Any] | None:
@@ -348,7 +349,7 @@ class _Run:
     def close(self) -> None:
         """Let go of the files."""
         if self.metrics is not None:
-            self.metrics.file.close()
+            self.metrics.close()
         self.accelerator.end_training()
 
     def _write(self, **record: Any) -> None:
