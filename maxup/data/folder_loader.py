@@ -125,8 +125,8 @@ def _losing_workers(decoded: Iterable[Any]) -> Iterator[Any]:
         if isinstance(error, RuntimeError) and not GONE.search(str(error)):
             raise
         raise DataError(
-            f"lost a process that decodes images ({reason(error)[:150]}); memory or shared memory (/dev/shm) may be short: "
-            "use fewer data.workers, and the same command goes on from the last checkpoint"
+            f"lost a process that decodes images ({reason(error)[:150]}); memory or shared memory (/dev/shm) may be "
+            "short: use fewer data.workers, and the same command goes on from the last checkpoint"
         ) from error
 
 
@@ -160,8 +160,8 @@ def _end_with_parent(worker: int) -> None:
 def _server() -> Any:
     """What workers are forked from: a process without threads, because a fork of ours could wait for them for ever.
 
-    It has imported this module, so that a worker is there at once. Ctrl-C, a polite kill of all processes together and a
-    closed terminal are not for it and its workers: the main process saves first, and needs them for that.
+    It has imported this module, so that a worker is there at once. Ctrl-C, a polite kill of all processes together and
+    a closed terminal are not for it and its workers: the main process saves first, and needs them for that.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])

@@ -22,15 +22,14 @@ def writing(path: Path) -> Iterator[None]:
         >>> with writing(Path("run.json")):
         ...     raise OSError(28, "No space left on device")
         Traceback (most recent call last):
-        maxup.engine.stop.RunError: could not write run.json: No space left on device; what is saved stays: make room, and \
-the same command goes on from there
+        maxup.engine.stop.RunError: could not write run.json: No space left on device; what is saved stays: make room, \
+and the same command goes on
     """
     try:
         yield
     except OSError as error:
         raise RunError(
-            f"could not write {path}: {reason(error)}; what is saved stays: make room, and the same command goes on from "
-            "there"
+            f"could not write {path}: {reason(error)}; what is saved stays: make room, and the same command goes on"
         ) from error
 
 

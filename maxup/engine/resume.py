@@ -78,8 +78,8 @@ def resume(run: "_Run") -> int:
             warn(f"{saved / f'step-{step:06d}'} does not fit this run: {why}")
         else:
             size = int(state["metrics_size"])
-            for other, error in foreign.items():
-                warn(f"{saved / f'step-{other:06d}'} is skipped for step {step}, which is of this run: {error}")
+            for other, refusal in foreign.items():
+                warn(f"{saved / f'step-{other:06d}'} is skipped for step {step}, which is of this run: {refusal}")
             break
     if size is None and foreign:
         raise next(iter(foreign.values()))

@@ -47,7 +47,7 @@ def test_a_full_disk_gets_a_sentence_that_says_what_stays(tmp_path):
     metrics.write(step=1)
     size = metrics.flush()
     metrics.file.close()
-    metrics.file = Path("/dev/full").open("a")
+    metrics.file = Path("/dev/full").open("a")  # noqa: SIM115
     metrics.write(step=2)
     with pytest.raises(RunError, match=r"metrics\.jsonl: No space left on device; what is saved stays: make room"):
         metrics.flush()
