@@ -4,6 +4,8 @@ import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from traceback import walk_tb
+from types import ModuleType
 from typing import Any
 
 from maxup.registry import nearest
@@ -43,8 +45,39 @@ def find_function(spec: str) -> Callable[..., Any]:
     if not callable(getattr(module, function, None)):
         known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise OwnCodeError(f"{name}: " + nearest(function, known, "function"))
+    _remember(module)
     found: Callable[..., Any] = getattr(module, function)
     return found
+
+
+def raised_in_own_code(error: BaseException) -> str | None:
+    """A sentence where an error came out of the user's own code, such as its network's forward; None where not.
+
+    What counts is who called last, of this package and the user's: a mistake of ours keeps its traceback.
+
+    Example:
+        >>> raised_in_own_code(ValueError("ours"))
+    """
+    for frame, line in reversed(list(walk_tb(error.__traceback__))):
+        name, code = str(frame.f_globals.get("__name__")), frame.f_code
+        package = name.partition(".")[0]
+        if package == "maxup":
+            return None
+        if package in _packages or os.path.dirname(code.co_filename) in _folders:
+            where = f"{os.path.basename(code.co_filename)}, line {line}, in {code.co_name}"
+            return f"your own code raised {told(error)} ({where})"
+    return None
+
+
+_packages: set[str] = set()  # of the user's modules that were found
+_folders: set[str] = set()
+
+
+def _remember(module: ModuleType) -> None:
+    package, file = module.__name__.partition(".")[0], getattr(module, "__file__", None)
+    if package not in ("torch", "maxup") and file:
+        _packages.add(package)
+        _folders.add(os.path.dirname(file))
 
 
 def told(error: BaseException) -> str:

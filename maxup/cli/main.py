@@ -55,10 +55,13 @@ def main(argv: list[str] | None = None) -> int:
         return 130
     except BrokenPipeError:  # whoever read our output is gone
         return 141
-    except (RuntimeError, ValueError, TypeError, OSError) as error:
-        if not told(error):
+    except Exception as error:
+        from maxup.own_code import raised_in_own_code
+
+        sentence = raised_in_own_code(error) or (str(error) if told(error) else None)
+        if sentence is None:
             raise
-        print(f"maxup {verb}: {error}", file=sys.stderr)
+        print(f"maxup {verb}: {sentence}", file=sys.stderr)
         return 130 if type(error).__name__.startswith("Interrupted") else 1
 
 
@@ -68,4 +71,4 @@ def told(error: Exception) -> bool:
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     ours = trace is not None and str(trace.tb_frame.f_globals.get("__name__")).startswith("maxup.")
-    return ours or isinstance(error, OSError)
+    return isinstance(error, OSError) or (ours and isinstance(error, RuntimeError | ValueError | TypeError))

@@ -2,9 +2,10 @@
 
 import multiprocessing
 import os
+import re
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from multiprocessing import forkserver, resource_tracker
 from typing import Any
 
@@ -17,6 +18,10 @@ from maxup.data import DataError
 from maxup.data.decode import centre_crop, random_crop, read_rgb
 from maxup.data.folder import Folder
 from maxup.data.loader import Batch, Loader, generator_of
+from maxup.sentences import reason
+
+# What torch says of a worker that is gone, or without shared memory: these errors have no type of their own.
+GONE = re.compile(r"DataLoader worker \(pid|Pin memory thread exited|shared memory|\bshm\b")
 
 
 class FolderLoader(Loader):
@@ -70,7 +75,7 @@ class FolderLoader(Loader):
             pin_memory=self.device.type == "cuda",
             generator=generator_of("workers"),  # else it takes a number from the global stream
         )
-        for indices, x, unreadable in decoded:
+        for indices, x, unreadable in _losing_workers(decoded):
             self.unreadable.update(unreadable.tolist())
             if not len(x) and self.training:
                 path = self.folder.path(int(unreadable[0]))
@@ -112,6 +117,19 @@ class _Decoded(Dataset[tuple[Tensor, Tensor, Tensor]]):
         return random_crop(image, folder.size, generator_of("crop", self.seed, self.epoch, index), folder.interpolation)
 
 
+def _losing_workers(decoded: Iterable[Any]) -> Iterator[Any]:
+    """The same; a sentence where a worker is gone, killed for memory mostly, or cannot hand over what it decoded."""
+    try:
+        yield from decoded
+    except (RuntimeError, OSError, EOFError) as error:
+        if isinstance(error, RuntimeError) and not GONE.search(str(error)):
+            raise
+        raise DataError(
+            f"lost a process that decodes images ({reason(error)[:150]}); memory or shared memory (/dev/shm) may be "
+            "short: use fewer data.workers, and the same command goes on from the last checkpoint"
+        ) from error
+
+
 def _next_readable(rows: list[int], unreadable: set[int]) -> list[int]:
     """The batch's indices, each unreadable one replaced by the next that is not, going round.
 
@@ -142,13 +160,14 @@ def _end_with_parent(worker: int) -> None:
 def _server() -> Any:
     """What workers are forked from: a process without threads, because a fork of ours could wait for them for ever.
 
-    It has imported this module, so that a worker is there at once. Ctrl-C, and a polite kill of all processes together,
-    is not for it and its workers: the main process saves first, and needs them for that.
+    It has imported this module, so that a worker is there at once. Ctrl-C, a polite kill of all processes together and
+    a closed terminal are not for it and its workers: the main process saves first, and needs them for that.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     resource_tracker.ensure_running()  # else the server starts it, which unblocks these signals
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})  # it inherits this
+    held = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, held)  # it inherits this
     try:
         forkserver.ensure_running()
     finally:

@@ -4,11 +4,33 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
 from maxup.engine.durable import from_words, to_words
+from maxup.engine.stop import RunError
+from maxup.sentences import reason
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """A sentence where a file of a run cannot be written, because the disk is full, say.
+
+    Example:
+        >>> with writing(Path("run.json")):
+        ...     raise OSError(28, "No space left on device")
+        Traceback (most recent call last):
+        maxup.engine.stop.RunError: could not write run.json: No space left on device; what is saved stays: make room, \
+and the same command goes on
+    """
+    try:
+        yield
+    except OSError as error:
+        raise RunError(
+            f"could not write {path}: {reason(error)}; what is saved stays: make room, and the same command goes on"
+        ) from error
 
 
 class Metrics:
@@ -20,22 +42,31 @@ class Metrics:
     """
 
     def __init__(self, path: Path, size: int = 0) -> None:
-        path.touch()
-        kept = path.read_bytes()[:size]
-        kept = kept[: kept.rfind(b"\n") + 1]  # where somebody shortened it, back to the end of a line
-        _records(kept, path)  # refused before anything is cut off
-        os.truncate(path, len(kept))
-        self.file: TextIO = path.open("a")
+        self.path = path
+        with writing(path):
+            path.touch()
+            kept = path.read_bytes()[:size]
+            kept = kept[: kept.rfind(b"\n") + 1]  # where somebody shortened it, back to the end of a line
+            _records(kept, path)  # refused before anything is cut off
+            os.truncate(path, len(kept))
+            self.file: TextIO = path.open("a")
 
     def write(self, **record: Any) -> None:
         """Append a record."""
-        self.file.write(json.dumps(to_words(record)) + "\n")
+        with writing(self.path):
+            self.file.write(json.dumps(to_words(record)) + "\n")
 
     def flush(self) -> int:
         """Put everything on disk and return the file's length, for the checkpoint to remember."""
-        self.file.flush()
-        os.fsync(self.file.fileno())
+        with writing(self.path):
+            self.file.flush()
+            os.fsync(self.file.fileno())
         return os.fstat(self.file.fileno()).st_size
+
+    def close(self) -> None:
+        """Let go of the file; what was not flushed, no checkpoint remembers, and it may be lost."""
+        with suppress(OSError):
+            self.file.close()
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from accelerate import Accelerator
@@ -25,7 +25,7 @@ from maxup.engine.checkpoint import locked
 from maxup.engine.compiled import compile_blocks
 from maxup.engine.durable import read_json, write_json
 from maxup.engine.environment import environment
-from maxup.engine.log import Metrics, Progress, describe
+from maxup.engine.log import Metrics, Progress, describe, writing
 from maxup.engine.optim import average, create_optimizer, frozen_copy, learning_rate, set_learning_rate
 from maxup.engine.resume import load_best, resume, save
 from maxup.engine.sam import sharp
@@ -161,6 +161,7 @@ class _Run:
                         progress.show(self.step, text, self._size(batch), self.task.unit)
                     if whole and self._agree(asked() or time.monotonic() - saved > save_every):
                         self._check_finite()
+                        self._check_weights()
                         save(self)
                         saved = time.monotonic()
                         if self._agree(asked()):
@@ -206,9 +207,9 @@ class _Run:
                 with self.task.repeatable(self.model, batch) as again:
                     loss = sharp(self.model, again, accelerator.backward, rho=optim.sam)
             if accelerator.num_processes == 1 and loss.device.type == "cpu" and not math.isfinite(loss.item()):
-                self.step += 1  # the batch is used up: going on, the run begins with the next
-                save(self)  # the weights are as before
-                raise self._not_finite(batch[0], loss.detach(), self.folder / "checkpoints")
+                self.step += 1  # the batch is used up, and the weights are as before
+                self.recent.append((batch[0], loss.detach()))
+                self._check_finite()
         if self.whole:
             if optim.clip is not None:
                 accelerator.clip_grad_norm_(self.model.parameters(), optim.clip)
@@ -221,18 +222,28 @@ class _Run:
     def _check_finite(self) -> None:
         """Look at the latest losses, which makes a GPU wait; weights that went bad are kept apart from checkpoints."""
         finite = torch.stack([loss for _, loss in self.recent]).isfinite().tolist() if self.recent else []
-        if self._agree(not all(finite)):
-            save(self, name="not-finite")
-            examples, loss = (None, None) if all(finite) else self.recent[finite.index(False)]
-            raise self._not_finite(examples, loss, self.folder / "not-finite")
-
-    def _not_finite(self, examples: Tensor | None, loss: Tensor | None, where: Path) -> RunError:
-        """What to say, naming the examples."""
-        if examples is None or loss is None:
-            return RunError("the loss of another process is not finite; its sentence says more")
-        return RunError(
+        if not self._agree(not all(finite)):
+            return
+        if all(finite):
+            self._give_up("the loss of another process is not finite, whose sentence says more")
+        examples, loss = self.recent[finite.index(False)]
+        self._give_up(
             f"the loss became {float(loss)} at about step {self.step}, in the batch of training examples "
-            f"{examples.tolist()}; the state is saved in {where}: lower optim.lr, or look at the data"
+            f"{examples.tolist()}"
+        )
+
+    def _check_weights(self) -> None:
+        """Before a checkpoint: a gradient can overflow where the loss did not."""
+        finite = torch.stack([weight.isfinite().all() for weight in self.task.model.parameters()]).all()
+        if self._agree(not finite):
+            self._give_up(f"the weights are no longer finite at step {self.step}")
+
+    def _give_up(self, sentence: str) -> NoReturn:
+        """For what is not finite: the state is kept apart, so that no good checkpoint goes for it."""
+        save(self, name="not-finite")
+        raise RunError(
+            f"{sentence}; the state is saved in {self.folder / 'not-finite'}, apart from the good checkpoints: lower "
+            "optim.lr and choose another folder with --out, or mend the data and the same command goes on"
         )
 
     def _record(self) -> None:
@@ -277,7 +288,12 @@ class _Run:
             save(self)
 
     def _measure(self, splits: Iterable[str]) -> dict[str, float]:
-        return {f"{name}_{k}": v for name in splits for k, v in self._evaluate(name).items()}
+        """What splits measure, by name; a perplexity may be infinite, a loss may not."""
+        found = {f"{name}_{k}": v for name in splits for k, v in self._evaluate(name).items()}
+        for name, value in found.items():
+            if math.isnan(value) or (name.endswith("_loss") and math.isinf(value)):
+                self._give_up(f"the {name.replace('_', ' ')} is {value} at step {self.step}")
+        return found
 
     def _size(self, batch: tuple[Tensor, Tensor, Tensor]) -> int:
         """What a batch of all processes counts in the task's unit."""
@@ -317,7 +333,8 @@ class _Run:
             "environment": environment(),
         }
         if self.accelerator.is_main_process:
-            write_json(self.folder / "run.json", result)
+            with writing(self.folder / "run.json"):
+                write_json(self.folder / "run.json", result)
         return result
 
     def _kept(self) -> dict[str, Any] | None:
@@ -332,7 +349,7 @@ class _Run:
     def close(self) -> None:
         """Let go of the files."""
         if self.metrics is not None:
-            self.metrics.file.close()
+            self.metrics.close()
         self.accelerator.end_training()
 
     def _write(self, **record: Any) -> None:

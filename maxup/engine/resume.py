@@ -54,10 +54,13 @@ def save(run: "_Run", *, best: bool = False, name: str = "checkpoints") -> None:
 def resume(run: "_Run") -> int:
     """Go on from the newest checkpoint that is whole and fits, if there is one; those that do not are named.
 
+    So is one of another run, where an older one is of this; where all that are whole are of another, nothing is done.
+
     Returns:
         The length of metrics.jsonl then; 0 for a run that begins.
     """
     saved, size = run.folder / "checkpoints", None
+    foreign: dict[int, RunError] = {}
 
     def warn(sentence: str) -> None:
         if not run.quiet:
@@ -68,14 +71,18 @@ def resume(run: "_Run") -> int:
             _refuse_another(run, state)
             fits.check(run, step, state)
             _load(run, state)
-        except RunError:
-            raise
+        except RunError as error:
+            foreign[step] = error
         except Exception as error:  # of whatever type: the checkpoint may be hostile, with a manifest to match
             why = f"it has no {error}" if isinstance(error, KeyError) else reason(error)
             warn(f"{saved / f'step-{step:06d}'} does not fit this run: {why}")
         else:
             size = int(state["metrics_size"])
+            for other, refusal in foreign.items():
+                warn(f"{saved / f'step-{other:06d}'} is skipped for step {step}, which is of this run: {refusal}")
             break
+    if size is None and foreign:
+        raise next(iter(foreign.values()))
     if size is None and any(saved.glob("step-*")):
         raise RunError(f"none of the checkpoints in {saved} can be used; remove {run.folder} to start afresh")
     steps = gather_object([run.step])
@@ -137,11 +144,13 @@ def _load(run: "_Run", state: dict[str, Any]) -> None:
 
 def _refuse_another(run: "_Run", state: dict[str, Any]) -> None:
     """A RunError where the checkpoint is of another recipe, or of another number of processes."""
-    before, now = ({k: v for k, v in r.items() if k != "epochs"} for r in (state["recipe"], asdict(run.recipe)))
+    before, now = state["recipe"], asdict(run.recipe)
+    for recipe in (before, now):
+        recipe["data"].pop("workers", None)  # which change nothing
     changed = [key for key in now if now[key] != before.get(key)]
-    if changed or state["recipe"]["epochs"] != run.recipe.epochs:
+    if changed:
         raise RunError(
-            f"{run.folder} holds a run of another recipe (different: {', '.join(changed) or 'epochs'}); "
+            f"{run.folder} holds a run of another recipe (different: {', '.join(changed)}); "
             "choose another folder with --out, or remove it"
         )
     run.task.refuse_another(state["task"], run.folder)

@@ -1,5 +1,6 @@
 """How a run ends before its last step: asked to, or unable to go on; in a sentence in either case."""
 
+import os
 import re
 import signal
 from collections.abc import Callable, Iterator
@@ -45,7 +46,9 @@ def losing_peers(processes: int, folder: Path) -> Iterator[None]:
 
 @contextmanager
 def asked_to_stop() -> Iterator[Callable[[], bool]]:
-    """Turn Ctrl-C and a polite kill into a question that can be asked between steps; a second Ctrl-C insists.
+    """Turn Ctrl-C, a polite kill and a closed terminal into a question asked between steps; a second Ctrl-C insists.
+
+    A terminal that closes may say so twice, once itself and once by its shell, which is no insisting; nohup ignores it.
 
     Example:
         >>> with asked_to_stop() as asked:
@@ -55,15 +58,29 @@ def asked_to_stop() -> Iterator[Callable[[], bool]]:
         (False, True)
     """
     requests: list[int] = []
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    terminals = [output for output in (1, 2) if os.isatty(output)]
 
     def note(number: int, frame: Any) -> None:
         requests.append(number)
-        if len(requests) > 1:
+        if number == signal.SIGHUP:
+            _write_nowhere([output for output in terminals if not os.isatty(output)])
+        elif len(requests) > 1:
             raise KeyboardInterrupt
 
-    before = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, note) for number in numbers}
     try:
         yield lambda: bool(requests)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _write_nowhere(outputs: list[int]) -> None:
+    """Where a terminal is gone, showing progress would fail before anything is saved."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for output in outputs:
+        os.dup2(nowhere, output)
+    os.close(nowhere)

@@ -13,7 +13,8 @@ from accelerate import Accelerator
 from accelerate.tracking import get_available_trackers
 from accelerate.utils import LoggerType
 
-from maxup.engine.log import read_records
+from maxup.engine.durable import remove, temporary, write
+from maxup.engine.log import read_records, writing
 from maxup.engine.stop import RunError
 from maxup.registry import nearest
 from maxup.sentences import reason
@@ -45,6 +46,7 @@ def start_trackers(accelerator: Accelerator, folder: Path) -> None:
         return
     if accelerator.is_main_process:
         shutil.rmtree(folder / "maxup", ignore_errors=True)
+        _look_for_room(folder)
     name = f"{folder.parent.name}-{folder.name}".strip("-")
     about = {"wandb": {"name": name, "dir": str(folder)}, "mlflow": {"run_name": name}}
     try:
@@ -62,6 +64,16 @@ def track(accelerator: Accelerator, record: dict[str, Any]) -> None:
     """Tell the trackers a record of metrics.jsonl."""
     with _sentence():
         accelerator.log({k: v for k, v in record.items() if k != "step"}, step=record["step"])
+
+
+def _look_for_room(folder: Path) -> None:
+    """TensorBoard writes in a thread, whose errors nobody can catch: a disk that is full already is told before."""
+    probe = temporary(folder / "room")
+    try:
+        with writing(folder / "maxup"):
+            write(probe, bytes(1 << 16))
+    finally:
+        remove(probe)
 
 
 @contextmanager

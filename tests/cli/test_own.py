@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import maxup
 from maxup.cli.main import main
@@ -73,6 +74,59 @@ def test_mistakes_get_a_sentence(tmp_path, option, value, sentence):
     assert done.returncode == 1
     assert sentence in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+TIRED = """
+import torch
+from torch import nn
+import helper
+
+class Tired(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.plain, self.passes = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), 0
+    def forward(self, x):
+        self.passes += 1
+        return helper.give_up(self, x) if self.passes > 5 else self.plain(x)
+
+def net(shape, classes):
+    return Tired()
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("return {}[3]", "your own code raised KeyError: 3 (helper.py, line 3, in give_up)"),
+        ("return torch.ones(2, 3) @ torch.ones(2, 3)", "your own code raised RuntimeError: mat1 and mat2 shapes"),
+        ("raise OSError('gone')", "your own code raised OSError: gone (helper.py"),
+    ],
+)
+def test_a_network_that_raises_after_its_first_passes_gets_a_sentence(tmp_path, monkeypatch, capsys, line, sentence):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("tired", "helper"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    (tmp_path / "tired.py").write_text(TIRED)
+    (tmp_path / "helper.py").write_text(f"import torch\ndef give_up(net, x):\n    {line}\n")
+    options = ["--model_from", "tired:net", "--model.args", "{}", "--trackers", "none", "--out", "run"]
+    assert main(["train", "digits/mlp-gaussian", *options]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(f"maxup train: {sentence}")
+    assert len(err.splitlines()) == 1
+
+
+def test_a_mistake_of_ours_beside_own_code_keeps_its_traceback(tmp_path, monkeypatch):
+    from maxup.tasks.vision import Vision
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "ours", raising=False)
+    (tmp_path / "ours.py").write_text(MINE)
+    monkeypatch.setattr(Vision, "pace", lambda task, batch: torch.ones(2) @ torch.ones(3))
+    options = ["--data_from", "ours:data", "--model_from", "ours:net", "--model.args", "{}", "--trackers", "none"]
+    with pytest.raises(RuntimeError, match="inconsistent tensor size"):
+        main(["train", "digits/mlp-gaussian", "--data.train_size", "null", *options])
 
 
 def test_a_run_on_own_data_is_not_taken_for_the_recipe_s(tmp_path, monkeypatch, capsys):

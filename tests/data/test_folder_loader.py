@@ -1,7 +1,9 @@
 import hashlib
+import os
+import signal
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -10,7 +12,8 @@ from PIL import Image
 
 from maxup.data import DataError
 from maxup.data.decode import random_box
-from maxup.data.folder import scan
+from maxup.data.folder import Folder, scan
+from maxup.data.folder_loader import _losing_workers
 from tests.data.fake import cut_short, write_folders
 from tests.data.test_loader import loader as device_loader
 
@@ -164,3 +167,27 @@ time.sleep(600)
         assert process.stdout.readline() == "ready\n"
         process.kill()
         assert process.communicate(timeout=60) == ("", None)
+
+
+class Deadly(Folder):
+    """Whoever looks for the eighth image is killed, as the system does where memory is short."""
+
+    def path(self, index):
+        if index == 8:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().path(index)
+
+
+def test_a_killed_worker_gets_a_sentence(folder):
+    deadly = Deadly(**{field.name: getattr(folder, field.name) for field in fields(folder)} | {"workers": 1})
+    with pytest.raises(DataError, match=r"lost a process that decodes images \(.*use fewer data\.workers"):
+        list(deadly.loader(1, device="cpu", training=False, seed=0))
+
+
+def test_a_mistake_of_ours_in_a_worker_is_not_taken_for_a_killed_one():
+    def raising():
+        yield 1
+        raise RuntimeError("Caught RuntimeError in DataLoader worker process 0. Original Traceback")
+
+    with pytest.raises(RuntimeError, match="Caught RuntimeError"):
+        list(_losing_workers(raising()))

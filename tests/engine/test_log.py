@@ -3,10 +3,12 @@ import json
 import pickle
 import re
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from maxup.engine.log import Metrics, Progress, read_records
+from maxup.engine.stop import RunError
 
 
 def test_metrics_are_cut_back_to_the_checkpoint(tmp_path):
@@ -94,6 +96,22 @@ def test_percentage_and_time_left_are_whole_at_every_width(monkeypatch, width, w
 
 def test_a_bar_that_was_interrupted_stays_where_it_is(monkeypatch):
     assert " 86 % " in drawn(monkeypatch, 80, failure=InterruptedError())[-1]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
+def test_a_full_disk_gets_a_sentence_that_says_what_stays(tmp_path):
+    metrics = Metrics(tmp_path / "metrics.jsonl")
+    metrics.write(step=1)
+    size = metrics.flush()
+    metrics.file.close()
+    metrics.file = Path("/dev/full").open("a")  # noqa: SIM115
+    metrics.write(step=2)
+    with pytest.raises(RunError, match=r"metrics\.jsonl: No space left on device; what is saved stays: make room"):
+        metrics.flush()
+    with pytest.raises(RunError, match="No space left on device"):
+        metrics.write(step=3, much="x" * 1_000_000)
+    metrics.close()  # nor a second error, which would hide the first
+    assert (tmp_path / "metrics.jsonl").stat().st_size == size
 
 
 def test_plain_lines_where_there_is_no_terminal(capsys):

@@ -115,7 +115,70 @@ def test_a_second_process_in_the_same_folder_is_refused(tmp_path):
 def test_a_loss_that_is_not_finite_stops_with_the_examples_named(tmp_path):
     with pytest.raises(RunError, match=r"the loss became (inf|nan) .* training examples \[\d+, .*lower optim\.lr"):
         train(tmp_path, {"optim": {"lr": 1e9, "schedule": "constant"}, "epochs": 20})
-    assert any((tmp_path / "checkpoints").glob("step-*"))
+    assert any((tmp_path / "not-finite").glob("step-*"))
+
+
+def spoil(monkeypatch, step, make):
+    """Let the loss of this step, counted from 1 in every call of `train`, be another."""
+    plain, count = Vision.step, [0]
+
+    def spoilt(task, model, batch):
+        count[0] += 1
+        outcome = plain(task, model, batch)
+        return SimpleNamespace(loss=make(outcome.loss)) if count[0] == step else outcome
+
+    monkeypatch.setattr(Vision, "step", spoilt)
+
+
+def test_a_run_that_met_a_bad_loss_goes_on_from_its_last_good_checkpoint(tmp_path, monkeypatch):
+    """However often the same is tried: good checkpoints stay as they are, and the end is that of a run without."""
+    expected = train(tmp_path / "whole", save_every=0)["last"]
+    for _ in range(3):
+        with monkeypatch.context() as patch:
+            before = {p.name for p in (tmp_path / "run" / "checkpoints").glob("step-*")}
+            spoil(patch, 1 if before else 7, lambda loss: loss * torch.nan)
+            with pytest.raises(RunError, match=r"the loss became nan at about step 7, .* apart from the good"):
+                train(tmp_path / "run", save_every=0)
+            found = {p.name for p in (tmp_path / "run" / "checkpoints").glob("step-*")}
+            assert found == (before or found) >= {"step-000005", "step-000006"}
+    assert [p.name for p in (tmp_path / "run" / "not-finite").glob("step-*")] == ["step-000007"]
+    assert train(tmp_path / "run", save_every=0)["last"] == expected
+
+
+class Overflowing(torch.autograd.Function):
+    """The identity, whose gradient is infinite."""
+
+    @staticmethod
+    def forward(context, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient * torch.inf
+
+
+def test_weights_that_are_not_finite_are_no_checkpoint(tmp_path, monkeypatch):
+    spoil(monkeypatch, 3, Overflowing.apply)
+    with pytest.raises(RunError, match=r"the weights are no longer finite at step 3; .*not-finite"):
+        train(tmp_path, save_every=0)
+    assert {p.name for p in (tmp_path / "checkpoints").glob("step-*")} == {"step-000001", "step-000002"}
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_an_evaluation_that_is_not_finite_is_no_success(tmp_path, monkeypatch, value):
+    plain = Vision.evaluate
+
+    def evaluate(task, model, name):
+        sums, count = plain(task, model, name)
+        return sums | {"loss": torch.tensor(value)}, count
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Vision, "evaluate", evaluate)
+        with pytest.raises(RunError, match=rf"the test loss is {value} at step 4; the state is saved in .*not-finite"):
+            train(tmp_path)
+    assert not (tmp_path / "run.json").exists()
+    assert not any((tmp_path / "checkpoints").glob("step-*"))
+    assert any((tmp_path / "not-finite").glob("step-*"))
 
 
 def test_weights_that_went_bad_do_not_replace_good_checkpoints(tmp_path, monkeypatch):

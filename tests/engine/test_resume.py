@@ -44,6 +44,26 @@ def test_another_recipe_in_the_same_folder_is_refused(tmp_path, whole):
         train(tmp_path / "run", {"epochs": 5})
 
 
+def test_a_checkpoint_of_another_recipe_is_named_and_an_older_one_of_this_taken(tmp_path, whole, capsys):
+    train(tmp_path / "other", {"maxup": {"m": 3, "warmup": 0}})
+    shutil.copytree(whole[0], tmp_path / "run")
+    newest = max((tmp_path / "run" / "checkpoints").glob("step-*"))
+    shutil.rmtree(newest)
+    shutil.copytree(tmp_path / "other" / "checkpoints" / newest.name, newest)
+    result = loop.train(recipe_from(RECIPE), tmp_path / "run")
+    assert f"{newest} is skipped for step 8, which is of this run: " in (out := capsys.readouterr().out)
+    assert "another recipe (different: maxup)" in out
+    assert result["last"] == whole[1]["last"]
+
+
+def test_the_number_of_workers_may_change(tmp_path, whole):
+    """It changes no image, and a run that lost one for want of memory goes on with fewer."""
+    shutil.copytree(whole[0], tmp_path / "run")
+    shutil.rmtree(max((tmp_path / "run" / "checkpoints").glob("step-*")))
+    result = train(tmp_path / "run", {"data": RECIPE["data"] | {"workers": 1}})
+    assert result["last"] == whole[1]["last"]
+
+
 def twelve_classes():
     g = torch.Generator().manual_seed(0)
     y = torch.arange(240) % 12

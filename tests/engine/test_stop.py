@@ -1,11 +1,17 @@
 """Asked to stop: once is a question between steps, twice is now. Left by another process: a sentence."""
 
+import fcntl
+import os
 import signal
+import subprocess
+import sys
+import termios
 from pathlib import Path
 
 import pytest
 from torch.distributed import DistNetworkError
 
+from maxup.engine.checkpoint import latest
 from maxup.engine.stop import RunError, asked_to_stop, losing_peers
 
 
@@ -19,6 +25,53 @@ def test_once_is_a_question_and_twice_is_now(number):
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)
     assert signal.getsignal(number) is before
+
+
+def test_a_closed_terminal_is_a_question_however_often_it_is_asked():
+    before = signal.getsignal(signal.SIGHUP)
+    with asked_to_stop() as asked:
+        assert not asked()
+        signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)
+        assert asked()
+    assert signal.getsignal(signal.SIGHUP) is before
+
+
+def test_under_nohup_a_closed_terminal_is_none_of_its_business():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with asked_to_stop() as asked:
+            signal.raise_signal(signal.SIGHUP)
+            assert not asked()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_run_whose_terminal_is_closed_saves(tmp_path):
+    """A real terminal, where progress is shown: what cannot be written there must not keep it from saving."""
+    mine, its = os.openpty()
+    command = ["train", "digits/mlp-gaussian", "--epochs", "100000", "--save_every", "600", "--trackers", "none"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "maxup", *command, "--out", str(tmp_path)],
+        stdin=its,
+        stdout=its,
+        stderr=its,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(its)
+    try:
+        shown = b""
+        while b"epoch 20/" not in shown:
+            shown += os.read(mine, 10_000)
+        os.close(mine)
+        process.wait(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 130  # asked to stop, which comes after saving: not the signal's, nor a failure's
+    step, state = latest(tmp_path / "checkpoints", print)
+    assert step == state["step"] >= 200
 
 
 GLOO = RuntimeError("[/gloo/transport/tcp/pair.cc:537] Connection closed by peer [127.0.0.1]:1234")

@@ -108,3 +108,13 @@ def test_a_tracker_that_fails_gets_a_sentence(tmp_path, monkeypatch):
             with pytest.raises(RunError, match=r"a tracker failed \(OSError: no route to host\); mend that"):
                 train(tmp_path / method, trackers=["tensorboard"])
     train(tmp_path / "start", {"epochs": 1})
+
+
+def test_a_full_disk_is_told_before_anybody_writes_in_a_thread(tmp_path, monkeypatch):
+    def full(path, data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(trackers, "write", full)
+    with pytest.raises(RunError, match=r"could not write .*maxup: No space left on device; what is saved stays"):
+        train(tmp_path, trackers=["tensorboard"])
+    assert not (tmp_path / "maxup").exists()

@@ -246,6 +246,21 @@ def test_interrupted_in_every_stage_it_ends_bit_identical(folder, tmp_path, monk
     assert result["best"] == whole["best"]
 
 
+def test_a_perplexity_may_be_infinite_and_its_loss_may_not(folder, tmp_path, monkeypatch):
+    plain, value = Language.evaluate, [800.0]
+
+    def evaluate(made, model, name):
+        sums, count = plain(made, model, name)
+        return sums | {"loss": torch.tensor(value[0] * count)}, count
+
+    monkeypatch.setattr(Language, "evaluate", evaluate)
+    found = loop.train(recipe(folder, epochs=1), tmp_path / "far", quiet=True)["last"]
+    assert (found["test_loss"], found["test_perplexity"]) == (800, math.inf)
+    value[0] = math.inf
+    with pytest.raises(RunError, match="the validation loss is inf at step"):
+        loop.train(recipe(folder, epochs=1), tmp_path / "endless", quiet=True)
+
+
 def test_a_run_with_restarts_ends_at_its_best_point(folder, tmp_path):
     said = recipe(folder, optim={"patience": 1, "restarts": 1}, epochs=3)
     result = loop.train(said, tmp_path, quiet=True)
