@@ -159,8 +159,10 @@ def split(images: Data, n: int, seed: int) -> tuple[Data, Data]:
         >>> len(held_out), len(train)
         (297, 1500)
     """
-    if n == len(images):
-        raise DataError(f"{n} of {n} images leave none for the rest; set data.train_size lower, or to null for all")
+    if n >= len(images):
+        raise DataError(
+            f"{n} of {len(images)} images leave none for the rest; set data.train_size lower, or to null for all"
+        )
     chosen = stratified(images.y, n, seed)
     rest = torch.ones(len(images), dtype=torch.bool)
     rest[chosen] = False

@@ -1,7 +1,7 @@
 """Arguments of perturbations, which a recipe may give as anything: one sentence about what is no number, or no fit."""
 
 import math
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 LARGEST = 3.4e38  # of float32, nearly
@@ -30,10 +30,11 @@ def whole(who: str, name: str, value: Any, low: int, unit: str = "") -> int:
         >>> whole("Cutout", "length", 8, 1, " of pixels")
         8
     """
-    if type(value) is not int or not low <= value <= MANY:
-        most = f"{low} to {MANY}" if type(value) is int and value > MANY else f"{low} or more"
+    number = isinstance(value, Integral) and not isinstance(value, bool)  # numpy's too
+    if not number or not low <= value <= MANY:
+        most = f"{low} to {MANY}" if number and value > MANY else f"{low} or more"
         raise ValueError(f"{who}({name}={value!r:.60}): {name} must be a whole number{unit}, {most}")
-    return value
+    return int(value)
 
 
 def fill(who: str, value: Any) -> float:

@@ -2,10 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+import maxup as mu
 from maxup.cli.main import told
 from maxup.perturb.arguments import ABOVE_0, BELOW_1, MANY, real, whole
 from maxup.registry import PERTURBATIONS, BuildError, takes
@@ -74,3 +76,10 @@ def test_bounds():
         whole("A", "n", MANY + 1, 1)
     with pytest.raises(ValueError, match=r"^A\(n=2\.0\): n must be a whole number of pixels, 1 or more$"):
         whole("A", "n", 2.0, 1, " of pixels")
+
+
+def test_numbers_of_numpy_are_numbers():
+    """The number of classes is often labels.max() + 1."""
+    assert mu.CutMix(num_classes=np.arange(10).max() + 1).num_classes == 10
+    assert mu.Cutout(np.int32(8)).length == 8
+    assert mu.Gaussian(np.float32(0.5)).sigma == 0.5
