@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from maxup.checks import check_whole
+from maxup.models.fused import conv_norm_relu, fits
 
 
 def resnet(shape: Sequence[int], classes: int, depth: int = 20, width: int = 16) -> "ResNet":
@@ -53,6 +54,9 @@ class Block(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
+        if fits(x, self.norm1):
+            out = conv_norm_relu(x, self.conv1, self.norm1)
+            return conv_norm_relu(out, self.conv2, self.norm2, x if self.shortcut is None else self.shortcut(x))
         out = F.relu(self.norm1(self.conv1(x)))
         out = self.norm2(self.conv2(out))
         return F.relu(out + (x if self.shortcut is None else self.shortcut(x)))

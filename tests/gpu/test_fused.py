@@ -1,0 +1,66 @@
+"""On a GPU: the fused pass computes what the layers do one by one, to rounding, alone and inside a network."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from maxup.models import create_model, fused
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def layers(inputs, outputs, stride):
+    torch.manual_seed(0)
+    conv, norm = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs).eval()
+    for tensor in (norm.running_mean, norm.weight.data, norm.bias.data):
+        tensor.normal_()
+    norm.running_var.uniform_(0.5, 2)
+    return conv.cuda(), norm.cuda()
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "stride"), [(16, 16, 1), (16, 32, 2), (32, 32, 1), (32, 64, 2), (64, 64, 1)]
+)
+@pytest.mark.parametrize("images", [1, 3, 77])
+@pytest.mark.parametrize("add", [True, False])
+@torch.no_grad()
+def test_it_is_the_layers_one_by_one(inputs, outputs, stride, images, add):
+    conv, norm = layers(inputs, outputs, stride)
+    x = torch.randn(images, inputs, 16, 32, device="cuda").bfloat16()
+    other = torch.randn(images, outputs, 16 // stride, 32 // stride, device="cuda").bfloat16() if add else None
+    assert fused.fits(x, norm)
+    found = fused.conv_norm_relu(x, conv, norm, other)
+    plain = norm.double()(F.conv2d(x.double(), conv.weight.bfloat16().double(), None, stride, 1))
+    wanted = F.relu(plain + (0 if other is None else other.double()))
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    assert float((found.double() - wanted).norm() / wanted.norm()) < 3e-3
+    torch.testing.assert_close(found.double(), wanted, rtol=2**-7, atol=1e-2)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@torch.no_grad()
+def test_a_network_answers_alike(monkeypatch, compiled):
+    torch.manual_seed(0)
+    model = create_model("resnet20", shape=(3, 32, 32), classes=10).cuda().to(memory_format=torch.channels_last)
+    x = torch.randn(256, 3, 32, 32, device="cuda")
+    model.train()(x)  # statistics of its own
+    model.eval()
+    exact = model(x)
+    with torch.autocast("cuda", torch.bfloat16):
+        fast = (torch.compile(model) if compiled else model)(x)
+        monkeypatch.setattr(fused, "FOUND", False)
+        slow = model(x)
+    assert not torch.equal(fast, slow)
+    error, usual = (float((out - exact).norm() / exact.norm()) for out in (fast, slow))
+    assert error < 1.5 * usual
+
+
+def test_training_is_left_alone():
+    _, norm = layers(16, 16, 1)
+    x = torch.randn(2, 16, 8, 8, device="cuda").bfloat16()
+    assert not fused.fits(x, norm)  # a gradient is wanted
+    with torch.no_grad():
+        assert fused.fits(x, norm)
+        assert not fused.fits(x, norm.train())
+        assert not fused.fits(x.float(), norm.eval())
