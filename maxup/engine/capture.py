@@ -5,7 +5,9 @@ kernels on fixed memory: shapes, m and the model must not change, and what Pytho
 """
 
 import math
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -60,14 +62,19 @@ class Captured:
         return self.loss.clone()
 
     def _beside(self, batch: Batch) -> Tensor:
-        before = torch.cuda.get_rng_state()
+        """A plain step on the side stream, watched from the second on: the first may initialise things."""
+        before, watched = torch.cuda.get_rng_state(), self.plain > 1
         self.side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.side):
+        with torch.cuda.stream(self.side), _waits() if watched else nullcontext() as waits:
             loss = self.step(batch)
         torch.cuda.current_stream().wait_stream(self.side)
-        if self.plain > 0 and not torch.equal(before, torch.cuda.get_rng_state()):  # dropout that is no layer, say
-            self.say("the step is not captured: the network draws from CUDA's stream, which a graph cannot rewind")
-            self.plain = -math.inf  # for good
+        if watched:
+            reason = "reads values back from the device, for which a graph cannot wait" if waits else ""
+            if not torch.equal(before, torch.cuda.get_rng_state()):  # dropout that is no layer, say
+                reason = "draws from CUDA's stream, which a graph cannot rewind"
+            if reason:
+                self.say(f"the step is not captured: the network {reason}")
+                self.plain = -math.inf  # for good
         return loss
 
     def _capture(self, batch: Batch) -> torch.cuda.CUDAGraph:
@@ -79,6 +86,21 @@ class Captured:
             self.loss = self.step(self.batch)
         self.graph = graph
         return graph
+
+
+@contextmanager
+def _waits() -> Iterator[list[warnings.WarningMessage]]:
+    """What makes the host wait for the device meanwhile: a list that is filled."""
+    mode = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        found: list[warnings.WarningMessage] = []
+        try:
+            yield found
+        finally:
+            torch.cuda.set_sync_debug_mode(mode)
+            found += [w for w in said if "synchroniz" in str(w.message)]
 
 
 def captured(step: Callable[[Any], Tensor], task: Any, say: Callable[[str], None]) -> Captured:

@@ -117,3 +117,22 @@ def test_dropout_that_is_no_layer_is_noticed_and_trains(tmp_path, capsys):
     result = loop.train(recipe_from(RECIPE), tmp_path, model_from=lambda shape, classes, width: Net())
     assert result["steps"] == 50
     assert capsys.readouterr().out.count("the step is not captured") == 1
+
+
+def test_a_network_that_reads_values_back_is_noticed_and_trains(tmp_path, capsys):
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.line = torch.nn.Linear(64, 10)
+
+        def forward(self, x):
+            return self.line(x.flatten(1)) / max(1.0, x.abs().max().item())
+
+    result = loop.train(recipe_from(RECIPE), tmp_path, model_from=lambda shape, classes, width: Net())
+    assert result["steps"] == 50
+    assert capsys.readouterr().out.count("the step is not captured: the network reads values back") == 1
+
+
+def test_our_own_steps_are_captured(tmp_path, capsys):
+    loop.train(recipe_from(RECIPE), tmp_path)
+    assert "is not captured" not in capsys.readouterr().out
