@@ -89,6 +89,20 @@ def language() -> str:
     return "\n".join(lines) + f"\n\n{origin(found['environment'])}"
 
 
+def ptb() -> str:
+    """Perplexity of AWD-LSTM with adversarial softmax on Penn Treebank by epoch and at the end, m = 1 and 2."""
+    epochs = (5, 10, 20, 30, 40, 50)
+    lines = [f"| validation perplexity after epoch | {' | '.join(map(str, epochs))} | test | test, dynamic |"]
+    lines += ["|---" * (len(epochs) + 3) + "|"]
+    for m in (1, 2):
+        run = result(f"ptb/m-{m}/run")
+        records = map(json.loads, (ROOT / "results" / "ptb" / f"m-{m}" / "metrics.jsonl").read_text().splitlines())
+        curve = {r["epoch"]: r["validation_perplexity"] for r in records if "epoch" in r}
+        values = [curve[e] for e in epochs] + [run["last"][f"test_{kind}perplexity"] for kind in ("", "dynamic_")]
+        lines.append(f"| {f'MaxUp, m = {m}' if m > 1 else 'm = 1'} | {' | '.join(f'{v:.2f}' for v in values)} |")
+    return "\n".join(lines) + f"\n\n{origin(run['environment'])}"
+
+
 def finetune() -> str:
     """Images a second of a ResNet-50 on photos, by m."""
     found = result("finetune-cuda")
@@ -147,6 +161,7 @@ FILLERS = {
     "cifar": lambda: f"\n{cifar()}\n",
     "embedded": lambda: f"\n{embedded()}\n",
     "language": lambda: f"\n{language()}\n",
+    "ptb": lambda: f"\n{ptb()}\n",
     "finetune": lambda: f"\n{finetune()}\n",
     "certify-speed": lambda: f"\n{certify_speed()}\n",
     "cost": lambda: f"\n{cost()}\n",

@@ -180,12 +180,15 @@ def describe(found: Mapping[str, float]) -> str:
     """Metrics for a reader.
 
     Example:
-        >>> describe({"test_loss": 0.25, "test_accuracy": 0.915})
-        'test loss 0.2500  test accuracy 91.50 %'
+        >>> describe({"test_loss": 0.25, "test_accuracy": 0.915, "dynamic_lr": 7e-5})
+        'test loss 0.2500  test accuracy 91.50 %  dynamic lr 7e-05'
     """
-    return "  ".join(
-        f"{name.replace('_', ' ')} "
-        + (f"{100 * value:.2f} %" if name.endswith("accuracy") else f"{value:.{2 if 'perplexity' in name else 4}f}")
-        for name, value in found.items()
-        if name != "epoch"
-    )
+    return "  ".join(f"{name.replace('_', ' ')} {_amount(name, v)}" for name, v in found.items() if name != "epoch")
+
+
+def _amount(name: str, value: float) -> str:
+    if name.endswith("accuracy"):
+        return f"{100 * value:.2f} %"
+    if name.endswith("perplexity"):
+        return f"{value:.2f}"
+    return f"{value:g}" if 0 < abs(value) < 0.001 else f"{value:.4f}"

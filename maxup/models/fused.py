@@ -9,11 +9,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor, nn
 
-TUNED = {
-    16: (256, 3, 4),
-    32: (128, 1, 4),
-    64: (128, 1, 4),
-}  # by channels: pixels, taps, warps of a program
+TUNED = {16: (128, 4, 3), 32: (256, 8, 3), 64: (128, 4, 3)}  # by channels: pixels and warps of a program, stages
 FOUND = find_spec("triton") is not None
 
 
@@ -43,8 +39,6 @@ def _op(
     x: Tensor, weight: Tensor, mean: Tensor, variance: Tensor, gamma: Tensor, beta: Tensor,
     other: Tensor | None, eps: float, stride: int,
 ) -> Tensor:  # fmt: skip
-    from triton import next_power_of_2
-
     from maxup.models.fused_kernel import convolve
 
     x = x.contiguous(memory_format=torch.channels_last)
@@ -53,12 +47,12 @@ def _op(
         other = other.contiguous(memory_format=torch.channels_last)
     weight = weight.to(x.dtype)
     outputs, inputs = weight.shape[:2]
-    pixels, (block, taps, warps) = out.numel() // outputs, TUNED[outputs]
+    pixels, (block, warps, stages) = out.numel() // outputs, TUNED[outputs]
     convolve[(-(-pixels // block),)](
         x, weight, mean, variance, gamma, beta, other, out, pixels, eps, *weight.stride(),
         height=x.shape[2], width=x.shape[3], stride=stride,
         n_in=inputs, n_out=outputs, add=other is not None,
-        block=block, taps=taps, depth=next_power_of_2(taps * inputs), num_warps=warps,
+        block=block, stages=stages, num_warps=warps,
     )  # fmt: skip
     return out
 

@@ -11,30 +11,26 @@ def convolve(
     by_output, by_input, by_row, by_column,
     height: tl.constexpr, width: tl.constexpr, stride: tl.constexpr,
     n_in: tl.constexpr, n_out: tl.constexpr, add: tl.constexpr,
-    block: tl.constexpr, taps: tl.constexpr, depth: tl.constexpr,
+    block: tl.constexpr, stages: tl.constexpr,
 ):  # fmt: skip
     """A `block` of the `pixels` of the result; tensors are channels last, all sizes powers of two.
 
-    A product of matrices takes so many `taps`: 1, or 3 neighbours in a row, which lie side by side. `depth` is how
-    many inputs they have, filled up to a power of two.
+    The nine taps are a loop whose loads run so many `stages` ahead of the products.
     """
     rows: tl.constexpr = height // stride
     columns: tl.constexpr = width // stride
     pixel = tl.program_id(0) * block + tl.arange(0, block)
-    column, row, image = pixel % columns, pixel // columns % rows, pixel // (columns * rows)
-    outputs, inner = tl.arange(0, n_out), tl.arange(0, depth)
+    column, row, image = pixel % columns * stride, pixel // columns % rows * stride, pixel // (columns * rows)
+    inputs, outputs = tl.arange(0, n_in), tl.arange(0, n_out)
+    centre = x + (((image * height + row) * width + column) * n_in)[:, None] + inputs[None, :]
+    filters = weight + inputs[:, None] * by_input + outputs[None, :] * by_output
     total = tl.zeros((block, n_out), tl.float32)
-    for part in tl.static_range(9 // taps):
-        dy, first = part * taps // 3, part * taps % 3
-        dx = first + inner // n_in  # of the neighbour that an input belongs to
-        h, w = row * stride + dy - 1, column[:, None] * stride + dx[None, :] - 1
-        used = inner < taps * n_in
-        inside = ((h >= 0) & (h < height) & (pixel < pixels))[:, None] & (w >= 0) & (w < width) & used[None, :]
-        at = ((image * height + h) * width + column * stride + first - 1) * n_in
-        seen = tl.load(x + at[:, None] + inner[None, :], mask=inside, other=0.0)
-        place = weight + dy * by_row + dx * by_column + inner % n_in * by_input
-        filters = tl.load(place[:, None] + outputs[None, :] * by_output, mask=used[:, None], other=0.0)
-        total = tl.dot(seen, filters, total)
+    for tap in tl.range(9, num_stages=stages):
+        dy, dx = tap // 3 - 1, tap % 3 - 1
+        h, w = row + dy, column + dx
+        inside = (h >= 0) & (h < height) & (w >= 0) & (w < width) & (pixel < pixels)
+        seen = tl.load(centre + (dy * width + dx) * n_in, mask=inside[:, None], other=0.0)
+        total = tl.dot(seen, tl.load(filters + (dy + 1) * by_row + (dx + 1) * by_column), total)
     scale = tl.load(gamma + outputs) * tl.rsqrt(tl.load(variance + outputs) + eps)
     shift = tl.load(beta + outputs) - tl.load(mean + outputs) * scale
     total = total * scale[None, :] + shift[None, :]
