@@ -62,8 +62,8 @@ class Captured:
         return self.loss.clone()
 
     def _beside(self, batch: Batch) -> Tensor:
-        """A plain step on the side stream, watched from the second on: the first may initialise things."""
-        before, watched = torch.cuda.get_rng_state(), self.plain > 1
+        """A plain step on the side stream, the last of them watched: those before may still initialise things."""
+        before, watched = torch.cuda.get_rng_state(), self.plain == WARMUP
         self.side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.side), _waits() if watched else nullcontext() as waits:
             loss = self.step(batch)
@@ -89,22 +89,31 @@ class Captured:
 
 
 @contextmanager
-def _waits() -> Iterator[list[warnings.WarningMessage]]:
+def _waits() -> Iterator[list[str]]:
     """What makes the host wait for the device meanwhile: a list that is filled."""
-    mode = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
+    mode, found = torch.cuda.get_sync_debug_mode(), list[str]()
+    with warnings.catch_warnings(action="ignore"):  # that this mode is a prototype
         torch.cuda.set_sync_debug_mode("warn")
-        found: list[warnings.WarningMessage] = []
-        try:
+    try:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
             yield found
-        finally:
-            torch.cuda.set_sync_debug_mode(mode)
-            found += [w for w in said if "synchroniz" in str(w.message)]
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)
+    for warning in said:
+        if "called a synchronizing" in str(warning.message):
+            found.append(str(warning.message))
+        else:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 
-def captured(step: Callable[[Any], Tensor], task: Any, say: Callable[[str], None]) -> Captured:
-    """A task's step as one CUDA graph, captured anew when m changes; `say` is told where that turns out unsafe."""
+def captured(
+    step: Callable[[Any], Tensor], task: Any, *, stage: Callable[[], int], say: Callable[[str], None]
+) -> Captured:
+    """A task's step as one CUDA graph, captured anew when m or the stage changes.
+
+    `say` is told where capturing turns out unsafe.
+    """
     objective = task.objective
 
     def replayed() -> None:
@@ -113,10 +122,15 @@ def captured(step: Callable[[Any], Tensor], task: Any, say: Callable[[str], None
     def generators() -> list[Generator]:
         return [g for g in (objective.generator, task.generator) if g is not None]
 
-    return Captured(step, key=objective.depends_on, generators=generators, replayed=replayed, say=say)
+    def key() -> Any:
+        return stage(), objective.depends_on()
+
+    return Captured(step, key=key, generators=generators, replayed=replayed, say=say)
 
 
-def reason_against(model: nn.Module, *, device: torch.device, processes: int, fixed_shapes: bool, **knobs: Any) -> str:
+def reason_against(
+    model: nn.Module, *, device: torch.device, processes: int, fixed_shapes: bool, accumulate: int, precision: str
+) -> str:
     """Why a step cannot be captured, in a few words; empty where it can."""
     if device.type != "cuda":
         return "no CUDA device"
@@ -124,8 +138,9 @@ def reason_against(model: nn.Module, *, device: torch.device, processes: int, fi
         return "several processes"
     if not fixed_shapes:
         return "batches differ in size"
-    for name, wanted in (("accumulate", 1), ("precision", ("no", "bf16"))):
-        if knobs[name] not in (wanted if isinstance(wanted, tuple) else (wanted,)):
-            return f"{name} is {knobs[name]}"
+    if accumulate != 1:
+        return f"accumulate is {accumulate}"
+    if precision not in ("no", "bf16"):
+        return f"precision is {precision}"
     dropping = [type(module).__name__ for module in model.modules() if drop_probability(module) > 0]
     return f"active {dropping[0]}" if dropping else ""

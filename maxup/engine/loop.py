@@ -122,7 +122,12 @@ class _Run:
         )
         self.update: Callable[[Any], Tensor] = self._update
         if not self.not_captured:
-            self.update = captured(self._update, self.task, lambda line: None if quiet else print(line, flush=True))
+            self.update = captured(
+                self._update,
+                self.task,
+                stage=lambda: self.stages.stage,
+                say=lambda line: None if quiet else print(line, flush=True),
+            )
         self.whole, self.parts = True, 1  # whether a batch ends an accumulation, and how many batches that has
         self.metrics: Metrics | None = None
 

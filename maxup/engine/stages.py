@@ -57,7 +57,7 @@ class Stages:
         self.over = spent >= self.epochs or (self.stage > 0 and worse)
         if self.optim.name == "asgd" and not self.averaging:
             start = self.optim.average_from
-            self.averaging = worse if start is None else spent >= start * self.epochs
+            self.averaging = worse if start is None else spent >= start * self.epochs - 1e-9
 
     def next(self, epoch: int) -> None:
         """Begin the next stage."""

@@ -4,6 +4,7 @@ Scoring copies, certifying and evaluating are such passes. Small channels (16, 3
 the pointwise work after it bound by memory traffic and by unused parts of matrix units; one kernel does both.
 """
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 
 import torch
@@ -13,17 +14,18 @@ TUNED = {16: (128, 4, 3), 32: (256, 8, 3), 64: (128, 4, 3)}  # by channels: pixe
 FOUND = find_spec("triton") is not None
 
 
-def fits(x: Tensor, norm: nn.BatchNorm2d) -> bool:
-    """Whether the pass in which x arrives at such a layer is one of these."""
+def fits(x: Tensor, convs: Sequence[nn.Conv2d], norms: Sequence[nn.BatchNorm2d]) -> bool:
+    """Whether the pass in which x arrives at such layers is one of these, and no hook waits for what they return."""
     return (
         FOUND
         and x.is_cuda
         and x.dtype is torch.bfloat16
         and not torch.is_grad_enabled()
-        and not norm.training
-        and norm.num_features in TUNED
-        and x.numel() < 2**31
+        and x.shape[1] in TUNED
+        and 0 < x.numel() < 2**31
         and not (x.shape[2] & (x.shape[2] - 1) or x.shape[3] & (x.shape[3] - 1))  # powers of two
+        and all(n.num_features in TUNED and not n.training and n.running_mean is not None for n in norms)
+        and not any(layer._forward_hooks or layer._forward_pre_hooks for layer in (*convs, *norms))
     )
 
 

@@ -54,7 +54,7 @@ class Block(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        if fits(x, self.norm1):
+        if fits(x, (self.conv1, self.conv2), (self.norm1, self.norm2)):
             out = conv_norm_relu(x, self.conv1, self.norm1)
             return conv_norm_relu(out, self.conv2, self.norm2, x if self.shortcut is None else self.shortcut(x))
         out = F.relu(self.norm1(self.conv1(x)))

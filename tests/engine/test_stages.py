@@ -41,6 +41,15 @@ def test_averaging_at_a_fixed_part_of_the_epochs():
     assert not Stages(Optim(), 10, lower=True).averaging
 
 
+@pytest.mark.parametrize(("part", "epochs"), [(0.55, 100), (0.07, 100), (0.14, 50)])
+def test_averaging_begins_after_a_whole_number_of_epochs_in_spite_of_rounding(part, epochs):
+    stages, wanted = Stages(optim(average_from=part), epochs, lower=True), round(part * epochs)
+    for epoch in range(1, wanted + 1):
+        assert not stages.averaging
+        stages.check(epoch, 1.0)
+    assert stages.averaging
+
+
 def test_restarts_stop_when_nothing_improves_or_after_as_many_epochs():
     stages, epoch, ends = Stages(optim(patience=2, restarts=2), 5, lower=True), 0, []
     script = iter([9.0, 8, 7, 6, 5, 5.0, 4.9, 4.8, 5.2, 5.3, 4.7, 4.6, 4.5, 4.4, 4.3])

@@ -1,11 +1,14 @@
 """On a GPU: a captured step and a plain one agree over 50 steps, across a change of m, and a captured run resumes."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
 
 from maxup.engine import checkpoint, loop
+from maxup.engine.capture import Captured
 from maxup.recipes.load import recipe_from
 
 pytestmark = [
@@ -34,10 +37,13 @@ def _deterministic():
 
 
 def run(folder, monkeypatch, captured, **changes):
+    graphs, capture = [], Captured._capture
+    monkeypatch.setattr(Captured, "_capture", lambda self, batch: graphs.append(1) or capture(self, batch))
     if not captured:
         monkeypatch.setattr(loop, "reason_against", lambda *a, **k: "told not to")
     result = loop.train(recipe_from(RECIPE | changes), folder, quiet=True)
     monkeypatch.undo()
+    assert bool(graphs) is captured
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return (
         result,
@@ -57,7 +63,6 @@ def test_captured_and_plain_agree_over_fifty_steps(tmp_path, monkeypatch, optimi
     for name, tensor in plain_state["model"].items():
         torch.testing.assert_close(fast_state["model"][name], tensor, rtol=1e-3, atol=1e-4, msg=name)
     assert plain_state["ranks"][0]["objective"]["step"] == fast_state["ranks"][0]["objective"]["step"] == 50
-    print(optimiser, max(abs(a - b) for a, b in zip(plain_losses, fast_losses, strict=True)))
 
 
 def test_bf16(tmp_path, monkeypatch):
@@ -99,10 +104,12 @@ def test_an_interrupted_captured_run_goes_on(tmp_path, monkeypatch):
 
 
 def test_dropout_is_not_captured_and_trains(tmp_path, monkeypatch):
-    result, _, _ = run(
-        tmp_path / "run", monkeypatch, True, model={"name": "conv", "args": {"width": 8, "dropout": 0.3}}
-    )
-    assert result["steps"] == 50
+    def never(self, batch):
+        raise AssertionError
+
+    monkeypatch.setattr(Captured, "_capture", never)
+    recipe = recipe_from(RECIPE | {"model": {"name": "conv", "args": {"width": 8, "dropout": 0.3}}})
+    assert loop.train(recipe, tmp_path, quiet=True)["steps"] == 50
 
 
 def test_dropout_that_is_no_layer_is_noticed_and_trains(tmp_path, capsys):
@@ -133,6 +140,14 @@ def test_a_network_that_reads_values_back_is_noticed_and_trains(tmp_path, capsys
     assert capsys.readouterr().out.count("the step is not captured: the network reads values back") == 1
 
 
-def test_our_own_steps_are_captured(tmp_path, capsys):
-    loop.train(recipe_from(RECIPE), tmp_path)
-    assert "is not captured" not in capsys.readouterr().out
+def test_the_first_run_of_a_process_is_captured(tmp_path):
+    """The mode that watches for waiting warns by itself the first time."""
+    program = f"""
+import pathlib
+from maxup.engine import loop
+from maxup.recipes.load import recipe_from
+loop.train(recipe_from({RECIPE!r}), pathlib.Path({str(tmp_path)!r}))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "one CUDA graph: yes" in done.stdout
+    assert "is not captured" not in done.stdout

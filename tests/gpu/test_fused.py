@@ -29,7 +29,7 @@ def test_it_is_the_layers_one_by_one(inputs, outputs, stride, images, add):
     conv, norm = layers(inputs, outputs, stride)
     x = torch.randn(images, inputs, 16, 32, device="cuda").bfloat16()
     other = torch.randn(images, outputs, 16 // stride, 32 // stride, device="cuda").bfloat16() if add else None
-    assert fused.fits(x, norm)
+    assert fused.fits(x, [conv], [norm])
     found = fused.conv_norm_relu(x, conv, norm, other)
     plain = norm.double()(F.conv2d(x.double(), conv.weight.bfloat16().double(), None, stride, 1))
     wanted = F.relu(plain + (0 if other is None else other.double()))
@@ -57,10 +57,10 @@ def test_a_network_answers_alike(monkeypatch, compiled):
 
 
 def test_training_is_left_alone():
-    _, norm = layers(16, 16, 1)
+    conv, norm = layers(16, 16, 1)
     x = torch.randn(2, 16, 8, 8, device="cuda").bfloat16()
-    assert not fused.fits(x, norm)  # a gradient is wanted
+    assert not fused.fits(x, [conv], [norm])  # a gradient is wanted
     with torch.no_grad():
-        assert fused.fits(x, norm)
-        assert not fused.fits(x, norm.train())
-        assert not fused.fits(x.float(), norm.eval())
+        assert fused.fits(x, [conv], [norm])
+        assert not fused.fits(x, [conv], [norm.train()])
+        assert not fused.fits(x.float(), [conv], [norm.eval()])
