@@ -23,6 +23,7 @@ from maxup.engine import durable
 from maxup.engine.graph import record
 from maxup.engine.log import Progress
 from maxup.engine.optim import frozen_copy
+from maxup.tasks.language import perplexity
 
 RATES = (3e-5, 5e-5, 7e-5, 1e-4)
 DECAYS = (1e-3, 2e-3, 3e-3, 5e-3)
@@ -46,7 +47,8 @@ def dynamic_evaluation(
 ) -> dict[str, float]:
     """Choose rate and decay on a part of the validation text, then evaluate all of it and the test text once.
 
-    What is done is kept in the folder's dynamic.json: the same call goes on with the part that was not finished.
+    What is done is kept in the folder's dynamic.json, for every model, text and grid apart: the same call goes on with
+    the part that was not finished.
 
     Args:
         model: A trained model; it stays as it is.
@@ -60,15 +62,14 @@ def dynamic_evaluation(
     Returns:
         Perplexities of validation and test, and the rate and the decay they were found with.
     """
-    from maxup.tasks.language import perplexity
-
     model = frozen_copy(model).requires_grad_().eval()
-    key = f"{_fingerprint(model)} {text.digest} {rates} {decays} {tuned_on}"
-    done = _read(folder / FILE, key)
+    tensors = [*model.parameters(), text.train, text.validation, text.test]
+    key = f"{_fingerprint(tensors)} {rates} {decays} {tuned_on} {EPSILON} {SEGMENT} {COLUMNS}"
+    done = _read(folder / FILE).get(key, {})
     grid = {f"lr {lr:g} decay {decay:g}": (lr, decay) for lr in rates for decay in decays}
-    names, tuned_on = ("validation", "test"), min(tuned_on, len(text.validation) // 4)
+    names, tuned_on = ("validation", "test"), max(2, min(tuned_on, len(text.validation) // 4))
     if any(name not in done for name in (*grid, *names)):
-        train = _windows(text.train, min(COLUMNS, len(text.train) // (2 * SEGMENT)), model)
+        train = _windows(text.train, max(1, min(COLUMNS, len(text.train) // (2 * SEGMENT))), model)
         words = len(grid) * tuned_on + len(text.validation) + len(text.test)
         with Progress(train.steps(1) + words // SEGMENT, quiet=quiet) as progress:
 
@@ -85,7 +86,7 @@ def dynamic_evaluation(
                 lr, decay = grid[name] if name in grid else grid[min(grid, key=done.__getitem__)]
                 loss = adapt(model, rms, part, lr, decay, tell=partial(tell, name, SEGMENT))
                 done[name] = loss if math.isfinite(loss) else DIVERGED
-                durable.write_json(folder / FILE, {"of": key, "losses": done})
+                durable.write_json(folder / FILE, _read(folder / FILE) | {key: done})
     lr, decay = grid[min(grid, key=done.__getitem__)]
     found = {f"{name}_dynamic_perplexity": perplexity(done[name]) for name in names}
     return found | {"dynamic_lr": lr, "dynamic_decay": decay}
@@ -170,19 +171,17 @@ def _windows(text: Tensor, columns: int, model: Any) -> Windows:
     return Windows(text, columns, SEGMENT, device=model.bias.device, seed=None)
 
 
-def _fingerprint(model: Any) -> str:
+def _fingerprint(tensors: list[Tensor]) -> str:
     digest = hashlib.sha256()
-    for parameter in model.parameters():
-        digest.update(parameter.detach().cpu().numpy().tobytes())
+    for tensor in tensors:
+        digest.update(str(tensor.shape).encode() + tensor.detach().cpu().numpy().tobytes())
     return digest.hexdigest()
 
 
-def _read(path: Path, key: str) -> dict[str, float]:
-    """The parts that are done; none where the file is of another model, or of no use."""
+def _read(path: Path) -> dict[str, dict[str, float]]:
+    """The parts that are done, by what they are of; none where the file is of no use."""
     try:
-        match durable.parse(path.name, durable.read(path)):
-            case {"of": of, "losses": dict(losses)} if of == key and all(type(v) is float for v in losses.values()):
-                return dict(losses)
-    except (OSError, ValueError, RecursionError):
-        pass
-    return {}
+        held = durable.parse(path.name, durable.read(path))
+        return {key: losses for key, losses in held.items() if all(type(v) is float for v in losses.values())}
+    except (OSError, ValueError, RecursionError, AttributeError):  # the last where it is no dict of dicts
+        return {}

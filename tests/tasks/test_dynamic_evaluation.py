@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -116,11 +117,47 @@ def test_it_goes_on_with_what_is_not_done(model, text, tmp_path, monkeypatch):
         model.bias += 1  # another model: nothing of the file is of use
     de.dynamic_evaluation(model, text, tmp_path / "parts", **options)
     assert len(calls) == 10
+    with torch.no_grad():
+        model.bias -= 1  # the first again, whose parts were kept beside the other's
+    assert de.dynamic_evaluation(model, text, tmp_path / "parts", **options) == whole
+    assert len(calls) == 10
+
+
+@pytest.mark.parametrize("part", ["train", "validation", "test"])
+def test_another_text_of_the_same_words_is_evaluated_anew(model, text, tmp_path, part):
+    options = {"rates": (1e-3,), "decays": (0.01,), "tuned_on": 30, "quiet": True}
+    before = de.dynamic_evaluation(model, text, tmp_path, **options)
+    other = replace(text, **{part: getattr(text, part).flip(0)})
+    assert other.words == text.words
+    (tmp_path / "fresh").mkdir()
+    found = de.dynamic_evaluation(model, other, tmp_path, **options)
+    assert found == de.dynamic_evaluation(model, other, tmp_path / "fresh", **options)
+    assert found != before
+
+
+@pytest.mark.parametrize("constant", ["EPSILON", "SEGMENT", "COLUMNS"])
+def test_other_constants_are_evaluated_anew(model, text, tmp_path, monkeypatch, constant):
+    options = {"rates": (1e-3,), "decays": (0.01,), "tuned_on": 30, "quiet": True}
+    before = de.dynamic_evaluation(model, text, tmp_path, **options)
+    calls, real = [], de.adapt
+    monkeypatch.setattr(de, "adapt", lambda *args, **kwargs: calls.append(args) or real(*args, **kwargs))
+    assert de.dynamic_evaluation(model, text, tmp_path, **options) == before
+    assert not calls
+    monkeypatch.setattr(de, constant, 2 * getattr(de, constant))
+    de.dynamic_evaluation(model, text, tmp_path, **options)
+    assert len(calls) == 3
+
+
+def test_the_shortest_texts_will_do(model, tmp_path):
+    text = from_lines(["w1 w2 w3"], ["w1"], ["w2"])
+    found = de.dynamic_evaluation(model, text, tmp_path, rates=(1e-3,), decays=(0.01,), quiet=True)
+    assert all(math.isfinite(value) for value in found.values())
 
 
 def test_a_damaged_file_is_as_good_as_none(model, text, tmp_path):
     options = {"rates": (1e-3,), "decays": (0.01,), "tuned_on": 30, "quiet": True}
     whole = de.dynamic_evaluation(model, text, tmp_path, **options)
-    for rubbish in ("", "[]", json.dumps({"of": 3, "losses": {}})):
+    (key,) = json.loads((tmp_path / de.FILE).read_text())
+    for rubbish in ("", "[]", json.dumps({key: 3}), json.dumps({key: {"validation": "few", "test": 3.0}})):
         (tmp_path / de.FILE).write_text(rubbish)
         assert de.dynamic_evaluation(model, text, tmp_path, **options) == whole
