@@ -35,9 +35,11 @@ def main(argv: Sequence[str]) -> int:
     if skipped := sorted(run.task.skipped()):
         print(f"  images skipped because they cannot be read: {len(skipped)}, such as {skipped[0]}")
     if args.dynamic:
+        from maxup.engine.stop import asked_to_stop
         from maxup.tasks.dynamic_evaluation import dynamic_evaluation
 
-        found = dynamic_evaluation(run.model, run.task.text, args.run)
+        with asked_to_stop() as asked:
+            found = dynamic_evaluation(run.model, run.task.text, args.run, asked=asked)
         print(f"  dynamic evaluation, lr {found['dynamic_lr']:g}, decay {found['dynamic_decay']:g}:")
         for name in ("validation", "test"):
             print(f"  {name:<10}  perplexity {found[f'{name}_dynamic_perplexity']:.2f}")

@@ -182,7 +182,7 @@ class _Run:
                 if better or self.stages.over or self._agree(time.monotonic() - saved > save_every):
                     save(self, best=better)
                     saved = time.monotonic()
-        return self._finish()
+        return self._finish(asked)
 
     def _step(self, batch: tuple[Tensor, Tensor, Tensor]) -> bool:
         """One batch; whether it ended with an update of the weights."""
@@ -317,14 +317,14 @@ class _Run:
             raise RunError(f"none of the {name} images can be read, such as {min(self.task.skipped())}")
         return self.task.measures({metric: total / count for metric, total in zip(found, totals, strict=True)})
 
-    def _finish(self) -> dict[str, Any]:
+    def _finish(self, asked: Callable[[], bool]) -> dict[str, Any]:
         if (kept := self._kept()) is not None:
             return kept
         rest = [name for name in self.task.evaluation if name not in self.task.every_epoch]
         model = self.ema if self.ema is not None else self.accelerator.unwrap_model(self.model)
         self.last = self.last | self._measure(rest)  # anew: the best may be the same object
         if self.accelerator.is_main_process:
-            self.last |= self.task.finish(model, self.folder, quiet=self.quiet)
+            self.last |= self.task.finish(model, self.folder, asked=asked, quiet=self.quiet)
         result = {
             "recipe": asdict(self.recipe),
             "task": self.task.identity,

@@ -14,7 +14,7 @@ The loop asks of a task:
     unit                            what is counted in a batch, for the progress
     state_dict, load_state_dict     what a step leaves for the next
     identity, refuse_another        what a checkpoint must agree in, besides the recipe
-    finish(model, folder)           what is measured once, at the end
+    finish(model, folder, asked)    what is measured once, at the end, unless asked to stop
     description()                   what an exported model says of the data
 """
 

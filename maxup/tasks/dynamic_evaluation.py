@@ -23,6 +23,7 @@ from maxup.engine import durable
 from maxup.engine.graph import record
 from maxup.engine.log import Progress
 from maxup.engine.optim import frozen_copy
+from maxup.engine.stop import InterruptedRunError
 from maxup.tasks.language import perplexity
 
 RATES = (3e-5, 5e-5, 7e-5, 1e-4)
@@ -43,6 +44,7 @@ def dynamic_evaluation(
     rates: tuple[float, ...] = RATES,
     decays: tuple[float, ...] = DECAYS,
     tuned_on: int = TUNED_ON,
+    asked: Callable[[], bool] = lambda: False,
     quiet: bool = False,
 ) -> dict[str, float]:
     """Choose rate and decay on a part of the validation text, then evaluate all of it and the test text once.
@@ -57,6 +59,7 @@ def dynamic_evaluation(
         rates: Learning rates to try.
         decays: Decays to try with each.
         tuned_on: Words at the start of the validation text to try them on, at most a quarter of it.
+        asked: Whether to stop, asked after every segment; an InterruptedRunError then says how to go on.
         quiet: Show no progress.
 
     Returns:
@@ -74,6 +77,11 @@ def dynamic_evaluation(
         with Progress(train.steps(1) + words // SEGMENT, quiet=quiet) as progress:
 
             def tell(what: str, words: int) -> None:
+                if asked():
+                    raise InterruptedRunError(
+                        f"stopped in dynamic evaluation; the parts that are done are kept in {folder / FILE}: the same "
+                        "command goes on from there"
+                    )
                 progress.done += 1
                 if progress.due():
                     progress.show(progress.done, f"dynamic evaluation: {what}", words, "tokens")

@@ -1,6 +1,7 @@
 """Language modelling: what a recipe builds, what a step does, what is measured."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -170,13 +171,13 @@ class Language:
         """What somebody who loads the exported model needs to know: the word that each token is."""
         return {"words": list(self.text.words)}
 
-    def finish(self, model: nn.Module, folder: Path, *, quiet: bool) -> dict[str, float]:
+    def finish(self, model: nn.Module, folder: Path, *, asked: Callable[[], bool], quiet: bool) -> dict[str, float]:
         """Dynamic evaluation, where the recipe asks for it."""
         if not self.recipe.language.dynamic:
             return {}
         from maxup.tasks.dynamic_evaluation import dynamic_evaluation
 
-        return dynamic_evaluation(model, self.text, folder, quiet=quiet)
+        return dynamic_evaluation(model, self.text, folder, asked=asked, quiet=quiet)
 
 
 def by_unit(losses: Tensor, columns: int, unit: str) -> Tensor:

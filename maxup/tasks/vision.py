@@ -209,7 +209,7 @@ class Vision:
             "top": images.top,
         }
 
-    def finish(self, model: nn.Module, folder: Path, *, quiet: bool) -> dict[str, float]:
+    def finish(self, model: nn.Module, folder: Path, *, asked: Callable[[], bool], quiet: bool) -> dict[str, float]:
         """What is measured once, at the end."""
         return {}
 

@@ -1,6 +1,8 @@
 """`maxup sample`, and the other verbs on a run on text."""
 
 import re
+import shutil
+import signal
 
 import pytest
 import torch
@@ -8,6 +10,7 @@ import torch
 import maxup
 from maxup.cli.main import main
 from maxup.engine.runs import open_run
+from maxup.tasks import dynamic_evaluation
 from maxup.tasks.sample import sample
 from tests.tasks.test_language import folder, recipe  # noqa: F401  # a fixture
 
@@ -72,6 +75,27 @@ def test_eval_tells_perplexities_also_with_dynamic_evaluation(run, capsys):
     assert all(1 < number < 30 for number in found)
     assert "words)" in out
     assert (run / "dynamic.json").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_dynamic_evaluation_that_is_interrupted_says_how_to_go_on(run, tmp_path, capsys, monkeypatch, number):
+    copy = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("dynamic.json"))
+    real, calls = dynamic_evaluation.adapt, []
+
+    def adapt(*args, **kwargs):
+        calls.append(args)
+        if len(calls) == 2:
+            signal.raise_signal(number)
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(dynamic_evaluation, "adapt", adapt)
+    assert main(["eval", str(copy), "--dynamic"]) == 130
+    assert capsys.readouterr().err == (
+        f"maxup eval: stopped in dynamic evaluation; the parts that are done are kept in {copy / 'dynamic.json'}: the "
+        "same command goes on from there\n"
+    )
+    assert main(["eval", str(copy), "--dynamic"]) == 0
+    assert len(calls) == 2 + 17  # 18 parts, one of them begun twice
 
 
 def test_an_exported_model_is_read_back(run, tmp_path, capsys):

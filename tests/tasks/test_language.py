@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import random
+import signal
 from contextlib import contextmanager
 
 import pytest
@@ -15,6 +16,7 @@ from maxup.engine.optim import create_optimizer
 from maxup.engine.runs import evaluate, open_run
 from maxup.engine.stop import InterruptedRunError, RunError
 from maxup.recipes.load import recipe_from
+from maxup.tasks import dynamic_evaluation
 from maxup.tasks.language import Language, by_unit
 
 ARGS = {"embedding": 6, "hidden": 9, "layers": 2, "input_dropout": 0.2, "hidden_dropout": 0.2, "output_dropout": 0.2}
@@ -244,6 +246,29 @@ def test_interrupted_in_every_stage_it_ends_bit_identical(folder, tmp_path, monk
     assert same(ending(tmp_path / "parts"), ending(tmp_path / "whole"))
     assert result["last"] == whole["last"]
     assert result["best"] == whole["best"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_asked_to_stop_in_the_last_dynamic_evaluation_it_says_how_to_go_on(folder, tmp_path, monkeypatch, number):
+    said = recipe(folder, epochs=1, language={"dynamic": True})
+    whole = loop.train(said, tmp_path / "whole", quiet=True)
+    real, calls = dynamic_evaluation.adapt, []
+
+    def adapt(*args, **kwargs):
+        calls.append(args)
+        if len(calls) == 3:
+            signal.raise_signal(number)
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(dynamic_evaluation, "adapt", adapt)
+    run = tmp_path / "run"
+    with pytest.raises(InterruptedRunError, match=r"stopped in dynamic evaluation; .*dynamic\.json: the same command"):
+        loop.train(said, run, quiet=True)
+    ((_, done),) = json.loads((run / "dynamic.json").read_text()).items()
+    assert len(done) == 2
+    assert not (run / "run.json").exists()
+    assert loop.train(said, run, quiet=True)["last"] == whole["last"]
+    assert len(calls) == 3 + 16  # 18 parts, one of them begun twice
 
 
 def test_a_perplexity_may_be_infinite_and_its_loss_may_not(folder, tmp_path, monkeypatch):
