@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,18 @@ from maxup.objectives.maxup import MaxUp
 from maxup.objectives.outcome import Outcome
 from maxup.objectives.warmup import warmup
 from maxup.perturb.attach import attached
+from maxup.recipes.load import flat
 from maxup.recipes.schema import Recipe, first_epochs
 from maxup.registry import LANGUAGE_MODELS, build
 from maxup.tasks.vision import perturbation
 
 Batch = tuple[Tensor, Tensor, Tensor]
+
+FOR_IMAGES = (
+    "data.train_size", "data.validation", "data.size", "data.test_size", "data.crop_fraction", "data.interpolation",
+    "data.mean", "data.std", "model.normalise", "model.pretrained", "model.weights", "model.new_head",
+    "model.freeze_norm", "maxup.norm", "maxup.rank", "optim.sam",
+)  # fmt: skip  # settings that nothing here reads
 
 
 class Language:
@@ -45,8 +52,10 @@ class Language:
     every_epoch = ("validation",)  # the test text at the end only
 
     def __init__(self, recipe: Recipe, device: torch.device, *, rank: int = 0, world_size: int = 1, **own: Any) -> None:
-        if recipe.optim.sam is not None:
-            raise ValueError("optim.sam is for images; leave it out")
+        said, default = flat(asdict(recipe)), flat(asdict(Recipe()))
+        for name in FOR_IMAGES:
+            if said[name] != default[name]:
+                raise ValueError(f"{name} is for images, and nothing of a text's run reads it; leave it out")
         if any(function is not None for function in own.values()):
             raise ValueError("--model_from and --data_from are for images; for a text of your own set data.root")
         self.recipe, self.rank = recipe, rank

@@ -6,6 +6,7 @@ import math
 import random
 import signal
 from contextlib import contextmanager
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -328,6 +329,23 @@ def test_recipes_that_make_no_sense(folder, name):
         Language(recipe(folder, **changes), torch.device("cpu"))
     with pytest.raises(ValueError, match="are for images"):
         Language(recipe(folder), torch.device("cpu"), data_from=print)
+
+
+IGNORED = {
+    "data.train_size": 100, "data.validation": 0.1, "data.size": 32, "data.test_size": 32, "data.crop_fraction": 1.0,
+    "data.interpolation": "bicubic", "data.mean": [0.0], "data.std": [1.0], "model.normalise": True,
+    "model.pretrained": True, "model.weights": "file", "model.new_head": True, "model.freeze_norm": True,
+    "maxup.norm": "running", "maxup.rank": "kl", "optim.sam": 0.05,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IGNORED)
+def test_settings_that_a_text_has_no_use_for_are_refused(folder, name):
+    section, key = name.split(".")
+    said = asdict(recipe(folder))
+    said[section][key] = IGNORED[name]
+    with pytest.raises(ValueError, match=rf"^{name} is for images, .*; leave it out$"):
+        Language(recipe_from(said), torch.device("cpu"))
 
 
 def test_a_third_of_the_embedded_run_beats_a_unigram_model(tmp_path):
