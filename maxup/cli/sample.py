@@ -30,13 +30,15 @@ def main(argv: Sequence[str]) -> int:
         parser.error(f"--temperature {args.temperature}: must be a finite number, 0 or more")
     from torch import Generator
 
+    from maxup.data.text import UNKNOWN
     from maxup.engine.runs import open_run
     from maxup.tasks.sample import sample
 
     run = open_run(args.run, args.checkpoint, task="language")
     generator = Generator(run.task.generator.device).manual_seed(args.seed)
     options = {"words": args.words, "temperature": args.temperature, "prompt": args.prompt}
-    if unknown := [word for word in args.prompt.split() if word not in run.task.text.words]:
-        print(f"not in the vocabulary, so read as <unk>: {' '.join(unknown)}", file=sys.stderr)
+    known = run.task.text.words
+    if UNKNOWN in known and (unknown := [word for word in args.prompt.split() if word not in known]):
+        print(f"not in the vocabulary, so read as {UNKNOWN}: {' '.join(unknown)}", file=sys.stderr)
     print(sample(run.model, run.task.text, generator=generator, **options))
     return 0

@@ -42,7 +42,8 @@ def sample(model: Any, text: Text, *, words: int, temperature: float, prompt: st
         if temperature == 0:
             token = int(scores.argmax())
         else:
-            token = int(torch.multinomial((scores / temperature).softmax(0), 1, generator=generator))
+            scores = (scores - scores.max()) / max(temperature, 1e-30)  # at most 0; a float32 has no far smaller ones
+            token = int(torch.multinomial(scores.softmax(0), 1, generator=generator))
         tokens.append(token)
         read = model(torch.tensor([[token]], device=device), read.hidden)
     return text.read(tokens[1:]).strip()

@@ -9,6 +9,7 @@ import torch
 
 import maxup
 from maxup.cli.main import main
+from maxup.engine import loop
 from maxup.engine.runs import open_run
 from maxup.tasks import dynamic_evaluation
 from maxup.tasks.sample import sample
@@ -17,8 +18,6 @@ from tests.tasks.test_language import folder, recipe  # noqa: F401  # a fixture
 
 @pytest.fixture(scope="module")
 def run(folder, tmp_path_factory):  # noqa: F811
-    from maxup.engine import loop
-
     out = tmp_path_factory.mktemp("run")
     loop.train(recipe(folder, epochs=8, objective="standard"), out, quiet=True)
     return out
@@ -44,6 +43,16 @@ def test_without_temperature_each_word_is_the_most_probable(run):
     with torch.no_grad():
         best = model.decode(model(ids, model.start(1)).output)[0].argmax(1)
     assert torch.equal(best[2:-1], ids[0, 3:])
+
+
+@pytest.mark.parametrize("temperature", [1e-6, 1e-45, 1e-320])
+def test_the_lowest_temperatures_take_the_most_probable_word_too(run, temperature):
+    opened = open_run(run)
+    wrote = [
+        sample(opened.model, opened.task.text, words=9, temperature=t, prompt="n2", generator=torch.Generator())
+        for t in (0.0, temperature)
+    ]
+    assert wrote[0] == wrote[1]
 
 
 def test_draws_follow_the_model_s_distribution(run):
@@ -127,6 +136,18 @@ def test_what_is_for_images_says_so(run, tmp_path, capsys, monkeypatch):
 
 
 def test_a_prompt_with_a_word_nobody_knows(run, capsys):
-    assert main(["sample", str(run), "--prompt", "zebra"]) in (0, 1)
+    assert main(["sample", str(run), "--prompt", "n1 zebra"]) == 1
     said = capsys.readouterr()
-    assert "<unk>" in said.out or "'zebra' is not in the vocabulary" in said.err
+    assert said.out == ""
+    assert said.err == "maxup sample: the prompt's 'zebra' is not in the vocabulary; choose another\n"
+
+
+def test_a_prompt_with_a_word_that_is_read_as_unknown(folder, tmp_path, capsys):  # noqa: F811
+    text = shutil.copytree(folder, tmp_path / "text")
+    (text / "valid.txt").write_text("n1 okapi\n" + (text / "valid.txt").read_text())  # so that there is <unk>
+    loop.train(recipe(text, epochs=1), tmp_path / "run", quiet=True)
+    assert main(["sample", str(tmp_path / "run"), "--prompt", "n1 zebra"]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("n1 <unk> ")
+    assert said.out.count("<unk>") == 1  # none is drawn
+    assert said.err == "not in the vocabulary, so read as <unk>: zebra\n"
