@@ -1,4 +1,4 @@
-"""Seeds: streams of draws that obey `torch.manual_seed` without taking anything from the global stream."""
+"""Seeds of draws: of an objective, by `torch.manual_seed` but nothing taken from the global stream; and of a run."""
 
 import hashlib
 import itertools
@@ -23,6 +23,16 @@ def own_seed(owner: object) -> int:
         _owners[number] = owner
     text = f"maxup {torch.initial_seed()} {number} {_rank()}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
+
+
+def stream_seed(seed: int, rank: int, stream: int) -> int:
+    """The seed of a run's stream: 0 is its augmentation's, 1 its copies'; other seeds, ranks and streams have others.
+
+    Example:
+        >>> [stream_seed(seed, rank, 1) for seed, rank in ((0, 0), (0, 1), (1, 0))]
+        [1, 3, 2000007]
+    """
+    return 2 * (seed * 1_000_003 + rank) + stream
 
 
 def _rank() -> int:

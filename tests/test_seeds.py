@@ -4,6 +4,7 @@ import sys
 import torch
 
 import maxup as mu
+from maxup.seeds import stream_seed
 from tests.tiny import batch, net
 
 
@@ -89,3 +90,8 @@ def test_a_state_from_before_the_first_draw_begins_anew():
     other = mu.MaxUp(mu.Gaussian(0.3), m=3, generator=given)
     other.load_state_dict(state)
     assert other.generator is given
+
+
+def test_the_streams_of_runs_and_ranks_all_differ():
+    seeds = {stream_seed(seed, rank, stream) for seed in range(20) for rank in range(64) for stream in range(2)}
+    assert len(seeds) == 20 * 64 * 2

@@ -64,13 +64,14 @@ class Loader(ABC):
                 f"{n} images do not fill one batch of {batch_size} on {world_size} ranks, and drop_last "
                 "leaves nothing; take smaller batches"
             )
-        self.batch_size, self.shuffle, self.seed, self.drop_last, self.pad = batch_size, shuffle, seed, drop_last, pad
+        self.batch_size, self.shuffle, self.seed, self.pad = batch_size, shuffle, seed, pad
+        self.fixed_shapes = drop_last
         self.n, self.rank, self.world_size = n, rank, world_size
         self.epoch = self.position = 0
 
     def __len__(self) -> int:
         """Batches of an epoch on this rank."""
-        if self.drop_last:
+        if self.fixed_shapes:
             return self.n // (self.batch_size * self.world_size)
         return -(-self._share() // self.batch_size)
 

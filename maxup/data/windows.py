@@ -35,7 +35,7 @@ class Windows:
         [([20, 70], [39, 89], [40, 90]), ([40, 90], [48, 98], [49, 99])]
     """
 
-    drop_last = False  # lengths differ
+    fixed_shapes = False  # lengths differ
 
     def __init__(
         self,

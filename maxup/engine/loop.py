@@ -116,7 +116,7 @@ class _Run:
             self.task.model,
             device=accelerator.device,
             processes=world_size,
-            fixed_shapes=self.task.loader.drop_last,
+            fixed_shapes=self.task.loader.fixed_shapes,
             accumulate=recipe.optim.accumulate,
             precision=recipe.precision,
         )

@@ -3,7 +3,7 @@
 The loop asks of a task:
 
     model, objective, generator     what is trained, how, and the stream of its augmentation
-    loader                          batches; epoch, position and state_dict, and steps(epochs)
+    loader                          batches; epoch, position and state_dict, steps(epochs), and fixed_shapes
     step(model, batch)              an Outcome, whose loss is back-propagated
     pace(batch)                     factor of the learning rate
     evaluation, every_epoch         the splits there are, and those evaluated after every epoch

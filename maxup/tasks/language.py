@@ -22,6 +22,7 @@ from maxup.perturb.attach import attached
 from maxup.recipes.load import flat
 from maxup.recipes.schema import Recipe, first_epochs
 from maxup.registry import LANGUAGE_MODELS, build
+from maxup.seeds import stream_seed
 from maxup.tasks.vision import perturbation
 
 Batch = tuple[Tensor, Tensor, Tensor]
@@ -80,8 +81,7 @@ class Language:
         self.objective = self._objective()
         for inside in attached(self.objective.perturbation):
             inside.attach(self.model)
-        seed = 2 * (recipe.seed * 1_000_003 + rank) + 1
-        self.objective.generator = Generator(device).manual_seed(seed)
+        self.objective.generator = Generator(device).manual_seed(stream_seed(recipe.seed, rank, 1))
         self.generator = Generator(device)  # of augmentation, which text has none of
         self.hidden: Hidden = []
         self.identity = {"vocabulary": text.digest}

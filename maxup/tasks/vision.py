@@ -34,6 +34,7 @@ from maxup.perturb.base import Perturbation
 from maxup.perturb.compose import Compose
 from maxup.recipes.schema import Recipe, Spec, first_epochs, noise_of
 from maxup.registry import PERTURBATIONS, build, takes
+from maxup.seeds import stream_seed
 from maxup.side_effects import untraced
 
 Batch = tuple[Tensor, Tensor, Tensor]
@@ -95,7 +96,7 @@ class Vision:
         for inside in attached(self.objective.perturbation):
             inside.attach(self.model)
         # Streams of their own for augmentation and copies, the same in every run of this seed and rank.
-        seeds = [2 * (recipe.seed * 1_000_003 + rank) + i for i in range(2)]
+        seeds = [stream_seed(recipe.seed, rank, stream) for stream in range(2)]
         self.generator, self.objective.generator = (Generator(device).manual_seed(seed) for seed in seeds)
 
     def _network(self, device: torch.device, classes: int, model_from: Callable[..., nn.Module] | None) -> nn.Module:
