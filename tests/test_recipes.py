@@ -5,8 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from maxup.data.text import COUNTS
 from maxup.engine.optim import create_optimizer
+from maxup.engine.stages import Stages
 from maxup.recipes.load import list_recipes, parse_recipe
+from maxup.tasks.language import Language
 from maxup.tasks.vision import Vision
 from tests.data.fake import write_folders
 
@@ -45,20 +48,8 @@ def arrays(shape, classes, network):
     return lambda: (x[:-2], y[:-2], x[-2:], y[-2:])
 
 
-IMAGES = [name for name in list_recipes() if parse_recipe(name, []).task == "vision"]  # text: tests/tasks/test_language
-
-
-@pytest.mark.parametrize("name", IMAGES)
-def test_recipe(name, folders):
-    recipe = parse_recipe(name, [])
-    said = recipe.data.name
-    assert said in (*ARRAYS, *FOLDERS), f"say in {__file__} which shape the images of {said} have"
-    recipe = small(recipe, folders)
-    if said in ARRAYS:
-        recipe = replace(recipe, data=replace(recipe.data, train_size=None))
-    data_from = arrays(*ARRAYS[said], recipe.model.name) if said in ARRAYS else None
-    task = Vision(recipe, torch.device("cpu"), data_from=data_from)
-    parameters = [p for p in task.model.parameters() if p.requires_grad]
+def two_steps(task):
+    recipe, parameters = task.recipe, [p for p in task.model.parameters() if p.requires_grad]
     before = [p.detach().clone() for p in parameters]
     optimizer = create_optimizer(task.model, recipe.optim)
     task.model.train()
@@ -71,6 +62,42 @@ def test_recipe(name, folders):
         optimizer.step()
         optimizer.zero_grad()
     assert any(not torch.equal(p, b) for p, b in zip(parameters, before, strict=True))
+
+
+@pytest.mark.parametrize("name", [name for name in list_recipes() if parse_recipe(name, []).task == "vision"])
+def test_recipe(name, folders):
+    recipe = parse_recipe(name, [])
+    said = recipe.data.name
+    assert said in (*ARRAYS, *FOLDERS), f"say in {__file__} which shape the images of {said} have"
+    recipe = small(recipe, folders)
+    if said in ARRAYS:
+        recipe = replace(recipe, data=replace(recipe.data, train_size=None))
+    data_from = arrays(*ARRAYS[said], recipe.model.name) if said in ARRAYS else None
+    two_steps(Vision(recipe, torch.device("cpu"), data_from=data_from))
+
+
+@pytest.fixture
+def texts(tmp_path, monkeypatch):
+    """Every text there is in small, of 7 words, by the names of its files."""
+    for name, pattern in {"text": "{}.txt", "ptb": "ptb.{}.txt", "wikitext2": "wiki.{}.tokens"}.items():
+        (tmp_path / name).mkdir()
+        for part, lines in (("train", 60), ("valid", 5), ("test", 5)):
+            (tmp_path / name / pattern.format(part)).write_text("a b c d e f\n" * lines)
+    for name in COUNTS:
+        monkeypatch.setitem(COUNTS, name, (420, 35, 35, 7))  # with an end a line
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", [name for name in list_recipes() if parse_recipe(name, []).task == "language"])
+def test_recipe_of_text(name, texts):
+    """With the recipe's layers, dropout, noise and regularisers; small in width, and without first epochs of m = 1."""
+    recipe = parse_recipe(name, [])
+    data = replace(recipe.data, root=str(texts / recipe.data.name))
+    model = replace(recipe.model, args=recipe.model.args | {"embedding": 6, "hidden": 9})
+    maxup = replace(recipe.maxup, warmup=0)
+    small = replace(recipe, data=data, model=model, maxup=maxup, batch_size=2)
+    Stages(small.optim, small.epochs, lower=True)
+    two_steps(Language(small, torch.device("cpu")))
 
 
 @pytest.mark.parametrize("name", [name for name in list_recipes() if name.endswith("-maxup")])
