@@ -100,6 +100,16 @@ def test_recipe_of_text(name, texts):
     two_steps(Language(small, torch.device("cpu")))
 
 
+@pytest.mark.parametrize(("text", "options"), [("ptb", []), ("wikitext2", ["--optim.average_from", "0.2666"])])
+def test_averaging_begins_after_epoch_200_as_the_headers_say(text, options):
+    recipe = parse_recipe(f"{text}/adv_awd_lstm-embedding_dropout", options)
+    stages = Stages(recipe.optim, recipe.epochs, lower=True)
+    for epoch in range(1, 201):
+        assert not stages.averaging
+        stages.check(epoch, 0.0)
+    assert stages.averaging
+
+
 @pytest.mark.parametrize("name", [name for name in list_recipes() if name.endswith("-maxup")])
 def test_a_maxup_recipe_differs_from_its_twin_in_the_objective_alone(name):
     recipe, twin = parse_recipe(name, []), parse_recipe(name.removesuffix("-maxup"), [])
