@@ -66,7 +66,13 @@ class Vision:
         model_from: Callable[..., nn.Module] | None = None,
         data_from: Callable[[], Any] | None = None,
     ) -> None:
-        self.recipe = recipe
+        self.recipe, default = recipe, Recipe()
+        for name, same in {
+            "language": recipe.language == default.language,
+            "maxup.unit": recipe.maxup.unit == default.maxup.unit,
+        }.items():
+            if not same:
+                raise ValueError(f"{name} is for text, and nothing of an image run reads it; leave it out")
         self.identity = {"model_from": _name(model_from), "data_from": _name(data_from)}
         self.train, self.validation, self.test = load_splits(recipe, data_from)
         if data_from is not None:

@@ -93,6 +93,14 @@ def test_a_step_normalises_augments_and_draws():
     assert outcome.report.copies == 3
 
 
+@pytest.mark.parametrize(
+    ("changes", "name"), [({"language": {"bptt": 30}}, "language"), ({"maxup": {"unit": "token"}}, "maxup.unit")]
+)
+def test_settings_of_texts_are_refused(changes, name):
+    with pytest.raises(ValueError, match=f"^{name} is for text, .*; leave it out$"):
+        Vision(recipe_from(changes), torch.device("cpu"))
+
+
 def test_processes_must_share_a_batch_evenly():
     with pytest.raises(ValueError, match="batch_size=50 cannot be shared evenly by 3 processes"):
         Vision(recipe_from(BASE), torch.device("cpu"), world_size=3)
