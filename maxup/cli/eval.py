@@ -23,6 +23,7 @@ def main(argv: Sequence[str]) -> int:
     )
     add_own(parser)
     args = parser.parse_args(argv)
+    from maxup.engine.log import amount
     from maxup.engine.runs import evaluate, open_run
 
     run = open_run(args.run, args.checkpoint, task="language" if args.dynamic else None, **own_of(args))
@@ -30,8 +31,9 @@ def main(argv: Sequence[str]) -> int:
     for name, found in evaluate(run).items():
         words = "perplexity" in found
         top5 = f"  top-5 {100 * found['top5_accuracy']:.2f} %" if "top5_accuracy" in found else ""
-        score = f"perplexity {found['perplexity']:.2f}" if words else f"accuracy {100 * found['accuracy']:.2f} %{top5}"
-        print(f"  {name:<10}  {score}  loss {found['loss']:.4f}  ({found['count']} {'words' if words else 'images'})")
+        metric = "perplexity" if words else "accuracy"
+        score = f"{metric} {amount(metric, found[metric])}{top5}"
+        print(f"  {name:<10}  {score}  loss {found['loss']:.4f}  ({found['count']:,} {'words' if words else 'images'})")
     if skipped := sorted(run.task.skipped()):
         print(f"  images skipped because they cannot be read: {len(skipped)}, such as {skipped[0]}")
     if args.dynamic:
@@ -42,5 +44,5 @@ def main(argv: Sequence[str]) -> int:
             found = dynamic_evaluation(run.model, run.task.text, args.run, asked=asked)
         print(f"  dynamic evaluation, lr {found['dynamic_lr']:g}, decay {found['dynamic_decay']:g}:")
         for name in ("validation", "test"):
-            print(f"  {name:<10}  perplexity {found[f'{name}_dynamic_perplexity']:.2f}")
+            print(f"  {name:<10}  perplexity {amount('perplexity', found[f'{name}_dynamic_perplexity'])}")
     return 0

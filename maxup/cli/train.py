@@ -38,6 +38,8 @@ def main(argv: Sequence[str]) -> int:
     from maxup.recipes.schema import noise_of
 
     recipe = parse_recipe(args.recipe, overrides)
+    if args.certify and recipe.task == "language":
+        raise RecipeError(f"--certify is for images, and {args.recipe} is of text; leave it out")
     if args.certify and noise_of(recipe) is None:
         wanted = "model.normalise true and perturb [{name: gaussian, sigma: ...}]"
         raise RecipeError(f"{args.recipe} cannot be certified as it is: it needs {wanted}")

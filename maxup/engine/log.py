@@ -183,12 +183,18 @@ def describe(found: Mapping[str, float]) -> str:
         >>> describe({"test_loss": 0.25, "test_accuracy": 0.915, "dynamic_lr": 7e-5})
         'test loss 0.2500  test accuracy 91.50 %  dynamic lr 7e-05'
     """
-    return "  ".join(f"{name.replace('_', ' ')} {_amount(name, v)}" for name, v in found.items() if name != "epoch")
+    return "  ".join(f"{name.replace('_', ' ')} {amount(name, v)}" for name, v in found.items() if name != "epoch")
 
 
-def _amount(name: str, value: float) -> str:
+def amount(name: str, value: float) -> str:
+    """A metric's value for a reader.
+
+    Example:
+        >>> amount("test_perplexity", 68.526), amount("test_perplexity", 1e30)
+        ('68.53', '1e+30')
+    """
     if name.endswith("accuracy"):
         return f"{100 * value:.2f} %"
     if name.endswith("perplexity"):
-        return f"{value:.2f}"
+        return f"{value:,.2f}" if value < 1e6 else f"{value:.3g}"
     return f"{value:g}" if 0 < abs(value) < 0.001 else f"{value:.4f}"

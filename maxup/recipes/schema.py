@@ -194,13 +194,13 @@ class Recipe:
 
 
 def first_epochs(wanted: int, epochs: int) -> int:
-    """Epochs that begin more gently (m = 1, a small attack): those wanted, in a short run at most a quarter of it.
+    """Epochs that begin more gently (m = 1, a small attack): those wanted, in a short run about a quarter of it.
 
     Example:
-        >>> [first_epochs(5, epochs) for epochs in (200, 60, 12, 3)]
-        [5, 5, 3, 1]
+        >>> [first_epochs(5, epochs) for epochs in (200, 60, 12, 3, 1)]
+        [5, 5, 3, 1, 0]
     """
-    return min(wanted, max(1, epochs // 4))
+    return min(wanted, max(epochs // 4, min(1, epochs - 1)))
 
 
 def noise_of(recipe: Recipe) -> float | None:

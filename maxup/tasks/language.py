@@ -98,7 +98,12 @@ class Language:
             raise ValueError(
                 "maxup.unit=token mixes copies within a sentence, which no one pass repeats; set maxup.strategy=retain"
             )
+        if recipe.language.epsilon < 0:
+            raise ValueError(f"language.epsilon={recipe.language.epsilon}: the radius of an adversary is 0 or more")
         drawn = perturbation(recipe.perturb, len(self.text.words))
+        if len(attached(drawn)) < len(recipe.perturb):
+            names = ", ".join(part["name"] for part in recipe.perturb)
+            raise ValueError(f"perturb: {names}: a text's perturbations act inside the model; use embedding_dropout")
         # Only MaxUp's first stage begins with m = 1, so fine-tuning is at m at once.
         first = first_epochs(knobs.warmup, recipe.epochs)
         m = warmup(knobs.m, steps=self.loader.steps(first)) if recipe.objective == "maxup" else 1

@@ -212,6 +212,8 @@ def test_train_certifies_at_once(tmp_path, capsys, monkeypatch):
     quick = ["--epochs", "1", "--model.args.hidden", "[8]", "--trackers", "none"]
     assert main(["train", "digits/mlp-gaussian", "--certify", *quick]) == 1
     assert "cannot be certified as it is" in capsys.readouterr().err
+    assert main(["train", "text/awd_lstm-embedding_dropout", "--certify"]) == 1
+    assert "--certify is for images" in capsys.readouterr().err
     with monkeypatch.context() as several:
         several.setenv("WORLD_SIZE", "2")
         assert main(["train", "smoke/digits-gaussian", "--certify", *quick]) == 1

@@ -28,9 +28,11 @@ def test_splits_are_disjoint_stratified_and_decided_by_the_seed():
     assert torch.bincount(train.y).tolist() == pytest.approx([40] * 10, abs=2)
 
 
-@pytest.mark.parametrize(("epochs", "warmup", "first"), [(200, 5, 5), (60, 5, 5), (12, 5, 3), (3, 5, 1), (10, 0, 0)])
+@pytest.mark.parametrize(
+    ("epochs", "warmup", "first"), [(200, 5, 5), (60, 5, 5), (12, 5, 3), (3, 5, 1), (1, 5, 0), (10, 0, 0)]
+)
 def test_the_paper_s_first_epochs_with_one_copy(epochs, warmup, first):
-    """The paper's 5, at most a quarter of the epochs and at least one, unless told none."""
+    """The paper's 5, at most a quarter of the epochs and at least one, unless that is all there is, or told none."""
     said = BASE | {"objective": "maxup", "maxup": {"m": 4, "warmup": warmup}, "epochs": epochs}
     m = objective(recipe_from(said), classes=10, steps_per_epoch=7).m
     assert [m(step) for step in (0, max(first * 7 - 1, 0), first * 7)] == ([1, 1, 4] if first else [4, 4, 4])
