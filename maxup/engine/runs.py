@@ -1,5 +1,6 @@
 """A finished or interrupted run, opened again from its folder: the recipe, the task it describes, the trained model."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -90,6 +91,8 @@ def _state(folder: Path, which: str) -> tuple[dict[str, Any], int]:
         other = "last" if which == "best" else "best"
         raise RunError(f"{folder} has no {which} checkpoint{_because(said)}; try --checkpoint {other}")
     step, state = found
+    for sentence in said:
+        print(f"{sentence}; step {step} is taken instead", file=sys.stderr)
     wanted = {"recipe": dict, "model": dict, "ema": dict | None, "best": dict, "last": dict, "task": dict}
     for key, kind in wanted.items():
         if not isinstance(state, dict) or key not in state or not isinstance(state[key], kind):

@@ -1,5 +1,6 @@
 """A run opened again is what was trained."""
 
+import shutil
 from dataclasses import asdict
 
 import pytest
@@ -39,6 +40,21 @@ def test_it_equals_a_plain_evaluation_of_the_averaged_weights(run):
         output = opened.model(test.x.float() / 16)
     assert evaluate(opened)["test"]["accuracy"] == pytest.approx(float((output.argmax(1) == test.y).double().mean()))
     assert evaluate(opened)["test"]["loss"] == pytest.approx(float(torch.nn.functional.cross_entropy(output, test.y)))
+
+
+def test_a_damaged_checkpoint_is_named_and_an_older_one_taken(run, tmp_path, capsys):
+    copy = shutil.copytree(run[0], tmp_path / "run")
+    older, newest = sorted((copy / "checkpoints").glob("step-*"))[-2:]
+    with (newest / "tensors.safetensors").open("r+b") as file:
+        file.truncate(100)
+    step = int(older.name.removeprefix("step-"))
+    assert open_run(copy).step == step
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith(f"{newest} is not a whole checkpoint: tensors.safetensors ")
+    assert said.err.endswith(f"; step {step} is taken instead\n")
+    assert open_run(run[0]).step > step
+    assert capsys.readouterr().err == ""
 
 
 def test_a_whole_checkpoint_of_something_else_gives_a_sentence(tmp_path):
