@@ -32,10 +32,13 @@ class Subject:
         return self.images.x[indices].float() / self.images.top
 
 
-def of_folder(folder: Path, which: str = "last", **own: Callable[..., Any] | None) -> Subject:
+def of_folder(
+    folder: Path, which: str = "last", *, root: str | None = None, **own: Callable[..., Any] | None
+) -> Subject:
     """From the folder of a run, or of a model that `maxup export` wrote.
 
-    `own` are `model_from` and `data_from` of a run trained with them.
+    `root` is where its data are now, if not where the recipe says; `own` are `model_from` and `data_from` of a run
+    trained with them.
     """
     from maxup.engine.runs import open_run
     from maxup.saved import CONFIG, load
@@ -47,8 +50,9 @@ def of_folder(folder: Path, which: str = "last", **own: Callable[..., Any] | Non
         recipe = recipe_from(model.config["recipe"])  # type: ignore[index, arg-type]
         if recipe.task != "vision":
             raise RunError(f"{folder} holds a language model; certificates are of images")
+        recipe.data.root = root or recipe.data.root
         return _subject(str(folder), model, recipe, load_splits(recipe, own.get("data_from"))[2])
-    run = open_run(folder, which, task="vision", **own)
+    run = open_run(folder, which, task="vision", root=root, **own)
     return _subject(str(folder), run.model, run.recipe, run.task.test)
 
 

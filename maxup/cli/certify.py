@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from maxup.cli.own import add_own, own, own_of
-from maxup.cli.parser import parser_of
+from maxup.cli.parser import add_root, parser_of
 
 if TYPE_CHECKING:
     from maxup.certify.rows import Row
@@ -34,6 +34,7 @@ def main(argv: Sequence[str]) -> int:
         "changes the smoothed classifier's answer, except with probability alpha."
     )
     parser = parser_of("certify", about, EXAMPLES)
+    add_root(parser)
     add_own(parser)
     option = parser.add_argument
     option("what", nargs="*", type=Path, help="folder of a run or of an exported model; or TSV files, to be shown")
@@ -149,12 +150,12 @@ def _subject(args: argparse.Namespace) -> "Subject":
     if build is None:
         if args.data is not None:
             raise RunError("--data is for --module: a run or an exported model is certified on its own test images")
-        return of_folder(args.what[0], args.checkpoint, **mine)
+        return of_folder(args.what[0], args.checkpoint, root=args.root, **mine)
     found: Any = None
     if mine["data_from"] is not None:
         found = own_images(mine["data_from"]())
     elif args.data is not None:
-        found = load_data(args.data)
+        found = load_data(args.data, args.root)
     else:
         raise RunError("--module needs images: name a data set with --data, or your own with --data_from")
     return of_module(args.module, build, found[1] if found[1] is not None else found[0])

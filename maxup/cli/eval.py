@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from maxup.cli.own import add_own, own_of
-from maxup.cli.parser import parser_of
+from maxup.cli.parser import add_root, parser_of
 
 EXAMPLES = """examples:
   maxup eval runs/digits/mlp-gaussian-maxup/seed-0
   maxup eval runs/digits/mlp-gaussian-maxup/seed-0 --checkpoint best
   maxup eval runs/ptb/awd_lstm-embedding_dropout/seed-0 --dynamic
+  maxup eval runs/text/awd_lstm-embedding_dropout/seed-0 --data.root my_folder     where the text is now
 """
 
 
@@ -21,12 +22,14 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--dynamic", action="store_true", help="of text: with dynamic evaluation, too; goes on where it stopped"
     )
+    add_root(parser)
     add_own(parser)
     args = parser.parse_args(argv)
     from maxup.engine.log import amount
     from maxup.engine.runs import evaluate, open_run
 
-    run = open_run(args.run, args.checkpoint, task="language" if args.dynamic else None, **own_of(args))
+    task = "language" if args.dynamic else None
+    run = open_run(args.run, args.checkpoint, task=task, root=args.root, **own_of(args))
     print(f"{args.run}, {args.checkpoint} checkpoint, step {run.step}")
     for name, found in evaluate(run).items():
         words = "perplexity" in found

@@ -21,6 +21,20 @@ def parser_of(verb: str, description: str, examples: str) -> argparse.ArgumentPa
     )
 
 
+def add_root(parser: argparse.ArgumentParser) -> None:
+    """The option of verbs that open a run, named as the setting is.
+
+    Example:
+        >>> parser = parser_of("eval", "Evaluate.", "")
+        >>> add_root(parser)
+        >>> parser.parse_args(["--data.root", "texts"]).root
+        'texts'
+    """
+    parser.add_argument(
+        "--data.root", dest="root", metavar="DIR", help="where the data are now (default: as in training)"
+    )
+
+
 def new_folder(text: str) -> Path:
     """The type of options that name a folder to write to, which need not be there.
 

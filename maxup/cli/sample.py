@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from maxup.cli.parser import parser_of
+from maxup.cli.parser import add_root, parser_of
 
 EXAMPLES = """examples:
   maxup sample runs/text/awd_lstm-embedding_dropout-maxup/seed-0
@@ -23,6 +23,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--prompt", default="", help="words to begin with, in the vocabulary's spelling")
     parser.add_argument("--seed", type=int, default=0, help="of the draws (default: 0)")
     parser.add_argument("--checkpoint", choices=["best", "last"], default="last", help="which one (default: last)")
+    add_root(parser)
     args = parser.parse_args(argv)
     if args.words < 1:
         parser.error(f"--words {args.words}: must be a whole number, 1 or more")
@@ -34,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
     from maxup.engine.runs import open_run
     from maxup.tasks.sample import sample
 
-    run = open_run(args.run, args.checkpoint, task="language")
+    run = open_run(args.run, args.checkpoint, task="language", root=args.root)
     generator = Generator(run.task.generator.device).manual_seed(args.seed)
     options = {"words": args.words, "temperature": args.temperature, "prompt": args.prompt}
     known = run.task.text.words

@@ -45,8 +45,10 @@ class Text:
 
     @property
     def digest(self) -> str:
-        """Tells vocabularies apart."""
-        return hashlib.sha256("\n".join(self.words).encode()).hexdigest()
+        """SHA-256 of the vocabulary and the training part."""
+        found = hashlib.sha256("\n".join(self.words).encode())
+        found.update(self.train.numpy().tobytes())
+        return found.hexdigest()
 
     def read(self, tokens: Iterable[int]) -> str:
         """Tokens as text, a line a sentence."""
@@ -77,7 +79,7 @@ def load_text(root: Root = None) -> Text:
 def from_folder(folder: Path) -> Text:
     """The text of three files named in a usual way: words between spaces, a sentence a line."""
     if not folder.is_dir():
-        raise DataError(f"there is no folder {folder}; name one that holds train.txt, valid.txt and test.txt")
+        raise DataError(f"there is no folder {folder}; set --data.root to one with train.txt, valid.txt and test.txt")
     pattern = next((p for p in PATTERNS if any((folder / p.format(s)).is_file() for s in SPLITS)), PATTERNS[0])
     return from_lines(*(_lines(folder / pattern.format(split)) for split in SPLITS))
 

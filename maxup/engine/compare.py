@@ -149,7 +149,7 @@ def run_once(
     """
     settings: dict[str, Any] = {"save_best": False, "quiet": quiet, **own}
     finished = _finished(recipe, folder) or train(recipe, folder, **settings)
-    run = open_run(folder, "last", task="vision", **own)
+    run = open_run(folder, "last", task="vision", root=recipe.data.root, **own)
     task = run.task
     if "test" not in task.evaluation:
         raise RunError(f"{recipe.data.name} has no test images to compare on")

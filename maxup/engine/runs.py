@@ -31,14 +31,23 @@ class Run:
     """What training measured at the end of the epoch: {} where the checkpoint lies within the first one."""
 
 
-def open_run(folder: Path, which: str = "last", *, task: str | None = None, **own: Callable[..., Any] | None) -> Run:
+def open_run(
+    folder: Path,
+    which: str = "last",
+    *,
+    task: str | None = None,
+    root: str | None = None,
+    **own: Callable[..., Any] | None,
+) -> Run:
     """Build what a run's recipe says and load the weights of its "best" or "last" checkpoint.
 
-    A task named is the only one that will do. `own` are `model_from` and `data_from` of a run trained with them.
+    A task named is the only one that will do; `root` is where the data are now, if not where the recipe says. `own` are
+    `model_from` and `data_from` of a run trained with them. A damaged checkpoint is named on stderr and skipped.
     Nothing in the folder can run code. A RunError, or the CheckpointError or RecipeError behind it, says what is wrong.
     """
     state, step = _state(folder, which)
     recipe = recipe_from(state["recipe"])
+    recipe.data.root = root or recipe.data.root
     if task not in (None, recipe.task):
         kinds = {"vision": "images", "language": "text"}
         raise RunError(f"{folder} is a run on {kinds[recipe.task]}, and this is for runs on {kinds[str(task)]}")

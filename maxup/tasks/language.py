@@ -84,7 +84,7 @@ class Language:
         self.objective.generator = Generator(device).manual_seed(stream_seed(recipe.seed, rank, 1))
         self.generator = Generator(device)  # of augmentation, which text has none of
         self.hidden: Hidden = []
-        self.identity = {"vocabulary": text.digest}
+        self.identity = {"text": text.digest}
 
     def _objective(self) -> MaxUp:
         recipe, knobs = self.recipe, self.recipe.maxup
@@ -170,11 +170,11 @@ class Language:
         self.hidden = [(h.to(device), c.to(device)) for h, c in state["hidden"]]
 
     def refuse_another(self, identity: dict[str, str], folder: Path) -> None:
-        """A sentence where a checkpoint is of another vocabulary."""
-        if identity != self.identity:
+        """A sentence where a checkpoint is of another text; the oldest do not say."""
+        if identity.get("text", self.identity["text"]) != self.identity["text"]:
             raise RunError(
-                f"{folder} was trained with another vocabulary than the {len(self.text.words):,} words of this text; "
-                "set data.root to the text it was trained on, or choose another folder"
+                f"{folder} was trained on another text than this one of {len(self.text.train):,} tokens and "
+                f"{len(self.text.words):,} words; name its own with --data.root, or choose another folder"
             )
 
     def skipped(self) -> set[str]:

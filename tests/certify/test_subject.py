@@ -4,11 +4,12 @@ from torch import nn
 
 from maxup.certify.subject import digest, of_folder, of_module
 from maxup.cli.main import main
-from maxup.data import load_data
+from maxup.data import DataError, load_data
 from maxup.engine.loop import train
 from maxup.engine.runs import open_run
 from maxup.engine.stop import RunError
 from maxup.recipes.load import parse_recipe
+from tests.data.fake import write_cifar10
 
 
 def make(folder, recipe="smoke/digits-gaussian", *more):
@@ -25,6 +26,18 @@ def test_a_run_and_its_export_are_one_network_on_one_set_of_images(tmp_path):
     assert 0 <= x.min() <= x.max() <= 1
     opened = open_run(tmp_path / "run")
     assert torch.equal(run.model(x), opened.model(opened.task.prepare(opened.task.test.x[[3, 5]])))
+
+
+def test_images_that_moved_are_found_where_they_are_now(tmp_path):
+    write_cifar10(tmp_path / "before", n=4)
+    words = ["--data.root", str(tmp_path / "before"), "--data.train_size", "12", "--model.name", "conv"]
+    make(tmp_path / "run", "digits/mlp-gaussian", "--data.name", "cifar10", *words, "--model.args", "{width: 2}")
+    assert main(["export", str(tmp_path / "run"), str(tmp_path / "model")]) == 0
+    (tmp_path / "before").rename(tmp_path / "now")
+    for name in ("run", "model"):
+        with pytest.raises(DataError, match=r"cifar10 is not in any of: .*before"):
+            of_folder(tmp_path / name)
+        assert len(of_folder(tmp_path / name, root=str(tmp_path / "now")).images) == 4
 
 
 def test_a_network_that_was_given_normalised_images_takes_pixels_too(tmp_path):

@@ -48,9 +48,30 @@ def test_the_embedded_text_is_english_and_its_parts_do_not_overlap():
     assert "the" in text.words
 
 
-def test_vocabularies_are_told_apart(folder):
-    assert load_data("text", folder).digest != load_text().digest
-    assert load_data("text", folder).digest == load_data("text", folder).digest
+def test_texts_are_told_apart_by_words_and_by_the_training_part(folder):
+    before = load_data("text", folder)
+    assert before.digest == load_data("text", folder).digest != load_text().digest
+    (folder / "train.txt").write_text("the cat sat\ndog the\n")
+    assert load_data("text", folder).words == before.words
+    assert load_data("text", folder).digest != before.digest
+
+
+def test_a_byte_order_mark_is_no_word(folder):
+    before = load_data("text", folder)
+    (folder / "train.txt").write_text(PARTS["train"], encoding="utf-8-sig")
+    assert load_data("text", folder).digest == before.digest
+
+
+def test_a_folder_may_have_the_names_of_the_usual_texts(folder):
+    before = load_data("text", folder)
+    for split in PARTS:
+        (folder / f"{split}.txt").rename(folder / f"wiki.{split}.tokens")
+    assert load_data("text", folder).digest == before.digest
+
+
+def _as_folder(path):
+    path.unlink()
+    path.mkdir()
 
 
 BAD = {

@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import random
+import shutil
 import signal
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -297,17 +298,25 @@ def test_a_run_with_restarts_ends_at_its_best_point(folder, tmp_path):
     assert found["test"]["perplexity"] == pytest.approx(result["last"]["test_perplexity"])
 
 
-def test_a_checkpoint_of_another_vocabulary_is_refused(folder, tmp_path):
-    import shutil
+CHANGES = {
+    "words": lambda text: text.replace("v3", "w3"),
+    "length": lambda text: text + text,
+    "order": lambda text: "".join([*text.splitlines(True)[:-2], *text.splitlines(True)[:-3:-1]]),  # the last two lines
+}
 
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_checkpoint_of_another_text_is_refused(folder, tmp_path, change):
     mine = tmp_path / "text"
     shutil.copytree(folder, mine)
     said = recipe(mine, epochs=1)
     loop.train(said, tmp_path / "run", quiet=True)
     text = (mine / "train.txt").read_text()
-    (mine / "train.txt").write_text(text.replace("v3", "w3"))
+    (mine / "train.txt").write_text(change(text))
     for again in (lambda: loop.train(said, tmp_path / "run", quiet=True), lambda: open_run(tmp_path / "run")):
-        with pytest.raises(RunError, match=r"was trained with another vocabulary than the 1[45] words of this text"):
+        with pytest.raises(
+            RunError, match=r"was trained on another text than this one of [\d,]+ tokens and 1[45] words"
+        ):
             again()
 
 
