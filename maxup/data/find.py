@@ -113,17 +113,21 @@ def find(name: str, root: Root = None) -> Path:
             partial = f" ({folder} holds a part of it, without {', '.join(lacking)})"
             break
     looked = ", ".join(map(str, places(name, root))) or "the installed packages"
-    raise DataError(f"{name} is not in any of: {looked}{partial}. {missing(name)}")
+    raise DataError(f"{name} is not in any of: {looked}{partial}. {missing(name, root)}")
 
 
-def missing(name: str) -> str:
-    """How to get a data set, in a sentence or two.
+def missing(name: str, root: Root = None) -> str:
+    """How to get a data set, in a sentence or two, and where to put it: into data, or root.
 
     Example:
         >>> print(missing("digits"))
         They come with scikit-learn: pip install scikit-learn.
     """
-    return _source(name).get
+    source = _source(name)
+    if root is None:
+        return source.get
+    own = source.get.replace(f"data/{source.folders[0]}", str(root))
+    return own.replace("inside data", f"inside {root}")
 
 
 def file_in(folder: Path, file: str, *, zipped: bool) -> Path | None:

@@ -1,5 +1,6 @@
 """Text as numbers: Penn Treebank, WikiText-2, any folder with three parts, and the English of Python's own help."""
 
+import codecs
 import hashlib
 import re
 from collections import Counter
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from maxup.data import DataError, Root
 from maxup.data.find import find
+from maxup.sentences import reason
 
 END, UNKNOWN = "<eos>", "<unk>"
 SPLITS = ("train", "valid", "test")
@@ -57,12 +59,12 @@ class Text:
 
 def load_ptb(root: Root = None) -> Text:
     """Penn Treebank as Mikolov prepared it: ptb.train.txt and so on."""
-    return _checked("ptb", from_folder(find("ptb", root)))
+    return _checked("ptb", find("ptb", root))
 
 
 def load_wikitext2(root: Root = None) -> Text:
     """WikiText-2: wiki.train.tokens and so on."""
-    return _checked("wikitext2", from_folder(find("wikitext2", root)))
+    return _checked("wikitext2", find("wikitext2", root))
 
 
 def load_text(root: Root = None) -> Text:
@@ -108,11 +110,13 @@ def from_lines(train: Iterable[str], validation: Iterable[str], test: Iterable[s
 
 def _lines(path: Path) -> list[str]:
     try:
-        data = path.read_bytes()
+        data = path.read_bytes().removeprefix(codecs.BOM_UTF8)
     except FileNotFoundError:
         raise DataError(
             f"{path.parent} lacks {path.name}; it must hold one file for each of train, valid, test"
         ) from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({reason(error)}); put a text file there") from error
     if not data.strip():
         raise DataError(f"{path} is empty; put a sentence on every line")
     if 0 in data:
@@ -123,13 +127,14 @@ def _lines(path: Path) -> list[str]:
         raise DataError(f"{path} is not UTF-8 (byte {error.start}); convert it, as with iconv -t UTF-8") from None
 
 
-def _checked(name: str, text: Text) -> Text:
+def _checked(name: str, folder: Path) -> Text:
     """The counts must be the ones every paper has."""
+    text = from_folder(folder)
     found = (len(text.train), len(text.validation), len(text.test), len(text.words))
     if found != COUNTS[name]:
         raise DataError(
-            f"these files are not the {name} in general use: they hold {_said(found)}, and should hold "
-            f"{_said(COUNTS[name])}; for a text of your own use the data set 'text' with data.root"
+            f"the files in {folder} are not the {name} in general use: they hold {_said(found)}, and should hold "
+            f"{_said(COUNTS[name])}; for a text of your own set data.name to text and data.root to its folder"
         )
     return text
 

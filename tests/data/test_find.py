@@ -36,7 +36,7 @@ def test_what_is_missing_says_where_it_looked_and_how_to_get_it(tmp_path, monkey
         ("fashion_mnist", "apt install dataset-fashion-mnist"),
         ("cifar10", "cifar-10-python.tar.gz"),
         ("cifar100", "cifar-100-python.tar.gz"),
-        ("imagenet", "data/imagenet/val/CLASS/*.JPEG"),
+        ("imagenet", "/val/CLASS/*.JPEG"),
         ("imagenette", "imagenette2-320.tgz"),
     ):
         assert locate(name, tmp_path) is None
@@ -45,6 +45,16 @@ def test_what_is_missing_says_where_it_looked_and_how_to_get_it(tmp_path, monkey
             find.find(name, tmp_path / "root")
         for part in (name, tmp_path / "root", tmp_path / "variable", "data", tmp_path / "system", how):
             assert str(part) in str(caught.value)
+
+
+@pytest.mark.usefixtures("_nowhere")
+def test_what_is_missing_from_a_folder_that_is_named_goes_there(tmp_path):
+    for name in ("fashion_mnist", "cifar10", "cifar100", "imagenet", "imagenette", "ptb", "wikitext2"):
+        with pytest.raises(DataError) as caught:
+            find.find(name, "mine")
+        advice = str(caught.value).partition(". ")[2]
+        assert "mine" in advice
+        assert "data/" not in advice
 
 
 @pytest.mark.usefixtures("_nowhere")

@@ -77,6 +77,11 @@ def _as_folder(path):
 BAD = {
     "missing": (lambda f: (f / "valid.txt").unlink(), r"lacks valid\.txt; it must hold one file for each"),
     "empty": (lambda f: (f / "test.txt").write_text("\n \n"), r"test\.txt is empty"),
+    "only a mark": (lambda f: (f / "test.txt").write_bytes(b"\xef\xbb\xbf"), r"test\.txt is empty"),
+    "folder": (
+        lambda f: _as_folder(f / "train.txt"),
+        r"train\.txt cannot be read \(Is a directory \(train\.txt\)\); put",
+    ),
     "NUL": (lambda f: (f / "train.txt").write_bytes(b"a\0b\n"), r"train\.txt holds a NUL byte"),
     "not UTF-8": (lambda f: (f / "train.txt").write_bytes(b"caf\xe9\n"), r"train\.txt is not UTF-8 \(byte 3\)"),
 }
@@ -100,7 +105,9 @@ def test_other_files_under_the_usual_names_are_refused(tmp_path):
     (tmp_path / "ptb").mkdir()
     for split, text in PARTS.items():
         (tmp_path / "ptb" / f"ptb.{split}.txt").write_text(text)
-    with pytest.raises(DataError, match=r"not the ptb in general use: they hold 7/3/4 tokens and 6 words, and should"):
+    with pytest.raises(
+        DataError, match=r"the files in .*/ptb are not the ptb in general use: they hold 7/3/4 tokens and 6 words"
+    ):
         load_data("ptb", tmp_path)
 
 
