@@ -28,6 +28,7 @@ class Windows:
         seed: Decides the lengths; None makes them all bptt.
         rank: Which of the processes this is.
         world_size: How many there are, each with as many columns.
+        part: "training", "validation" or "test", for the sentence where the text is too short.
 
     Example:
         >>> windows = Windows(torch.arange(100), 2, 20, device="cpu", seed=None)
@@ -47,12 +48,17 @@ class Windows:
         seed: int | None,
         rank: int = 0,
         world_size: int = 1,
+        part: str = "training",
     ) -> None:
         if columns % world_size:
             raise DataError(f"batch_size={columns} cannot be shared evenly by {world_size} processes")
         n, share = len(tokens) // columns, columns // world_size
         if n < 2:
-            raise DataError(f"{len(tokens)} tokens do not fill {columns} columns of at least 2; take fewer columns")
+            setting = "batch_size" if part == "training" else f"language.{part}_columns"
+            raise DataError(
+                f"the {len(tokens):,} tokens of the {part} text do not fill {setting}={columns} columns of at least 2; "
+                f"set {setting} to {len(tokens) // 2} or less"
+            )
         mine = slice(rank * share, (rank + 1) * share)
         self.columns = tokens[: n * columns].view(columns, n)[mine].to(device)  # (B, n)
         self.starts = (torch.arange(columns)[mine] * n).to(device)  # (B,)

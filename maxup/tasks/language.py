@@ -70,7 +70,7 @@ class Language:
         )  # fmt: skip
         columns = {"validation": knobs.validation_columns, "test": knobs.test_columns}
         self.evaluation = {
-            name: Windows(getattr(text, name), count, knobs.bptt, device=device, seed=None)
+            name: Windows(getattr(text, name), count, knobs.bptt, device=device, seed=None, part=name)
             for name, count in columns.items()
         }
         if "words" in recipe.model.args:

@@ -76,6 +76,14 @@ def test_processes_share_the_columns():
         windows(world_size=3)
 
 
-def test_too_little_text():
-    with pytest.raises(DataError, match="7 tokens do not fill 4 columns of at least 2; take fewer columns"):
-        windows(7)
+@pytest.mark.parametrize(
+    ("part", "setting"),
+    [("training", "batch_size"), ("validation", "language.validation_columns"), ("test", "language.test_columns")],
+)
+def test_too_short_a_text_names_its_part_and_the_setting(part, setting):
+    sentence = (
+        f"the 70 tokens of the {part} text do not fill {setting}=40 columns of at least 2; set {setting} to 35 or"
+    )
+    with pytest.raises(DataError, match=sentence):
+        windows(70, 40, part=part)
+    windows(70, 35, part=part)

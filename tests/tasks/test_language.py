@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from maxup.data import DataError
 from maxup.engine import checkpoint, loop
 from maxup.engine.optim import create_optimizer
 from maxup.engine.runs import evaluate, open_run
@@ -321,6 +322,7 @@ def test_a_checkpoint_of_another_text_is_refused(folder, tmp_path, change):
 
 
 BAD = {
+    "columns": ({"language": {"test_columns": 999}}, r"tokens of the test text do not fill language\.test_columns=999"),
     "no text": ({"data": {"name": "digits", "root": None}}, "digits is no text; set data.name"),
     "objective": ({"objective": "average"}, "objective 'average' is not for text"),
     "perturb": ({"perturb": []}, "perturb is empty"),
@@ -336,7 +338,7 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_recipes_that_make_no_sense(folder, name):
     changes, sentence = BAD[name]
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises((ValueError, DataError), match=sentence):
         Language(recipe(folder, **changes), torch.device("cpu"))
     with pytest.raises(ValueError, match="are for images"):
         Language(recipe(folder), torch.device("cpu"), data_from=print)
