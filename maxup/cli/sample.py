@@ -20,7 +20,9 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--temperature", type=float, default=1.0, help="below 1 prefers probable words, 0 takes the most probable one"
     )
-    parser.add_argument("--prompt", default="", help="words to begin with, in the vocabulary's spelling")
+    parser.add_argument(
+        "--prompt", default="", help="words to begin with, in the vocabulary's spelling; a line break ends a sentence"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the draws (default: 0)")
     parser.add_argument("--checkpoint", choices=["best", "last"], default="last", help="which one (default: last)")
     add_root(parser)
@@ -29,6 +31,8 @@ def main(argv: Sequence[str]) -> int:
         parser.error(f"--words {args.words}: must be a whole number, 1 or more")
     if not 0 <= args.temperature < float("inf"):
         parser.error(f"--temperature {args.temperature}: must be a finite number, 0 or more")
+    if not 0 <= args.seed <= 4 * 10**9:  # as of training
+        parser.error(f"--seed {args.seed}: must be a whole number, 0 to {4 * 10**9}")
     from torch import Generator
 
     from maxup.data.text import UNKNOWN

@@ -17,7 +17,8 @@ def sample(model: Any, text: Text, *, words: int, temperature: float, prompt: st
         text: Whose vocabulary it has.
         words: How many to draw.
         temperature: Below 1 prefers probable words; 0 takes the most probable one.
-        prompt: Words to begin with, in the vocabulary's spelling; the text starts with a new sentence.
+        prompt: Words to begin with, in the vocabulary's spelling; the text starts with a new sentence, and a
+            line break ends one.
         generator: Where randomness comes from, on the model's device.
 
     Example:
@@ -29,9 +30,10 @@ def sample(model: Any, text: Text, *, words: int, temperature: float, prompt: st
         True
     """
     places = {word: place for place, word in enumerate(text.words)}
-    given = [places.get(word, places.get(UNKNOWN)) for word in prompt.split()]
+    begun = prompt.replace("\n", f" {END} ").split()
+    given = [places.get(word, places.get(UNKNOWN)) for word in begun]
     if None in given:
-        raise ValueError(f"the prompt's {prompt.split()[given.index(None)]!r} is not in the vocabulary; choose another")
+        raise ValueError(f"the prompt's {begun[given.index(None)]!r} is not in the vocabulary; choose another")
     device = model.bias.device
     tokens: list[int] = [places[END], *given]  # type: ignore[list-item]
     read = model(torch.tensor([tokens], device=device), model.start(1))

@@ -138,15 +138,25 @@ def test_what_is_for_images_says_so(run, tmp_path, capsys, monkeypatch):
     assert "is a run on text, and this is for runs on images" in capsys.readouterr().err
     assert main(["compare", "smoke/awd_lstm-embedding_dropout", "--seeds", "2"]) == 1
     assert "compare measures classifiers of images" in capsys.readouterr().err
-    for option, value in (("--words", "0"), ("--temperature", "-1")):
+    for option, value in (("--words", "0"), ("--temperature", "-1"), ("--seed", "9" * 23), ("--seed", "-1")):
         with pytest.raises(SystemExit):
             main(["sample", str(run), option, value])
-    capsys.readouterr()
+    assert "--seed -1: must be a whole number, 0 to 4000000000" in capsys.readouterr().err
     assert main(["train", "digits/mlp-gaussian", "--epochs", "1", "--out", "digits", "--trackers", "none"]) == 0
     capsys.readouterr()
     for verb in (["sample"], ["eval", "--dynamic"]):
         assert main([verb[0], "digits", *verb[1:]]) == 1
         assert "is a run on images, and this is for runs on text" in capsys.readouterr().err
+
+
+def test_a_line_break_in_a_prompt_ends_a_sentence(run, capsys):
+    texts = []
+    for prompt in ("n1 v2\nn3", "n1 v2 <eos> n3", "n1 v2 n3"):
+        assert main(["sample", str(run), "--prompt", prompt]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1]
+    assert texts[0].startswith("n1 v2 \nn3 ")
+    assert texts[2].startswith("n1 v2 n3 ")
 
 
 def test_a_prompt_with_a_word_nobody_knows(run, capsys):
