@@ -73,16 +73,16 @@ def train(
         project_dir=folder,
     )
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        alone = locked(folder) if accelerator.is_main_process else nullcontext()
-        with alone, asked_to_stop() as asked, losing_peers(accelerator.num_processes, folder):
+        with asked_to_stop() as asked, losing_peers(accelerator.num_processes, folder):
             quiet = quiet or not accelerator.is_main_process
             own = {"model_from": model_from, "data_from": data_from}
-            run = _Run(recipe, folder, accelerator, quiet=quiet, **own)
-            try:
-                return run.go(asked, save_every, save_best)
-            finally:
-                run.close()
+            run = _Run(recipe, folder, accelerator, quiet=quiet, **own)  # what it refuses leaves no folder
+            folder.mkdir(parents=True, exist_ok=True)
+            with locked(folder) if accelerator.is_main_process else nullcontext():
+                try:
+                    return run.go(asked, save_every, save_best)
+                finally:
+                    run.close()
     finally:
         AcceleratorState._reset_state()  # so that another run of this process may choose another precision
 

@@ -200,9 +200,10 @@ def test_a_finished_run_keeps_its_record(tmp_path, monkeypatch):
     assert again["environment"]["commit"] == first["environment"]["commit"] != "another"
 
 
-def test_a_run_that_cannot_begin_leaves_nothing_behind_in_the_process(tmp_path):
+def test_a_run_that_cannot_begin_leaves_nothing_behind(tmp_path):
     with pytest.raises(ValueError, match=r"set data\.train_size"):
         train(tmp_path / "a", {"data": {"train_size": None}, "precision": "bf16"})
+    assert not (tmp_path / "a").exists()
     train(tmp_path / "b", {"epochs": 1})
 
 
