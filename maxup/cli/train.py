@@ -66,11 +66,11 @@ def main(argv: Sequence[str]) -> int:
     from maxup.engine.log import describe
 
     measured = {k: v for k, v in result["last"].items() if k not in ("epoch", "skipped_images")}
+    epoch = f"after epoch {result['last']['epoch']}"
+    if recipe.optim.restarts:
+        epoch = f"at epoch {result['best']['epoch']}, the best of {result['last']['epoch']}"
     if os.environ.get("RANK", "0") == "0":  # of several processes, one tells
-        print(
-            f"{out}: {describe(measured)}  after epoch {result['last']['epoch']}, in {result['seconds']:.1f} s",
-            flush=True,
-        )
+        print(f"{out}: {describe(measured)}  {epoch}, in {result['seconds']:.1f} s", flush=True)
     if args.certify:
         from maxup.cli.certify import main as certify
 

@@ -182,7 +182,7 @@ class _Run:
                 if better or self.stages.over or self._agree(time.monotonic() - saved > save_every):
                     save(self, best=better)
                     saved = time.monotonic()
-        return self._finish(asked)
+        return self._finish(asked, begun)
 
     def _step(self, batch: tuple[Tensor, Tensor, Tensor]) -> bool:
         """One batch; whether it ended with an update of the weights."""
@@ -317,7 +317,7 @@ class _Run:
             raise RunError(f"none of the {name} images can be read, such as {min(self.task.skipped())}")
         return self.task.measures({metric: total / count for metric, total in zip(found, totals, strict=True)})
 
-    def _finish(self, asked: Callable[[], bool]) -> dict[str, Any]:
+    def _finish(self, asked: Callable[[], bool], begun: float) -> dict[str, Any]:
         if (kept := self._kept()) is not None:
             return kept
         rest = [name for name in self.task.evaluation if name not in self.task.every_epoch]
@@ -325,6 +325,7 @@ class _Run:
         self.last = self.last | self._measure(rest)  # anew: the best may be the same object
         if self.accelerator.is_main_process:
             self.last |= self.task.finish(model, self.folder, asked=asked, quiet=self.quiet)
+        self.seconds = time.monotonic() - begun
         result = {
             "recipe": asdict(self.recipe),
             "task": self.task.identity,

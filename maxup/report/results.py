@@ -36,7 +36,7 @@ class Result:
     budget: float
     """Its epochs in those of the recipe."""
     last: dict[str, float]
-    """What was measured after the last epoch."""
+    """What was measured at the end."""
     seconds: float | None
     """Of training alone; in all, where the run did not tell them apart; None where it shared its GPU with others."""
     environment: dict[str, Any]

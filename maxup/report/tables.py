@@ -12,8 +12,8 @@ MINUS = "−"  # noqa: RUF001
 NAMES = ("model", "size", "method", "m")
 LEGEND = (
     f"± is the standard deviation over the n seeds. Difference: MaxUp {MINUS} its twin without MaxUp; ours is paired "
-    "over the seeds both have, with its 95 % interval. Ours is measured after the last epoch. A budget below 1 is a "
-    "run with that part of the recipe's epochs."
+    "over the seeds both have, with its 95 % interval. Ours is measured after the last epoch, of runs with "
+    "restarts at their best epoch by validation. A budget below 1 is a run with that part of the recipe's epochs."
 )
 
 

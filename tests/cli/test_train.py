@@ -1,12 +1,15 @@
 """`maxup train`: which recipe is trained, and where it goes."""
 
 import json
+import time
 
 import pytest
 import yaml
 
 from maxup.cli.main import main
 from maxup.recipes.load import parse_recipe
+from maxup.tasks.language import Language
+from tests.tasks.test_language import folder as text  # noqa: F401  # a fixture
 
 SHORT = ["--epochs", "1", "--data.train_size", "100", "--model.args", "{hidden: [4]}", "--trackers", "none"]
 
@@ -60,3 +63,25 @@ def test_a_setting_is_not_taken_for_an_option(tmp_path, capsys):
     for words in (["--o", str(tmp_path)], ["--save", "3"]):
         assert main(["train", "digits/mlp-gaussian", *words]) == 1
         assert "is unknown" in capsys.readouterr().err
+
+
+def test_a_run_with_restarts_says_whose_weights_it_ends_with_and_its_whole_time(text, tmp_path, capsys, monkeypatch):  # noqa: F811
+    monkeypatch.chdir(tmp_path)
+
+    def finish(*args, **options):
+        time.sleep(1.5)
+        return {}
+
+    monkeypatch.setattr(Language, "finish", finish)
+    small = ["--data.root", str(text), "--batch_size", "4", "--optim.lr", "5", "--language.test_columns", "2"]
+    options = ["--trackers", "none", "--out", "run"]
+    began = time.monotonic()
+    assert main(["train", "smoke/awd_lstm-embedding_dropout", *small, *options]) == 0
+    took = time.monotonic() - began
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    line = capsys.readouterr().out.splitlines()[-1]
+    best, last = record["best"]["epoch"], record["last"]["epoch"]
+    assert best < last
+    assert f"  at epoch {best}, the best of {last}, in " in line
+    assert record["seconds"] >= record["training_seconds"] + 1.5
+    assert record["seconds"] <= took
