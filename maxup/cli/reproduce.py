@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
     option("--out", default=Path("runs"), help="where runs go (default: runs)")
     option("--results", default=Path("results/runs"), help="where results go (default: results/runs)")
     parser.add_argument("--trackers", default="tensorboard", help="as of maxup train (default: tensorboard)")
-    parser.add_argument("--dry_run", action="store_true", help="print the queue, and stop")
+    parser.add_argument("--dry_run", "--dry-run", action="store_true", help="print the queue, and stop")
     args = parser.parse_args(argv)
     from maxup.report.jobs import describe, jobs_of, keep, state
     from maxup.report.own import TableError, find_table

@@ -23,6 +23,8 @@ class Job:
     budget: float = 1.0
     m: int | None = None
     """Where it is not the recipe's own."""
+    restarts: int = 0
+    """Stages after the first, each of as many epochs at most."""
 
     @property
     def name(self) -> str:
@@ -70,9 +72,10 @@ def jobs_of(table: Table, seeds: int, budget: float = 1.0) -> tuple[list[Job], l
         ms: list[int | None] = [*row.copies] or [row.m]
         for m in ms:
             other = recipe.objective != "standard" and m not in (None, recipe.maxup.m)
-            found.append((name, epochs, 1.0 if epochs == recipe.epochs else budget, m if other else None))
+            part = 1.0 if epochs == recipe.epochs else budget
+            found.append((name, epochs, part, m if other else None, recipe.optim.restarts))
     chosen, seeds_in_turn = dict.fromkeys(found), range(seeds)  # two rows may share a recipe
-    jobs = [Job(recipe, seed, epochs, b, m) for seed in seeds_in_turn for recipe, epochs, b, m in chosen]
+    jobs = [Job(recipe, seed, epochs, b, m, r) for seed in seeds_in_turn for recipe, epochs, b, m, r in chosen]
     return jobs, list(dict.fromkeys(missing))
 
 
@@ -110,5 +113,8 @@ def keep(job: Job, folder: Path, results: Path) -> bool:
 def describe(jobs: Sequence[Job], states: Sequence[str], missing: Sequence[str]) -> list[str]:
     """A line for every job, and for every recipe that is not there yet."""
     width = max((len(job.name) for job in jobs), default=0)
-    lines = [f"{job.name:<{width}}  {job.epochs:>4} epochs  {s}" for job, s in zip(jobs, states, strict=True)]
+    lines = []
+    for job, s in zip(jobs, states, strict=True):
+        most = f", up to {job.epochs * (1 + job.restarts)} with restarts" if job.restarts else ""
+        lines.append(f"{job.name:<{width}}  {job.epochs:>4} epochs{most}  {s}")
     return lines + [f"{recipe}: no recipe yet" for recipe in missing]

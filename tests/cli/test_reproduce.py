@@ -165,7 +165,7 @@ def test_help_has_examples_and_a_dry_run_needs_no_torch(tmp_path, capsys):
         main(["reproduce", "--help"])
     assert "--budget 0.3" in capsys.readouterr().out
     code = (
-        "import sys; from maxup.cli.main import main; main(['reproduce', 'table-ptb', '--dry_run']); "
+        "import sys; from maxup.cli.main import main; main(['reproduce', 'table-ptb', '--dry-run']); "
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True)

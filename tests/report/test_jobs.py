@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 import pytest
 
-from maxup.report.jobs import Job, jobs_of, keep, state
+from maxup.report.jobs import Job, describe, jobs_of, keep, state
 from maxup.report.own import table_of
 from maxup.report.paper import load_paper
 from tests.report.runs import write_run
@@ -37,6 +37,13 @@ def test_a_budget_scales_the_epochs(budget, epochs):
     (job,), _ = jobs_of(table_of([(TWIN, None)], ""), 1, budget)
     assert job.epochs == epochs
     assert ("budget" in job.name) == (epochs < 60)
+
+
+def test_restarts_may_take_as_many_epochs_again():
+    jobs, _ = jobs_of(load_paper()["table-ptb"], 1, 0.1)
+    assert describe(jobs, ["to do"] * len(jobs), [])[0].endswith("  50 epochs, up to 150 with restarts  to do")
+    jobs, _ = jobs_of(table_of([(TWIN, None)], ""), 1)
+    assert describe(jobs, ["to do"], [])[0].endswith("  60 epochs  to do")
 
 
 def test_the_ablation_s_cells_are_trainings_with_their_m_and_m_1_is_the_twin(tmp_path, monkeypatch):
