@@ -158,3 +158,11 @@ def test_without_the_extra(capsys, monkeypatch):
     out = capsys.readouterr().out
     assert "301.07 k" in out
     assert out.count("need the imagenet extra: in the clone, pip install") == 4
+
+
+def test_the_same_refers_to_a_row_above():
+    names = load.list_recipes()
+    for place, name in enumerate(names):
+        path = load.find_recipe(name)
+        if path.read_text().startswith("# The same with"):
+            assert load.plain(path)["base"] in names[:place]
