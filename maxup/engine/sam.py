@@ -12,12 +12,15 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from maxup.checks import is_capturing
 from maxup.objectives.base import bare
-from maxup.side_effects import untraced
+from maxup.side_effects import remember_random, untraced
 
 
 def sharp(model: nn.Module, loss: Callable[[], Tensor], backward: Callable[[Tensor], None], *, rho: float) -> Tensor:
-    """Leave the gradient of the loss at the worst weights near; BatchNorm records the first pass only.
+    """Leave the gradient of the loss at the worst weights near, under the first pass's dropout masks.
+
+    BatchNorm records the first pass only, and random streams are left where it left them.
 
     Args:
         model: What is trained, without gradients.
@@ -35,10 +38,12 @@ def sharp(model: nn.Module, loss: Callable[[], Tensor], backward: Callable[[Tens
         >>> bool(line.weight.grad.abs() > line.weight.abs())  # that of a steeper point
         True
     """
+    weight = next(model.parameters())  # says which device
+    rewind = remember_random([] if is_capturing(weight.device) else [weight.device])
     first = loss()
     backward(first)
-    weight = next(model.parameters())  # says which device
     with climbed(model, rho), untraced(bare(model), (weight, weight)):
+        rewind()
         backward(loss())
     return first.detach()
 

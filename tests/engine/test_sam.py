@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from maxup.engine.loop import train
+from maxup.engine.runs import open_run
 from maxup.engine.sam import climbed, sharp
 from maxup.recipes.load import RecipeError, recipe_from
 from maxup.tasks.vision import Vision
@@ -54,6 +55,24 @@ def test_batch_norm_records_the_first_pass_only():
         assert torch.equal(dict(model.named_buffers())[name], buffer), name
 
 
+def test_both_passes_of_a_step_see_the_same_dropout_masks_and_the_next_step_others():
+    model, masks = nn.Sequential(nn.Linear(6, 64), nn.Dropout(0.5)), []
+    model[1].register_forward_hook(lambda *seen: masks.append(seen[2] != 0))
+    x, twin = torch.randn(5, 6), nn.Dropout(0.5)
+    torch.manual_seed(0)
+    for _ in range(2):
+        sharp(model, lambda: model(x).square().mean(), torch.Tensor.backward, rho=0.1)
+        model.zero_grad()
+    after = torch.get_rng_state()
+    assert torch.equal(masks[0], masks[1])
+    assert torch.equal(masks[2], masks[3])
+    assert not torch.equal(masks[0], masks[2])
+    torch.manual_seed(0)
+    for _ in range(2):
+        twin(torch.ones(5, 64))
+    assert torch.equal(after, torch.get_rng_state())  # as if each step had one pass
+
+
 def test_weights_come_back_when_the_second_pass_fails():
     model = nn.Linear(3, 2)
     model(torch.ones(1, 3)).sum().backward()
@@ -81,11 +100,23 @@ def test_both_passes_see_the_copies_that_maxup_chose():
     assert task.objective.step == 1
 
 
-def test_a_recipe_trains_with_it(tmp_path):
-    with_it = train(recipe_from(RECIPE), tmp_path / "sam", quiet=True)
-    without = train(recipe_from(RECIPE | {"optim": RECIPE["optim"] | {"sam": None}}), tmp_path / "sgd", quiet=True)
-    assert with_it["steps"] == without["steps"] == 4
-    assert with_it["last"]["test_loss"] != without["last"]["test_loss"]
+def test_a_recipe_steps_down_the_gradient_at_the_worst_weights_near(tmp_path):
+    optim = RECIPE["optim"] | {"momentum": 0.0, "weight_decay": 0.0}
+    recipe = recipe_from(RECIPE | {"data": {"name": "digits", "train_size": 50}, "optim": optim})  # one step
+    torch.manual_seed(recipe.seed)
+    twin = Vision(recipe, torch.device("cpu"))
+    weights = list(twin.model.parameters())
+    before = [w.detach().clone() for w in weights]
+    with twin.repeatable(twin.model, next(iter(twin.loader))) as loss, torch.no_grad():
+        for rate in (0.1, -0.05):  # up by rho in all, then down by the learning rate
+            with torch.enable_grad():
+                gradients = torch.autograd.grad(loss(), weights)
+            length = sum(g.square().sum() for g in gradients).sqrt() if rate == 0.1 else 1
+            for w, b, g in zip(weights, before, gradients, strict=True):
+                w.copy_(b + rate * g / length)
+    assert train(recipe, tmp_path / "sam", quiet=True)["steps"] == 1
+    for found, wanted in zip(open_run(tmp_path / "sam").model.parameters(), weights, strict=True):
+        torch.testing.assert_close(found, wanted, atol=1e-6, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
