@@ -3,6 +3,7 @@
 import math
 
 import torch
+from scipy import stats
 from torch import nn
 
 import maxup as mu
@@ -22,6 +23,13 @@ def batch(seed=0, dtype=torch.float64, b=B):
 def soft(y, dtype=torch.float64):
     """Probability targets that are not one-hot."""
     return 0.8 * nn.functional.one_hot(y, CLASSES).to(dtype) + 0.2 / CLASSES
+
+
+def far_from_beta(found, a, b):
+    """Kolmogorov and Smirnov's distance, times sqrt(n), away from 0 and 1, which small numbers are rounded to."""
+    at = torch.linspace(0.001, 0.999, 999, dtype=torch.float64)
+    share = torch.searchsorted(found.double().sort().values, at, right=True) / len(found)
+    return float((share - torch.from_numpy(stats.beta(a, b).cdf(at))).abs().max()) * math.sqrt(len(found))
 
 
 def tokens(seed=0):

@@ -30,8 +30,7 @@ class LabelNoise(Perturbation):
 
     def draw(self, batch: Batch, generator: Generator | None) -> Tensor:
         y = probabilities(batch[1], self.num_classes, "LabelNoise")
-        weights = gamma(self.concentration, tuple(y.shape), y, generator)
-        return weights / weights.sum(dim=1, keepdim=True)
+        return dirichlet(self.concentration, (len(y), y.shape[1]), y, generator)
 
     def apply(self, batch: Batch, draw: Tensor) -> Batch:
         x, y = batch
@@ -63,10 +62,16 @@ def entropy(y: Tensor) -> Tensor:
     return torch.special.entr(y).sum(dim=1)
 
 
-def gamma(shape: float, size: tuple[int, ...], like: Tensor, generator: Generator | None) -> Tensor:
-    """Gamma variables: ratios of them are Beta and Dirichlet (torch.distributions takes no generator)."""
-    concentration = torch.full(size, shape, dtype=torch.promote_types(like.dtype, torch.float32), device=like.device)
-    return torch._standard_gamma(concentration, generator=generator)
+def dirichlet(a: float, size: tuple[int, int], like: Tensor, generator: Generator | None) -> Tensor:
+    """A Dirichlet(a, ..., a) variable in every row: (B, K); torch.distributions takes no generator.
+
+    It is g_k / sum g with g ~ Gamma(a), which float32 cannot hold where a is small, so in logarithms:
+    log Gamma(a) = log Gamma(a + 1) + log(uniform) / a in law (Marsaglia and Tsang, 2000).
+    """
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    above = torch._standard_gamma(torch.full(size, a + 1, dtype=dtype, device=like.device), generator=generator)
+    minus_log = torch.empty_like(above).exponential_(generator=generator)  # of a uniform variable
+    return (above.log() - minus_log / max(a, 1e-30)).softmax(1)  # less overflows, and is 0 and 1 alike
 
 
 def _name(y: object) -> str:

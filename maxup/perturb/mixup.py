@@ -8,7 +8,7 @@ from torch import Generator, Tensor
 from maxup.perturb.arguments import ABOVE_0, classes, real
 from maxup.perturb.base import Perturbation, integers, pick, put
 from maxup.perturb.draws import Batch
-from maxup.perturb.labels import gamma, probabilities
+from maxup.perturb.labels import dirichlet, probabilities
 
 
 class MixUp(Perturbation):
@@ -57,8 +57,7 @@ def partners(like: Tensor, generator: Generator | None, who: str) -> Tensor:
 
 def beta(alpha: float, like: Tensor, generator: Generator | None) -> Tensor:
     """A Beta(alpha, alpha) variable for every example: (B,)."""
-    a, b = gamma(alpha, (2, len(like)), like, generator)
-    return a / (a + b)
+    return dirichlet(alpha, (len(like), 2), like, generator)[:, 0]
 
 
 def mix_labels(y: object, partner: Tensor, weight: Tensor, num_classes: int | None, who: str) -> Tensor:
