@@ -1,5 +1,7 @@
 """torch.compile: the same winners, no compilation after the first steps, replay exact through the same callable."""
 
+import copy
+
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -21,7 +23,7 @@ def _fresh():
 def test_same_winners_and_no_compilation_after_the_first_steps(norm, backend):
     model, (x, y) = batch_norm_net(dtype=torch.float32), batch(dtype=torch.float32)
     counter = CompileCounterWithBackend(backend)
-    compiled = torch.compile(model, backend=counter)
+    compiled = torch.compile(copy.deepcopy(model), backend=counter)  # with running statistics of its own
     ways = [mu.MaxUp(mu.CutMix(CLASSES), m=4, norm=norm, generator=generator()) for _ in range(2)]
     compilations = []
     for _ in range(4):
