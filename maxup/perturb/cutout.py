@@ -13,8 +13,8 @@ from maxup.perturb.draws import Batch
 class Cutout(Perturbation):
     """Fill one square of every image, its centre uniform over the pixels, clipped at the border.
 
-    The draw is `centre`, (B, 2) integers: row and column. As in the original, a square of side `length` starts
-    `length // 2` before its centre.
+    The draw is `centre`, (B, 2) integers: row and column. A square of side `length` starts `length // 2` before
+    its centre, as in the original where `length` is even; the original's odd ones are one pixel shorter.
 
     Args:
         length: Side of the square in pixels; the paper uses 16 on CIFAR-10 and 8 on CIFAR-100.

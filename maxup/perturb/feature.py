@@ -30,10 +30,8 @@ class FeatureNoise(Attached):
     """
 
     def __init__(self, sigma: float, *, layer: str) -> None:
-        self.sigma, self.layer = (
-            nonnegative("FeatureNoise", "sigma", sigma),
-            str(layer),
-        )  # YAML may read "1" as a number
+        self.sigma = nonnegative("FeatureNoise", "sigma", sigma)
+        self.layer = str(layer)  # YAML may read "1" as a number
 
     def attach(self, model: nn.Module) -> nn.Module:
         self.slots = (attach_to(find_layer(model, self.layer, "FeatureNoise"), partial(add_noise, sigma=self.sigma)),)
