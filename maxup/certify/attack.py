@@ -16,6 +16,7 @@ from torch import Generator, Tensor
 from maxup.certify.bounds import ABSTAIN
 from maxup.certify.smooth import Smooth
 from maxup.objectives.smoothadv import pgd, soft
+from maxup.perturb.draws import column
 from maxup.side_effects import untraced
 
 TOGETHER = 8  # images attacked at once
@@ -109,7 +110,7 @@ def attack(
     device = smooth.device_of(x)
     generator = Generator(device).manual_seed(seed)
     x, y = x.to(device, torch.float32), y.to(device)
-    scale = radius.to(x).view(-1, *[1] * (x.ndim - 1)).clamp_min(1e-12)  # a unit ball each: (x + scale * delta)
+    scale = column(radius.to(x), x).clamp_min(1e-12)  # a unit ball each: (x + scale * delta)
 
     def scores(moved: Tensor) -> Tensor:
         noise = [smooth.sigma * torch.randn(x.shape, generator=generator, device=device) for _ in range(samples)]

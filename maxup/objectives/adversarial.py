@@ -14,7 +14,7 @@ from maxup.checks import check_choice, check_whole
 from maxup.objectives.base import Forward, Loss, Objective, Outcome, bare, call, cross_entropy
 from maxup.perturb.base import pick
 from maxup.perturb.draws import Batch
-from maxup.perturb.noise import UniformBall, add, nonnegative, norms
+from maxup.perturb.noise import UniformBall, add, into_ball, nonnegative, unit
 from maxup.side_effects import untraced
 
 
@@ -90,16 +90,9 @@ class Adversarial(Objective):
         return add(batch, delta, self.key)
 
     def _direction(self, gradient: Tensor) -> Tensor:
-        return gradient.sign() if self.p == math.inf else gradient / _column(norms(gradient), gradient)
+        return gradient.sign() if self.p == math.inf else unit(gradient)
 
     def _inside(self, delta: Tensor, origin: Tensor) -> Tensor:
         """The nearest point of the ball (and then of the allowed values)."""
-        if self.p == math.inf:
-            delta = delta.clamp(-self.radius, self.radius)
-        else:
-            delta = delta * _column((self.radius / norms(delta)).clamp(max=1), delta)
+        delta = delta.clamp(-self.radius, self.radius) if self.p == math.inf else into_ball(delta, self.radius)
         return delta if self.clip is None else (origin + delta).clamp(*self.clip) - origin
-
-
-def _column(values: Tensor, like: Tensor) -> Tensor:
-    return values.view(-1, *[1] * (like.ndim - 1))

@@ -16,7 +16,8 @@ from torch.nn import functional as F
 
 from maxup.checks import check_choice, check_whole
 from maxup.objectives.base import Forward, Objective, Outcome, bare, call
-from maxup.perturb.noise import Gaussian, nonnegative, norms
+from maxup.perturb.draws import column
+from maxup.perturb.noise import Gaussian, into_ball, nonnegative, norms, unit
 from maxup.side_effects import untraced
 
 Scores = Callable[[Tensor], Tensor]  # images (B, ...) -> log-probabilities (B, C)
@@ -124,8 +125,7 @@ def pgd(
     delta = torch.zeros_like(x)
     for _ in range(steps):
         gradient, _ = _ascent(scores, x, y, delta)
-        delta = _inside(x, delta + 2 * radius / steps * gradient, clip)
-        delta = delta * _column((radius / norms(delta)).clamp(max=1), delta)
+        delta = into_ball(_inside(x, delta + 2 * radius / steps * gradient, clip), radius)
     return x + delta
 
 
@@ -148,12 +148,12 @@ def ddn(
         gradient, answer = _ascent(scores, x, y, delta)
         fooled, size = answer != y, delta.flatten(1).norm(dim=1)
         shorter = fooled & (size < shortest)
-        best, shortest = torch.where(_column(shorter, x), delta, best), torch.where(shorter, size, shortest)
+        best, shortest = torch.where(column(shorter, x), delta, best), torch.where(shorter, size, shortest)
         found = found | fooled
         delta = delta + rate * gradient
         length = (length * torch.where(fooled, 1 - GAMMA, 1 + GAMMA)).clamp(max=radius)
-        delta = _inside(x, delta * _column(length / norms(delta), delta), clip)
-    return x + torch.where(_column(found, x), best, delta)
+        delta = _inside(x, delta * column(length / norms(delta), delta), clip)
+    return x + torch.where(column(found, x), best, delta)
 
 
 def _ascent(scores: Scores, x: Tensor, y: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
@@ -162,12 +162,8 @@ def _ascent(scores: Scores, x: Tensor, y: Tensor, delta: Tensor) -> tuple[Tensor
         delta = delta.detach().requires_grad_()
         found = scores(x + delta)
         (gradient,) = torch.autograd.grad(F.nll_loss(found, y, reduction="sum"), delta)
-    return gradient / _column(norms(gradient), gradient), found.detach().argmax(1)
+    return unit(gradient), found.detach().argmax(1)
 
 
 def _inside(x: Tensor, delta: Tensor, clip: tuple[float, float] | None) -> Tensor:
     return delta if clip is None else (x + delta).clamp(*clip) - x
-
-
-def _column(values: Tensor, like: Tensor) -> Tensor:
-    return values.view(-1, *[1] * (like.ndim - 1))

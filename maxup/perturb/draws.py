@@ -49,7 +49,7 @@ def where(mask: Tensor, new: Draw, old: Draw) -> Draw:
                 f"a draw holds {_describe(n)}; every leaf must be a tensor of the batch's {len(mask)} examples, "
                 "or a Shared for values that a whole copy shares"
             )
-        return torch.where(mask.view(-1, *[1] * (n.ndim - 1)), n, o)
+        return torch.where(column(mask, n), n, o)
 
     return tree_map(choose, new, old, is_leaf=_is_shared)
 
@@ -77,6 +77,11 @@ def tile(batch: Batch, copies: int) -> Batch:
     if copies == 1:
         return batch
     return tree_map(lambda leaf: torch.cat([leaf] * copies) if is_batched(leaf) else leaf, batch)
+
+
+def column(values: Tensor, like: Tensor) -> Tensor:
+    """A value for every example, (B,), as (B, 1, ...) to meet a tensor of (B, ...)."""
+    return values.view(-1, *[1] * (like.ndim - 1))
 
 
 def is_batched(leaf: Any) -> bool:

@@ -7,7 +7,7 @@ from maxup.checks import batch_size
 from maxup.perturb.arguments import BELOW_1, real
 from maxup.perturb.attach import Attached, attach_to, find_layer
 from maxup.perturb.base import uniform
-from maxup.perturb.draws import Batch, Shared
+from maxup.perturb.draws import Batch, Shared, column
 
 
 class EmbeddingDropout(Attached):
@@ -70,5 +70,5 @@ def scale_words(tokens: Tensor, embedded: Tensor, masks: Shared) -> Tensor:
         raise ValueError(
             f"the embedding got {len(tokens)} rows but the draw is for {len(masks.index)}; put the batch first, (B, T)"
         )
-    scale = masks.values[masks.index.view(-1, *[1] * (tokens.ndim - 1)), tokens]  # (B, T)
+    scale = masks.values[column(masks.index, tokens), tokens]  # (B, T)
     return embedded * scale[..., None].to(embedded.dtype)

@@ -12,8 +12,8 @@ from maxup.checks import leaves
 from maxup.perturb.arguments import classes
 from maxup.perturb.attach import Attached, attach_to, find_layer
 from maxup.perturb.base import integers, pick, put
-from maxup.perturb.draws import Batch
-from maxup.perturb.mixup import beta, check_alpha, mix_labels, partners
+from maxup.perturb.draws import Batch, column
+from maxup.perturb.mixup import beta, blend, check_alpha, mix_labels, partners
 
 
 class ManifoldMixup(Attached):
@@ -105,7 +105,5 @@ def mix_hidden(inputs: Tensor, hidden: Tensor, draw: dict[str, Tensor], number: 
         raise ValueError(
             f"ManifoldMixup mixes a floating tensor of {len(partner)} examples, but a layer gave {what}; name another"
         )
-    shape = (-1, *[1] * (hidden.ndim - 1))
-    weight = draw["weight"].to(hidden.dtype).view(shape)
-    mixed = weight * hidden + (1 - weight) * hidden[partner]
-    return torch.where((draw["layer"] == number).view(shape), mixed, hidden)
+    mixed = blend(hidden, hidden[partner], draw["weight"])
+    return torch.where(column(draw["layer"] == number, hidden), mixed, hidden)

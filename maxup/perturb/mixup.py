@@ -7,7 +7,7 @@ from torch import Generator, Tensor
 
 from maxup.perturb.arguments import ABOVE_0, classes, real
 from maxup.perturb.base import Perturbation, integers, pick, put
-from maxup.perturb.draws import Batch
+from maxup.perturb.draws import Batch, column
 from maxup.perturb.labels import dirichlet, probabilities
 
 
@@ -41,7 +41,7 @@ class MixUp(Perturbation):
         if not all(leaf.is_floating_point() for leaf in leaves):
             raise TypeError(f"MixUp blends floating tensors, but x holds {leaves[0].dtype}; convert it with .float()")
         y = mix_labels(y, partner, weight, self.num_classes, "MixUp")
-        return put(x, [_blend(leaf, leaf[partner], weight) for leaf in leaves], self.key), y
+        return put(x, [blend(leaf, leaf[partner], weight) for leaf in leaves], self.key), y
 
 
 def partners(like: Tensor, generator: Generator | None, who: str) -> Tensor:
@@ -64,7 +64,7 @@ def mix_labels(y: object, partner: Tensor, weight: Tensor, num_classes: int | No
     """weight * y + (1 - weight) * y[partner], as probabilities (B, C)."""
     dtype = torch.float64 if weight.dtype == torch.float64 else torch.float32
     soft = probabilities(y, num_classes, who, dtype)
-    return _blend(soft, soft[partner], weight)
+    return blend(soft, soft[partner], weight)
 
 
 def check_alpha(who: str, alpha: float) -> float:
@@ -72,6 +72,7 @@ def check_alpha(who: str, alpha: float) -> float:
     return real(who, "alpha", alpha, "above 0 and finite", ABOVE_0)
 
 
-def _blend(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
-    w = weight.to(a.dtype).view(-1, *[1] * (a.ndim - 1))
+def blend(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
+    """weight * a + (1 - weight) * b, with a weight for every example, (B,)."""
+    w = column(weight.to(a.dtype), a)
     return w * a + (1 - w) * b

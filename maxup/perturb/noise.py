@@ -8,7 +8,7 @@ from torch import Generator, Tensor
 
 from maxup.perturb.arguments import real
 from maxup.perturb.base import Perturbation, pick, put
-from maxup.perturb.draws import Batch
+from maxup.perturb.draws import Batch, column
 
 
 class Gaussian(Perturbation):
@@ -62,7 +62,7 @@ class UniformBall(Perturbation):
         d = leaf[0].numel()
         u = torch.empty(len(leaf), dtype=leaf.dtype, device=leaf.device).uniform_(generator=generator)
         length = self.radius * u ** (1 / d)  # the share of the volume within r is (r / radius)^d
-        return direction * (length / norms(direction)).view(-1, *[1] * (leaf.ndim - 1))
+        return direction * column(length / norms(direction), leaf)
 
     def apply(self, batch: Batch, draw: list[Tensor]) -> Batch:
         return add(batch, draw, self.key)
@@ -77,6 +77,18 @@ def add(batch: Batch, noise: list[Tensor], key: Hashable | None) -> Batch:
 def norms(x: Tensor) -> Tensor:
     """Euclidean norm of every example: (B, ...) -> (B,), never exactly zero, to divide by."""
     return x.flatten(1).norm(dim=1).clamp_min(torch.finfo(x.dtype).tiny)
+
+
+def unit(x: Tensor) -> Tensor:
+    """Every example at length 1, zero staying zero: (B, ...) -> (B, ...)."""
+    largest = x.flatten(1).abs().amax(dim=1).clamp_min(torch.finfo(x.dtype).tiny)
+    x = x / column(largest, x)  # or the squares of small numbers vanish, as those of a sure network's gradient do
+    return x / column(norms(x), x)
+
+
+def into_ball(x: Tensor, radius: float) -> Tensor:
+    """For every example the nearest point of the l2 ball about 0: (B, ...) -> (B, ...)."""
+    return x * column((radius / norms(x)).clamp(max=1), x)
 
 
 def check_p(p: float) -> float:

@@ -35,6 +35,14 @@ def test_stays_in_the_ball_and_in_range(p):
     assert worst.max() <= 1
 
 
+def test_moves_where_the_network_is_sure_of_itself():
+    model = nn.Linear(3, 2, bias=False)
+    model.weight.data.copy_(torch.tensor([[95.0, 0.0, 0.0], [-95.0, 0.0, 0.0]]))
+    x, y = torch.tensor([[0.5, 0.2, 0.2]]), torch.tensor([0])
+    worst, _ = mu.Adversarial(0.3, steps=1, step_size=0.3).attack(model, (x, y), [torch.zeros_like(x)])
+    torch.testing.assert_close(worst, torch.tensor([[0.2, 0.2, 0.2]]))
+
+
 def test_worse_than_maxup_s_mild_search():
     model, (x, y) = net(), batch()
     pgd = mu.Adversarial(1.0, p=2, steps=10)(model, x, y)

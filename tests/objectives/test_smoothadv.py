@@ -49,6 +49,22 @@ def test_attacks_stay_in_the_ball_and_in_range(attack):
     assert F.cross_entropy(model(worst), y) > F.cross_entropy(model(x), y)
 
 
+@pytest.mark.parametrize("attack", [pgd, ddn])
+@pytest.mark.parametrize("margin", [60.0, 95.0])  # the squares of the gradient vanish, or it is subnormal itself
+def test_attacks_go_straight_where_the_network_is_sure_of_itself(attack, margin):
+    steepest = torch.tensor([0.8, 0.6, 0.0])
+    x = torch.tensor([[0.5, 0.5, 0.2]])
+    weight = margin / 1.4 * torch.stack([steepest, -steepest])  # logits half the margin above and below 0
+    options = {"radius": 0.3, "steps": 1, "clip": (0.0, 1.0)}
+    worst = attack(lambda x: (x @ weight.T).log_softmax(1), x, torch.tensor([0]), **options)
+    torch.testing.assert_close(worst, x - 0.3 * steepest)
+
+
+def test_attacks_stay_where_there_is_no_gradient():
+    x = torch.rand(2, 3)
+    assert torch.equal(pgd(lambda x: 0 * x, x, torch.tensor([0, 1]), radius=1.0, steps=3), x)
+
+
 def test_ddn_leaves_what_is_wrong_already():
     model, (x, _) = net(), batch()
     y = (model(x).argmax(1) + 1) % 4
