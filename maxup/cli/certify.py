@@ -117,25 +117,39 @@ def _certify(args: argparse.Namespace) -> None:
     if settings.adaptive:
         used, most = sum(row.samples or 0 for row in rows), settings.n * len(rows)
         print(f"Adaptive sampling took {used:,} of {most:,} samples: {100 * (1 - used / most):.1f} % saved.")
-    if args.what and args.max is None:
-        record(args.what[0], rows, settings)
+    if args.what and (args.what[0] / "run.json").is_file():
+        _record(args, settings, rows, subject.sigma)
     if args.attack is not None:
         _attack(args, subject, settings, rows, path)
 
 
-def record(folder: Path, rows: "list[Row]", settings: "Settings") -> None:
-    """Write what the certificates amount to into a run's run.json, where reports find it."""
+def _record(args: argparse.Namespace, settings: "Settings", rows: "list[Row]", trained: float | None) -> None:
+    """Write what the certificates amount to into run.json, where reports find it; or say why reports may not show it.
+
+    Any n will do, since fewer copies only shorten radii; a larger alpha would lengthen them.
+    """
     from dataclasses import asdict
 
-    from maxup.certify.analysis import metrics
+    from maxup.certify.analysis import RADII, metrics
     from maxup.engine.durable import write_json
     from maxup.report.results import read_run
 
-    path = folder / "run.json"
-    if not path.is_file():
+    path = args.what[0] / "run.json"
+    wanted = {
+        "the last checkpoint": args.checkpoint == "last",
+        "no --out": args.out is None,
+        "the sigma of the training": settings.sigma == trained,
+        "alpha 0.001 or less": settings.alpha <= 0.001,
+        f"all radii from {RADII[0]:g} to {RADII[-1]:g}": settings.radii is None or set(RADII) <= set(settings.radii),
+        "every 20th image, or --all": args.max is None and (args.all or args.skip == 20),
+    }
+    if not all(wanted.values()):
+        print(f"{path} stays as it is: reports want {', '.join(what for what, met in wanted.items() if not met)}.")
         return
     run = read_run(path)
     run["last"] = run["last"] | metrics(rows)
+    if settings.adaptive:
+        del run["last"]["average_certified_radius"]  # radii are no longer than was asked for
     run["certified"] = asdict(settings) | {"images": len(rows)}
     write_json(path, run)
 

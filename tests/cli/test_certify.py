@@ -56,6 +56,41 @@ def test_a_run_is_certified_with_its_own_noise_and_the_result_is_kept(run, capsy
     assert (run / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        (["--checkpoint", "best", "--out", "b.tsv"], "the last checkpoint, no --out."),
+        (["--out", "b.tsv"], "no --out."),
+        (["--sigma", "0.25"], "the sigma of the training."),
+        (["--alpha", "0.1", "--out", "b.tsv"], "no --out, alpha 0.001 or less."),
+        (["--radii", "0.25", "--out", "b.tsv"], "no --out, all radii from 0.25 to 2.75."),
+        (["--skip", "100"], "every 20th image, or --all."),
+        (["--max", "3"], "every 20th image, or --all."),
+    ],
+)
+def test_certificates_a_report_may_not_show_leave_the_result_alone(run, tmp_path, monkeypatch, capsys, options, wanted):
+    monkeypatch.chdir(tmp_path)
+    assert certify(run, *QUICK) == 0
+    before = (run / "run.json").read_bytes()
+    assert "stays as it is" not in capsys.readouterr().out
+    assert certify(run, *QUICK, *options) == 0
+    assert f"run.json stays as it is: reports want {wanted}" in capsys.readouterr().out
+    assert (run / "run.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("options", [["--adaptive"], ["--radii", *[str(0.25 * k) for k in range(1, 12)]]])
+def test_adaptive_certificates_are_kept_without_the_average_radius(run, options):
+    assert certify(run, *QUICK) == 0
+    (run / "certified-0.5.tsv").unlink()
+    assert certify(run, *QUICK, *options, "--all") == 0
+    found = json.loads((run / "run.json").read_text())
+    assert (found["certified"]["n"], found["certified"]["adaptive"], found["certified"]["images"]) == (500, True, 1297)
+    rows = read(run / "certified-0.5.tsv")[1]
+    share = sum(row.correct and row.radius >= 0.5 for row in rows) / 1297
+    assert found["last"]["certified_accuracy_0.5"] == pytest.approx(share)
+    assert "average_certified_radius" not in found["last"]
+
+
 def test_what_is_there_is_not_done_again_and_more_can_be_added(run, capsys):
     assert certify(run, *QUICK, "--max", "5") == 0
     first = lines(run / "certified-0.5.tsv")
