@@ -171,7 +171,7 @@ class Recipe:
     augment: list[Spec] = field(default_factory=list)
     """Standard augmentation, drawn once for every example: a list of {name: ..., arguments}."""
     perturb: list[Spec] = field(default_factory=list)
-    """P(.|x), the augmentation under study, redrawn for every copy."""
+    """P(.|x), the augmentation under study, redrawn for every copy; "adversarial" and "hard_examples" draw it once."""
     objective: Literal["standard", "maxup", "average", "adversarial", "hard_examples", "smoothadv"] = "standard"
     """What is minimised; "standard" is maxup with m = 1."""
     maxup: MaxUpKnobs = field(default_factory=MaxUpKnobs)

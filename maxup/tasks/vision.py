@@ -29,7 +29,7 @@ from maxup.objectives.outcome import Outcome
 from maxup.objectives.smoothadv import SmoothAdv, rising
 from maxup.objectives.warmup import warmup
 from maxup.own_code import told
-from maxup.perturb.attach import attached
+from maxup.perturb.attach import attached, clear
 from maxup.perturb.base import Perturbation
 from maxup.perturb.compose import Compose
 from maxup.recipes.schema import Recipe, Spec, first_epochs, noise_of
@@ -99,7 +99,10 @@ class Vision:
         self.pixels: dict[str, Any] = {"mean": mean, "std": std}  # of what `prepare` returns
         self.augment = perturbation(recipe.augment, classes, **self.pixels) if recipe.augment else None
         self.objective = objective(recipe, classes, len(self.loader), **self.pixels)
-        for inside in attached(self.objective.perturbation):
+        self.once: Perturbation | None = None  # one draw of P(.|x), where the objective draws no copies of its own
+        if recipe.objective in ("hard_examples", "adversarial") and recipe.perturb:
+            self.once = perturbation(recipe.perturb, classes, **self.pixels)
+        for inside in attached(self.objective.perturbation) + attached(self.once):
             inside.attach(self.model)
         # Streams of their own for augmentation and copies, the same in every run of this seed and rank.
         seeds = [stream_seed(recipe.seed, rank, stream) for stream in range(2)]
@@ -136,7 +139,9 @@ class Vision:
 
     def step(self, model: Any, batch: tuple[Tensor, Tensor, Tensor]) -> Outcome:
         """One batch's loss: prepare the bytes, augment, and ask the objective."""
-        return self.objective.run(model, *self._augmented(batch))
+        outcome = self.objective.run(model, *self._augmented(batch))
+        clear(self.once)
+        return outcome
 
     @contextmanager
     def repeatable(self, model: Any, batch: tuple[Tensor, Tensor, Tensor]) -> Iterator[Callable[[], Tensor]]:
@@ -148,7 +153,9 @@ class Vision:
     def _augmented(self, batch: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         _, x, y = batch
         x = self.prepare(x)
-        return (x, y) if self.augment is None else self.augment(x, y, generator=self.generator)
+        if self.augment is not None:
+            x, y = self.augment(x, y, generator=self.generator)
+        return (x, y) if self.once is None else self.once(x, y, generator=self.objective.generator)
 
     def prepare(self, x: Tensor) -> Tensor:
         """Bytes as the network takes them: pixels in [0, 1] where it normalises by itself, else normalised."""

@@ -95,6 +95,54 @@ def test_a_step_normalises_augments_and_draws():
     assert outcome.report.copies == 3
 
 
+class Watched(nn.Module):
+    """Remembers what it is given."""
+
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.net, self.seen = nn.Linear(shape[1] * shape[2], classes), []
+
+    def forward(self, x):
+        self.seen.append(x.detach().clone())
+        return self.net(x.flatten(1))
+
+
+def seen(objective, **said):
+    """What the network is given in two steps, and what is trained on."""
+    said = BASE | {"augment": [{"name": "crop_flip", "padding": 1}], "objective": objective} | said
+    torch.manual_seed(0)
+    task = Vision(recipe_from(said), torch.device("cpu"), model_from=Watched)
+    task.model.seen.clear()
+    targets = [task.step(task.model, batch).target for _, batch in zip(range(2), task.loader, strict=False)]
+    return task.model.seen, targets
+
+
+@pytest.mark.parametrize("perturb", [{"name": "gaussian", "sigma": 0.1}, {"name": "cutmix"}])
+def test_hard_examples_are_chosen_among_what_m_1_trains_on(perturb):
+    for twin, mine in zip(seen("standard", perturb=[perturb]), seen("hard_examples", perturb=[perturb]), strict=True):
+        assert len(twin) == len(mine) == 2
+        assert all(torch.equal(a, b) for a, b in zip(twin, mine, strict=True))
+
+
+def test_an_adversary_begins_where_m_1_trains():
+    """Its ball of radius 0 is the one copy that m = 1 trains on; of a batch's later passes, all lie in the ball."""
+    (twin, _), _ = seen("standard")
+    inputs, _ = seen("adversarial", adversarial={"radius": 0.0, "steps": 1})
+    assert torch.equal(inputs[0], twin)
+    inputs, _ = seen("adversarial", adversarial={"radius": 0.5, "steps": 2})
+    for x in inputs[:3]:
+        assert ((x - twin).flatten(1).norm(dim=1) <= 0.5 + 1e-5).all()
+
+
+@pytest.mark.parametrize("objective", ["hard_examples", "adversarial"])
+def test_a_perturbation_inside_the_network_is_drawn_once_and_taken_away_again(objective):
+    said = BASE | {"model": {"name": "conv"}, "objective": objective}
+    said |= {"perturb": [{"name": "manifold_mixup", "layers": [0]}]}
+    task = Vision(recipe_from(said), torch.device("cpu"))
+    assert task.step(task.model, next(iter(task.loader))).target.shape == (50, 10)
+    assert all(slot.draw is None for slot in task.once.slots)
+
+
 @pytest.mark.parametrize(
     ("changes", "name"), [({"language": {"bptt": 30}}, "language"), ({"maxup": {"unit": "token"}}, "maxup.unit")]
 )
