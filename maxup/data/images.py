@@ -172,7 +172,7 @@ def split(images: Data, n: int, seed: int) -> tuple[Data, Data]:
 def own_images(found: Any) -> tuple[Images, Images | None]:
     """A user's own arrays as images: (x, y), or (x, y, x_test, y_test), bytes (N, H, W) or (N, C, H, W) and classes.
 
-    Channels are normalised by the training images' own mean and deviation.
+    Channels are normalised by the mean and deviation of x.
 
     Example:
         >>> x, y = torch.randint(256, (6, 8, 8), dtype=torch.uint8), [0, 1, 0, 1, 0, 1]
@@ -207,10 +207,14 @@ def own_images(found: Any) -> tuple[Images, Images | None]:
         )
     names = tuple(str(c) for c in range(int(torch.cat([y, *test[1:]]).max()) + 1))
     x = x.unflatten(0, (-1, 1)) if x.ndim == 3 else x
-    pixels = x.transpose(0, 1).flatten(1).double() / 255  # (C, N * H * W)
-    mean, std = tuple(pixels.mean(1).tolist()), tuple(pixels.std(1).clamp_min(1e-3).tolist())
-    train = Images(x, y.long(), names, mean, std)
+    train = Images(x, y.long(), names, *own_scale(x))
     if not test:
         return train, None
     x_test = test[0].unflatten(0, (-1, 1)) if test[0].ndim == 3 else test[0]
-    return train, Images(x_test, test[1].long(), names, mean, std)
+    return train, replace(train, x=x_test, y=test[1].long())
+
+
+def own_scale(x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel of bytes (N, C, H, W)."""
+    pixels = x.transpose(0, 1).flatten(1).double() / 255  # (C, N * H * W)
+    return tuple(pixels.mean(1).tolist()), tuple(pixels.std(1).clamp_min(1e-3).tolist())

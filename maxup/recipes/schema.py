@@ -27,9 +27,9 @@ class Data:
     interpolation: Literal["bilinear", "bicubic"] = "bilinear"
     """Of image folders: how images are resized."""
     mean: list[float] | None = None
-    """Of image folders: mean of each channel, of pixels in [0, 1]; default ImageNet's."""
+    """Mean of each channel, of pixels in [0, 1]; default the data set's own, of image folders ImageNet's."""
     std: list[float] | None = None
-    """Of image folders: standard deviation of each channel; default ImageNet's."""
+    """Standard deviation of each channel, likewise."""
     workers: int = 8
     """Of image folders: processes that decode, for each training process; never more than there are cores."""
 

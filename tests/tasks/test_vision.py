@@ -185,6 +185,48 @@ def test_what_a_recipe_says_of_image_folders_is_checked(tmp_path):
             load_splits(recipe)
 
 
+@pytest.mark.parametrize("normalise", [False, True])
+def test_a_recipe_s_mean_and_std_replace_those_of_arrays(normalise):
+    said = BASE | {"data": {"name": "digits", "train_size": 500, "mean": [0.25], "std": [0.5]}}
+    task = Vision(recipe_from(said | {"model": {"normalise": normalise}}), torch.device("cpu"))
+    for images in (task.train, task.test):
+        assert (images.mean, images.std) == ((0.25,), (0.5,))
+    pixels = task.train.x[:9] / 16
+    torch.testing.assert_close(task.prepare(task.train.x[:9]), pixels if normalise else (pixels - 0.25) / 0.5)
+    if normalise:  # noise and certificates are in units of pixels, whatever is said
+        assert task.pixels == {"mean": (0.0,), "std": (1.0,)}
+        torch.testing.assert_close(task.model(pixels), task.model.model((pixels - 0.25) / 0.5))
+
+
+@pytest.mark.parametrize("said", [{"mean": [0.5, 0.5]}, {"std": [0.0]}])
+def test_a_mean_or_std_that_does_not_fit_arrays_is_refused(said):
+    with pytest.raises(DataError, match="do not fit 1 channels"):
+        load_splits(recipe_from({"data": BASE["data"] | said}))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("size", 32), ("test_size", 32), ("crop_fraction", 0.5), ("interpolation", "bicubic")]
+)
+def test_settings_of_image_folders_are_refused_for_arrays(name, value):
+    with pytest.raises(DataError, match=rf"^data\.{name} is for image folders, .*; leave it out$"):
+        load_splits(recipe_from({"data": BASE["data"] | {name: value}}))
+
+
+@pytest.mark.parametrize(("share", "size", "kept"), [(0.0001, 500, 500), (0.9, 4, 0)])
+def test_a_validation_part_that_leaves_nothing_is_named(share, size, kept):
+    recipe = recipe_from({"data": {"name": "digits", "train_size": size, "validation": share}})
+    with pytest.raises(DataError, match=rf"^data\.validation={share} of {size} training images leaves {kept} to train"):
+        load_splits(recipe)
+
+
+def test_the_scale_of_one_s_own_images_is_not_of_the_test_images():
+    x, y = torch.randint(256, (60, 2, 8, 8), dtype=torch.uint8), torch.arange(60) % 3
+    train, _, test = load_splits(recipe_from({"data": {"train_size": 20}}), lambda: (x, y))
+    pixels = train.x.double() / 255
+    assert train.mean == test.mean == pytest.approx(pixels.mean((0, 2, 3)).tolist())
+    assert train.std == test.std == pytest.approx(pixels.transpose(0, 1).flatten(1).std(1).tolist())
+
+
 def test_own_networks_have_no_published_weights():
     said = BASE | {"model": {"pretrained": True}}
     with pytest.raises(ValueError, match=r"with --model_from use model\.weights"):
