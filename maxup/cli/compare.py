@@ -36,7 +36,9 @@ def main(argv: Sequence[str]) -> int:
         "--no_equal_time", action="store_true", help="leave out m = 1 trained for as long as MaxUp takes"
     )
     parser.add_argument(
-        "--radius", type=float, help="of the PGD attack, in units of the normalised input (default: adversarial.radius)"
+        "--radius",
+        type=float,
+        help="of the PGD attack, in units of what the network takes (default: adversarial.radius)",
     )
     parser.add_argument("--progress", action="store_true", help="show every run's own progress too")
     add_own(parser)

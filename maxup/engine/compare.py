@@ -31,12 +31,12 @@ class Attack:
     """How the trained models are attacked."""
 
     radius: float
-    """Of the ball, in units of the normalised input."""
+    """Of the ball, in units of what the network takes."""
     p: float = 2
     steps: int = 10
 
-    def build(self) -> Adversarial:
-        return Adversarial(self.radius, p=self.p, steps=self.steps, norm="running")
+    def build(self, clip: tuple[float, float] | None = None) -> Adversarial:
+        return Adversarial(self.radius, p=self.p, steps=self.steps, clip=clip, norm="running")
 
 
 def rows(recipe: Recipe, ms: list[int], objectives: list[str]) -> dict[str, Recipe]:
@@ -155,7 +155,8 @@ def run_once(
         raise RunError(f"{recipe.data.name} has no test images to compare on")
     batches = ((task.prepare(x), y) for _, x, y in task.evaluation["test"])
     drawn = perturbation(recipe.perturb, len(task.train.classes), **task.pixels)
-    found = measure(run.model, batches, drawn, copies=COPIES, attack=attack.build(), seed=recipe.seed)
+    built = attack.build(clip=(0.0, 1.0) if recipe.model.normalise else None)  # where x is pixels, it stays so
+    found = measure(run.model, batches, drawn, copies=COPIES, attack=built, seed=recipe.seed)
     about = {"seed": recipe.seed, "epochs": recipe.epochs}
     return about | found | {"seconds": finished["training_seconds"]}, finished["environment"]
 

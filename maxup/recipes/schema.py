@@ -117,7 +117,7 @@ class AdversarialKnobs:
     """Settings of PGD adversarial training."""
 
     radius: float = 0.5
-    """Radius of the ball, in units of the normalised input."""
+    """Radius of the ball, in units of what the network takes."""
     p: float = 2
     """2, or .inf."""
     steps: int = 10

@@ -98,10 +98,10 @@ class Vision:
             mean, std = (0.0,) * len(mean), (1.0,) * len(std)
         self.pixels: dict[str, Any] = {"mean": mean, "std": std}  # of what `prepare` returns
         self.augment = perturbation(recipe.augment, classes, **self.pixels) if recipe.augment else None
-        self.objective = objective(recipe, classes, len(self.loader), **self.pixels)
         self.once: Perturbation | None = None  # one draw of P(.|x), where the objective draws no copies of its own
         if recipe.objective in ("hard_examples", "adversarial") and recipe.perturb:
             self.once = perturbation(recipe.perturb, classes, **self.pixels)
+        self.objective = objective(recipe, classes, len(self.loader), **self.pixels)
         for inside in attached(self.objective.perturbation) + attached(self.once):
             inside.attach(self.model)
         # Streams of their own for augmentation and copies, the same in every run of this seed and rank.
@@ -332,7 +332,10 @@ def objective(recipe: Recipe, classes: int, steps_per_epoch: int, **pixels: Any)
     if recipe.objective == "hard_examples":
         return HardExamples(recipe.hard_fraction)
     if recipe.objective == "adversarial":
-        return Adversarial(recipe.adversarial.radius, p=recipe.adversarial.p, steps=recipe.adversarial.steps)
+        ball, beyond = recipe.adversarial, ("gaussian", "uniform_ball", "lighting")
+        # Pixels stay in [0, 1], unless they carry noise that is not cut off there.
+        inside = recipe.model.normalise and not any(spec["name"] in beyond for spec in recipe.augment + recipe.perturb)
+        return Adversarial(ball.radius, p=ball.p, steps=ball.steps, clip=(0.0, 1.0) if inside else None)
     if not recipe.perturb:
         raise ValueError(f"objective {recipe.objective!r} draws copies, but the recipe's perturb is empty")
     if recipe.objective == "smoothadv":

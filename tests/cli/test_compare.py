@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from maxup.cli.main import main
-from maxup.engine.compare import rows
+from maxup.engine.compare import Attack, rows, run_once
 from maxup.recipes.load import RecipeError, parse_recipe, recipe_from
 
 ROOT = Path(__file__).parent.parent.parent
@@ -56,6 +56,16 @@ def test_it_writes_numbers_a_picture_and_a_table(compared):
             assert run["worst"] <= 100
             assert run["attacked"] <= run["clean"] + 5
         assert result["summary"]["clean"][name]["mean"] == pytest.approx(sum(r["clean"] for r in runs) / 2)
+
+
+def test_the_attack_leaves_pixels_pixels_where_the_network_normalises(tmp_path, monkeypatch):
+    clips = []
+    monkeypatch.setattr(
+        "maxup.engine.compare.measure", lambda *args, attack, **options: clips.append(attack.clip) or {}
+    )
+    for i, options in enumerate(([], ["--model.normalise", "true"])):
+        run_once(parse_recipe("digits/mlp-gaussian-maxup", [*TINY, *options]), tmp_path / str(i), Attack(0.5))
+    assert clips == [None, (0, 1)]
 
 
 def test_time_is_equal_by_the_measured_ratio(compared):

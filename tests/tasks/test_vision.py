@@ -134,6 +134,15 @@ def test_an_adversary_begins_where_m_1_trains():
         assert ((x - twin).flatten(1).norm(dim=1) <= 0.5 + 1e-5).all()
 
 
+@pytest.mark.parametrize(
+    ("perturb", "clip"), [({"name": "cutout", "length": 2}, (0, 1)), ({"name": "gaussian", "sigma": 0.1}, None)]
+)
+def test_pixels_under_attack_stay_pixels_unless_they_carry_noise(perturb, clip):
+    said = BASE | {"objective": "adversarial", "perturb": [perturb]}
+    assert objective(recipe_from(said | {"model": {"normalise": True}}), 10, 1).clip == clip
+    assert objective(recipe_from(said), 10, 1).clip is None
+
+
 @pytest.mark.parametrize("objective", ["hard_examples", "adversarial"])
 def test_a_perturbation_inside_the_network_is_drawn_once_and_taken_away_again(objective):
     said = BASE | {"model": {"name": "conv"}, "objective": objective}
