@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from maxup.models.normalised import Normalised
 from maxup.registry import some
 from maxup.sentences import reason
 
@@ -22,12 +23,15 @@ def load_weights(model: nn.Module, path: str | Path, *, new_head: bool = False) 
     """Fill a model with the weights in a file, all of them.
 
     Args:
-        model: What to fill.
+        model: What to fill; of a `Normalised` one the network inside, where the file has no mean and std.
         path: A safetensors file, or a state dict that `torch.load` reads with `weights_only`; the latter may lie in a
             checkpoint under "state_dict" or "model", and its names may begin with "module.".
         new_head: Leave the last layer as it is where the file's has another number of classes.
     """
-    found, wanted = read_weights(path), model.state_dict()
+    found = read_weights(path)
+    if isinstance(model, Normalised) and not {"mean", "std"} <= set(found):
+        model = model.model
+    wanted = model.state_dict()
     missing = [name for name in wanted if name not in found and not name.endswith(COUNTERS)]
     extra = [name for name in found if name not in wanted]
     if missing or extra:

@@ -123,12 +123,12 @@ class Vision:
         create = model_from or partial(create_model, said.name, pretrained=said.pretrained)
         model = create(shape=self.train.shape, classes=classes, **said.args)
         check_model(model)
+        if said.normalise:
+            model = Normalised(model, self.train.mean, self.train.std)
         if said.weights is not None:
             load_weights(model, said.weights, new_head=said.new_head)
         if said.freeze_norm:
             freeze_norm(model)
-        if said.normalise:
-            model = Normalised(model, self.train.mean, self.train.std)
         model.to(device)
         if device.type == "cuda":
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # in place

@@ -6,7 +6,7 @@ import torch
 import maxup
 from maxup.cli.main import main
 from maxup.engine.runs import open_run
-from tests.cli.runs import make
+from tests.cli.runs import WORDS, make
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +37,22 @@ def test_the_config_suffices_to_classify_bytes(exported):
         x = (test.x / c["top"] - torch.tensor(c["mean"]).view(-1, 1, 1)) / torch.tensor(c["std"]).view(-1, 1, 1)
         accuracy = float((loaded(x).argmax(1) == test.y).double().mean())
     assert accuracy == pytest.approx(record["last"]["test_accuracy"])
+
+
+@pytest.mark.parametrize("normalise", ["true", "false"])
+def test_it_is_where_a_recipe_that_normalises_inside_can_begin(normalise, tmp_path, monkeypatch):
+    """Exported with mean and deviation inside, which it keeps, or without, where the recipe's are put around it."""
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path / "run", "--model.normalise", normalise, "--data.mean", "[0.25]", "--data.std", "[0.5]")
+    assert main(["export", "run", "model"]) == 0
+    words = [*WORDS, "--model.normalise", "true", "--model.weights", "model/model.safetensors"]
+    words += ["--data.mean", "[0.125]", "--optim.lr", "0", "--out", "again"]
+    assert main(["train", "digits/mlp-gaussian-maxup", *words]) == 0
+    first, again = (open_run(tmp_path / name).model for name in ("run", "again"))
+    assert float(again.mean) == (0.25 if normalise == "true" else 0.125)
+    inside = first.model if normalise == "true" else first
+    for name, weight in inside.named_parameters():
+        assert torch.equal(weight, again.model.get_parameter(name)), name
 
 
 def test_it_does_not_overwrite(exported, capsys):
