@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from maxup.data.text import COUNTS
-from maxup.engine.optim import create_optimizer
+from maxup.engine.optim import create_optimizer, learning_rate
 from maxup.engine.stages import Stages
 from maxup.recipes.load import list_recipes, parse_recipe
 from maxup.tasks.language import Language
@@ -108,6 +108,23 @@ def test_averaging_begins_after_epoch_200_as_the_headers_say(text, options):
         assert not stages.averaging
         stages.check(epoch, 0.0)
     assert stages.averaging
+
+
+@pytest.mark.parametrize("name", [name for name in list_recipes() if name.startswith("certify/resnet")])
+def test_certified_networks_normalise_as_the_pipeline_they_follow(name):
+    recipe = parse_recipe(name, [])
+    assert recipe.model.normalise
+    assert recipe.data.name == "cifar10"
+    assert (recipe.data.mean, recipe.data.std) == ([0.4914, 0.4822, 0.4465], [0.2023, 0.1994, 0.2010])
+
+
+@pytest.mark.parametrize(("options", "epochs"), [([], 150), (["--epochs", "90", "--batch_size", "400"], 90)])
+def test_the_rate_of_certified_networks_falls_at_the_thirds_to_the_step(options, epochs):
+    recipe = parse_recipe("certify/resnet110-gaussian", options)
+    assert recipe.epochs == epochs
+    total = epochs * (50_000 // recipe.batch_size)
+    rates = [learning_rate(recipe.optim, step / total) for step in range(total)]
+    assert [step for step in range(1, total) if rates[step] < rates[step - 1]] == [total // 3, 2 * total // 3]
 
 
 @pytest.mark.parametrize("name", [name for name in list_recipes() if name.endswith("-maxup")])
