@@ -13,7 +13,7 @@ POOLS = (nn.AvgPool2d, nn.MaxPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
 
 
 def count_parameters(model: nn.Module) -> int:
-    """How many numbers are trained.
+    """How many parameters a network has, frozen ones too.
 
     Example:
         >>> count_parameters(nn.Linear(3, 2))
