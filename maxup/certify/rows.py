@@ -93,6 +93,11 @@ def begin(path: Path, about: dict[str, Any]) -> list[Row]:
                 f"{path} belongs to another {key}: it has {_short(theirs.get(key))}, but this is "
                 f"{_short(about.get(key))}; write elsewhere with --out, or remove it"
             )
+    if not _agree(theirs.get("answers"), about.get("answers")):
+        raise RowsError(
+            f"{path} belongs to another forward pass of the same weights, or was written before answers were compared; "
+            "write elsewhere with --out, or remove it"
+        )
     if end < path.stat().st_size:
         os.truncate(path, end)
     return rows
@@ -111,7 +116,7 @@ def gather(path: Path, about: dict[str, Any]) -> list[Row]:
     """Bring the parts that several processes wrote into the file itself, sorted by image; returns all rows."""
     parts = sorted(path.parent.glob(f"{path.name}.rank-*"))
     if not parts and not path.exists():
-        return begin(path, about)
+        return []
     found = {row.idx: row for part in [*parts, path] if part.exists() for row in begin(part, about)}
     rows = [found[idx] for idx in sorted(found)]
     if parts or not path.exists() or rows != read(path)[1]:
@@ -150,6 +155,14 @@ def _read(path: Path) -> tuple[dict[str, Any], list[Row], int]:
         except ValueError:
             raise RowsError(f"{path} has a line {number} that is no certificate: {line.strip()[:60]!r}") from None
     return about, rows, sum(map(len, [first, columns, *lines]))
+
+
+def _agree(one: list[float] | None, other: list[float] | None) -> bool:
+    """Whether logits are the same but for rounding."""
+    if not one or not other:
+        return one == other
+    most = 0.01 * max(map(abs, one))
+    return len(one) == len(other) and all(abs(a - b) <= most for a, b in zip(one, other, strict=True))
 
 
 def _short(value: Any) -> str:

@@ -14,7 +14,7 @@ import torch
 from maxup.certify import rows as table
 from maxup.certify.rows import Row
 from maxup.certify.smooth import DTYPES, TOGETHER, Smooth, check_sampling
-from maxup.certify.subject import Subject, digest
+from maxup.certify.subject import Subject, answers, digest
 from maxup.checks import check_whole
 from maxup.engine.environment import environment
 
@@ -60,18 +60,16 @@ def certify(
     check_sampling(n0=settings.n0, n=settings.n, alpha=settings.alpha)  # before there is a file
     check_whole("batch_size", settings.batch_size)
     device = find_device()
-    smooth = make_smooth(subject, settings, device)
     about = describe(subject, settings, device)
+    smooth = make_smooth(subject, settings, device)
     with _processes() as (rank, world, wait):
         if rank == 0:
             table.gather(path, about)  # what an earlier run left, or its complaint
         wait()
-        done = {row.idx for row in table.read(path)[1]}
+        done = {row.idx for row in _rows(path)}
         todo = [i for i in indices if i not in done]
         mine = todo[rank::world]
         own = path if world == 1 else path.with_name(f"{path.name}.rank-{rank}")
-        if mine:
-            table.begin(own, about)
         begun, told = time.monotonic(), time.monotonic()
         for start in range(0, len(mine), TOGETHER):
             part = mine[start : start + TOGETHER]
@@ -81,6 +79,8 @@ def certify(
             )  # fmt: skip
             labels = subject.images.y[part].tolist()
             new = [Row.of(i, label, c) for i, label, c in zip(part, labels, found, strict=True)]
+            if start == 0:
+                table.begin(own, about)  # not before there are rows
             table.append(own, new, samples=settings.adaptive)
             if rank == 0 and (time.monotonic() - told > 10 or start + TOGETHER >= len(mine)):
                 told, ready = time.monotonic(), start + len(part)
@@ -91,7 +91,11 @@ def certify(
             table.gather(path, about)
         wait()
         wanted = set(indices)
-        return [row for row in table.read(path)[1] if row.idx in wanted]
+        return [row for row in _rows(path) if row.idx in wanted]
+
+
+def _rows(path: Path) -> list[Row]:
+    return table.read(path)[1] if path.exists() else []
 
 
 def make_smooth(subject: Subject, settings: Settings, device: torch.device) -> Smooth:
@@ -111,13 +115,14 @@ def make_smooth(subject: Subject, settings: Settings, device: torch.device) -> S
 
 
 def describe(subject: Subject, settings: Settings, device: torch.device) -> dict[str, Any]:
-    """What the TSV's first line says."""
+    """What the TSV's first line says, of a network that is not compiled yet."""
     network, images = digest(subject.model, subject.images)
     fast = settings.fast and device.type == "cuda"
     tf32 = device.type == "cuda" and settings.dtype == "float32" and torch.backends.cudnn.allow_tf32
     return {
         "subject": subject.name,
         "model": network,
+        "answers": answers(subject.model, subject.images, device),
         "images": images,
         "sigma": settings.sigma,
         "n0": settings.n0,

@@ -80,6 +80,27 @@ def digest(model: nn.Module, images: Images) -> tuple[str, str]:
     return network.hexdigest(), images.digest
 
 
+@torch.no_grad()
+def answers(model: nn.Module, images: Images, device: torch.device) -> list[float]:
+    """A network's first logits for two images of seeded noise, which tell forward passes of the same weights apart.
+
+    They are compared to one part in a hundred, so that devices and versions may round as they like.
+
+    Example:
+        >>> from maxup.data import load_data
+        >>> images, _ = load_data("digits")
+        >>> len(answers(nn.Flatten(), images, torch.device("cpu")))
+        20
+    """
+    x = torch.rand(2, *images.shape, generator=torch.Generator().manual_seed(0)).to(device)
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(0)  # of networks that draw noise themselves
+        logits = model.to(device)(x)
+    if not isinstance(logits, Tensor):
+        return []  # certifying says what is wrong with it
+    return [float(f"{value:.4g}") for value in logits.flatten()[:20].float().nan_to_num().tolist()]
+
+
 def _subject(name: str, model: nn.Module, recipe: Recipe, images: Any) -> Subject:
     if not isinstance(images, Images) or not len(images):
         raise RunError(f"{name} has no test images in memory to certify on; give some with --data or --data_from")

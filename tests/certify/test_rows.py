@@ -65,6 +65,16 @@ def test_rows_of_something_else_are_refused_and_kept(path, key, value):
     assert path.read_bytes() == before
 
 
+def test_another_forward_pass_of_the_same_weights_is_refused(tmp_path):
+    path = tmp_path / "certified.tsv"
+    begin(path, ABOUT | {"answers": [1.0, -20.0]})
+    append(path, ROWS, samples=False)
+    assert begin(path, ABOUT | {"answers": [1.1, -20.1]}) == ROWS  # rounding
+    for other in ([1.0, -21.0], [1.0], None):
+        with pytest.raises(RowsError, match="belongs to another forward pass of the same weights"):
+            begin(path, ABOUT | {"answers": other})
+
+
 def test_a_file_without_rows_may_become_about_something_else(tmp_path):
     path = tmp_path / "certified.tsv"
     begin(path, ABOUT)

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from maxup.certify.subject import digest, of_folder, of_module
+from maxup.certify.subject import answers, digest, of_folder, of_module
 from maxup.cli.main import main
 from maxup.data import DataError, load_data
 from maxup.engine.loop import train
@@ -56,6 +56,22 @@ def test_a_digest_tells_weights_structures_and_images_apart():
     assert digest(model, images.subset([1, 2])) == (network, digest(nn.ReLU(), images.subset([1, 2]))[1])
     model.weight.data[0, 0] += 1e-6
     assert digest(model, images)[0] != network
+
+
+def test_answers_tell_forward_passes_of_the_same_weights_apart():
+    class Net(nn.Linear):
+        def forward(self, x):
+            return nn.functional.dropout(super().forward(self.prepare(x).flatten(1)), 0.1, training=True)
+
+    torch.manual_seed(0)
+    (images, _), model, cpu = load_data("digits"), Net(64, 10), torch.device("cpu")
+    Net.prepare = staticmethod(lambda x: x)
+    before, weights = answers(model, images, cpu), digest(model, images)
+    assert len(before) == 20
+    assert answers(model, images, cpu) == before
+    Net.prepare = staticmethod(lambda x: 2 * x - 1)
+    assert answers(model, images, cpu) != before
+    assert digest(model, images) == weights
 
 
 def test_a_module_must_be_one():

@@ -165,6 +165,47 @@ def test_an_export_and_one_s_own_network(run, tmp_path, monkeypatch):
     assert len(read(tmp_path / "certified-0.3.tsv")[1]) == 30
 
 
+NET = """import torch
+class Net(torch.nn.Linear):
+    def forward(self, x):
+        return super().forward(x.flatten(1))
+def net():
+    torch.manual_seed(0)
+    return Net(64, 10)
+"""
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """Runs `maxup certify --module` on a network of this source."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def run(source, *arguments):
+        monkeypatch.setattr(sys, "dont_write_bytecode", True)
+        monkeypatch.delitem(sys.modules, "mine", raising=False)
+        (tmp_path / "mine.py").write_text(source)
+        return certify("--module", "mine:net", "--data", "digits", "--sigma", "0.5", *QUICK, "--max", "2", *arguments)
+
+    return run
+
+
+def test_a_mended_forward_pass_is_another_network(mine, tmp_path, capsys):
+    assert mine(NET) == 0
+    assert mine(NET.replace("x.flatten(1)", "x.flatten(1) * 1.0")) == 0
+    before = (tmp_path / "certified-0.5.tsv").read_bytes()
+    assert mine(NET.replace("x.flatten(1)", "2 * x.flatten(1) - 1")) == 1
+    assert "belongs to another forward pass of the same weights" in capsys.readouterr().err
+    assert (tmp_path / "certified-0.5.tsv").read_bytes() == before
+
+
+@pytest.mark.parametrize("wrong", ["[0]", ".nonsense()", " / 0"])
+def test_a_network_that_fails_leaves_no_file(mine, tmp_path, capsys, wrong):
+    assert mine(NET.replace("x.flatten(1))", f"x.flatten(1)){wrong}")) == 1
+    assert "Traceback" not in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.py"]
+
+
 def test_certificates_hold_under_attack(run, capsys):
     assert certify(run, *QUICK, "--attack") == 0
     assert " 0 broken" in capsys.readouterr().out
