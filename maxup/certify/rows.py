@@ -1,13 +1,14 @@
 r"""Certificates as a TSV with the columns every reader of this field knows: idx label predict radius correct time.
 
 Its first line, a comment, is JSON: what was certified and how, so that rows of another model, noise or precision never
-come to stand below each other. `pandas.read_csv(path, sep="\t", comment="#")` reads it. With adaptive sampling one more
-column, samples, says how many noisy copies were used.
+come to stand below each other. With pandas installed, `pandas.read_csv(path, sep="\t", comment="#")` reads it. With
+adaptive sampling one more column, samples, says how many noisy copies were used.
 """
 
 import json
 import math
 import os
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -72,9 +73,11 @@ class Row:
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[Row]]:
-    """What a file is about, and its rows; a last line that was cut off is left out."""
-    about, rows, _ = _read(path)
-    return about, rows
+    """What a file is about, and a row for each image; a last line that was cut off is left out, and named on stderr."""
+    about, rows, end = _read(path)
+    if end < path.stat().st_size:
+        print(f"{path}: its last line was cut off, and is left out", file=sys.stderr)
+    return about, list({row.idx: row for row in rows}.values())
 
 
 def begin(path: Path, about: dict[str, Any]) -> list[Row]:
@@ -119,7 +122,7 @@ def gather(path: Path, about: dict[str, Any]) -> list[Row]:
         return []
     found = {row.idx: row for part in [*parts, path] if part.exists() for row in begin(part, about)}
     rows = [found[idx] for idx in sorted(found)]
-    if parts or not path.exists() or rows != read(path)[1]:
+    if parts or not path.exists() or rows != _read(path)[1]:
         kept = read(path)[0] if path.exists() else about
         durable.replace(path, _text(kept, rows).encode())
     for part in parts:
@@ -138,14 +141,19 @@ def _read(path: Path) -> tuple[dict[str, Any], list[Row], int]:
     """What it is about, its whole rows, and the byte at which they end."""
     try:
         data = path.read_bytes()
+    except OSError as error:
+        raise RowsError(f"{path} is no table of certificates: {reason(error)}") from None
+    wanted = "give a TSV that maxup certify wrote, which begins with a line of JSON"
+    try:
         first, columns, *lines = data.decode("ascii").splitlines(keepends=True)
         about = json.loads(first.removeprefix("# "))
-    except (OSError, ValueError, RecursionError) as error:
-        raise RowsError(f"{path} is no table of certificates: {reason(error)}") from None
+    except (ValueError, RecursionError):
+        raise RowsError(f"{path} is no table of certificates; {wanted}") from None
     if not isinstance(about, dict) or about.get("format") != FORMAT or about.get("version") != 1:
-        raise RowsError(f"{path} is no table of certificates: its first line does not say so")
+        raise RowsError(f"{path} is no table of certificates: its first line does not say so; {wanted}")
     if columns.split() not in (COLUMNS, [*COLUMNS, "samples"]):
-        raise RowsError(f"{path} is no table of certificates: its columns are {' '.join(columns.split())[:60]}")
+        came = " ".join(columns.split())[:60]
+        raise RowsError(f"{path} is no table of certificates: its columns are {came}; {wanted}")
     if lines and not lines[-1].endswith("\n"):
         lines.pop()  # a kill cut it off
     rows = []
@@ -153,7 +161,10 @@ def _read(path: Path) -> tuple[dict[str, Any], list[Row], int]:
         try:
             rows.append(Row.parse(line))
         except ValueError:
-            raise RowsError(f"{path} has a line {number} that is no certificate: {line.strip()[:60]!r}") from None
+            raise RowsError(
+                f"{path} has a line {number} that is no certificate, {line.strip()[:60]!r}; remove the line, or write "
+                "elsewhere with --out"
+            ) from None
     return about, rows, sum(map(len, [first, columns, *lines]))
 
 

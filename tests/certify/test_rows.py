@@ -33,6 +33,18 @@ def test_a_radius_is_rounded_down():
     assert Row.of(0, 1, Certificate(1, 0.2, 10, 0.5)) == Row(0, 1, 1, 0.2, True, "0:00:00.500000", 10)
 
 
+def test_a_row_that_is_there_twice_counts_once_and_half_a_row_is_named(path, capsys):
+    append(path, ROWS[:1], samples=False)
+    assert read(path)[1] == ROWS
+    assert capsys.readouterr().err == ""
+    with path.open("a") as file:
+        file.write("9\t3\t")
+    assert read(path)[1] == ROWS
+    assert capsys.readouterr().err == f"{path}: its last line was cut off, and is left out\n"
+    assert gather(path, ABOUT) == ROWS
+    assert len(path.read_text().splitlines()) == 2 + len(ROWS)
+
+
 def test_samples_are_a_column_where_they_differ(tmp_path):
     path = tmp_path / "certified.tsv"
     begin(path, ABOUT | {"sampling": "adaptive"})
@@ -93,7 +105,7 @@ def test_a_file_without_rows_may_become_about_something_else(tmp_path):
 def test_a_file_that_is_something_else_is_refused_and_kept(tmp_path, text):
     path = tmp_path / "a.tsv"
     path.write_bytes(text)
-    with pytest.raises(RowsError, match="is no table of certificates") as error:
+    with pytest.raises(RowsError, match="is no table of certificates.*; give a TSV that maxup certify wrote") as error:
         begin(path, ABOUT)
     assert "\n" not in str(error.value)
     assert path.read_bytes() == text
@@ -104,7 +116,7 @@ def test_a_file_that_is_something_else_is_refused_and_kept(tmp_path, text):
 )
 def test_a_line_that_is_no_certificate_is_named(path, line):
     path.write_text(path.read_text() + line + "\n")
-    with pytest.raises(RowsError, match="has a line 8 that is no certificate"):
+    with pytest.raises(RowsError, match="has a line 8 that is no certificate.*; remove the line, or write"):
         begin(path, ABOUT)
 
 
