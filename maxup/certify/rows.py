@@ -141,6 +141,8 @@ def _read(path: Path) -> tuple[dict[str, Any], list[Row], int]:
     """What it is about, its whole rows, and the byte at which they end."""
     try:
         data = path.read_bytes()
+    except FileNotFoundError:
+        raise RowsError(f"there is no file {path}; name a TSV that maxup certify wrote") from None
     except OSError as error:
         raise RowsError(f"{path} is no table of certificates: {reason(error)}") from None
     wanted = "give a TSV that maxup certify wrote, which begins with a line of JSON"

@@ -183,10 +183,11 @@ def _show(paths: Sequence[Path], plot: Path | None) -> None:
     for path, (_, rows) in tables.items():
         if not rows:
             raise RowsError(f"{path} has no certificates yet")
-    show(list(tables.values()))
+    found = [(about | {"file": str(path)}, rows) for path, (about, rows) in tables.items()]
+    show(found)
     if plot is not None:
         plot.parent.mkdir(parents=True, exist_ok=True)
-        draw(plot, list(tables.values()))
+        draw(plot, found)
         print(f"Written: {plot}")
 
 

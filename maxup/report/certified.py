@@ -5,45 +5,109 @@ from pathlib import Path
 from typing import Any
 
 from maxup.certify.analysis import RADII, Share, abstained, average_radius, certified_accuracy, envelope
+from maxup.certify.bounds import lower_bound, radius_of
 from maxup.certify.rows import Row
+from maxup.certify.sampling import adaptive, fixed
 from maxup.report.figure import COLOURS, STYLE
 from maxup.report.paper import load_paper
 
-Table = tuple[dict[str, Any], Sequence[Row]]  # what a TSV is about, and its rows
+Table = tuple[dict[str, Any], Sequence[Row]]  # what a TSV is about, with the file's own name, and its rows
+SETTINGS = ("n", "alpha", "sampling", "radii", "dtype")  # that shift a radius
 
 
 def names(tables: Sequence[Table]) -> list[str]:
-    """A name for each: what was certified and its sigma, without the folders that all have in common.
+    """A name for each: what was certified, or else the file, without the folders that all have in common, and sigma.
 
     Example:
         >>> names([({"subject": "runs/a/seed-0", "sigma": 0.5}, []), ({"subject": "runs/b/seed-0", "sigma": 0.25}, [])])
         ['a, sigma 0.5', 'b, sigma 0.25']
     """
-    parts = [list(Path(str(about.get("subject", "?"))).parts) for about, _ in tables]
-    for end in (0, -1):
-        while len(parts) > 1 and min(map(len, parts)) > 1 and len({part[end] for part in parts}) == 1:
-            for part in parts:
-                part.pop(end)
-    found = [f"{'/'.join(part)}, sigma {about['sigma']:g}" for part, (about, _) in zip(parts, tables, strict=True)]
-    return [name if found.count(name) == 1 else f"{name} ({i})" for i, name in enumerate(found, 1)]
+    for key in ("subject", "file"):
+        parts = [list(Path(str(about.get(key, "?"))).parts) for about, _ in tables]
+        for end in (0, -1):
+            while len(parts) > 1 and min(map(len, parts)) > 1 and len({part[end] for part in parts}) == 1:
+                for part in parts:
+                    part.pop(end)
+        found = [f"{'/'.join(part)}, sigma {about['sigma']:g}" for part, (about, _) in zip(parts, tables, strict=True)]
+        if len(set(found)) == len(found):
+            break
+    return found
 
 
 def columns(tables: Sequence[Table]) -> list[tuple[str, list[str]]]:
-    """The table, column by column: a heading, then a text for every radius, the average radius, abstentions, images."""
-    radii = [0.0, *RADII]
-    named = dict(zip(names(tables), [rows for _, rows in tables], strict=True))
-    out = [("radius", [f"{radius:g}" for radius in radii] + ["average radius", "abstained", "images"])]
-    for name, rows in named.items():
-        more = [f"{average_radius(rows):.3f}", f"{100 * abstained(rows):.1f}", str(len(rows))]
-        out.append((name, [_percent(certified_accuracy(rows, radius)) for radius in radii] + more))
-    if len(named) > 1:
-        best = [_percent(share) for _, share in envelope(named, radii).values()]
-        out.append(("best at each", [*best, "", "", ""]))
+    """The table, column by column: a heading, then a text for every radius, the average radius, abstentions, images.
+
+    Radii that no table can reach are left out; of adaptive sampling only the radii asked for are known.
+    """
+    reaches = [reach(about) for about, _ in tables]
+    radii = sorted({radius for about, _ in tables for radius in _radii(about) if radius <= max(reaches)})
+    average = any(about["radii"] is None for about, _ in tables)
+    more = ["average radius"] * average + ["abstained [%]", "images"]
+    out = [("radius", [f"{radius:g}" for radius in radii] + more)]
+    named = dict(zip(names(tables), tables, strict=True))
+    for (name, (about, rows)), most in zip(named.items(), reaches, strict=True):
+        cells = [
+            "" if not _known(about, radius) else "out of reach" if radius > most
+            else _percent(certified_accuracy(rows, radius)) for radius in radii
+        ]  # fmt: skip
+        if average:
+            cells.append(f"{average_radius(rows):.3f}" if about["radii"] is None else "")
+        out.append((name, [*cells, f"{100 * abstained(rows):.1f}", str(len(rows))]))
+    rest = [""] * len(more)
+    if len(named) > 1 and not _other_images(tables):
+        best = []
+        for radius in radii:
+            known = {name: rows for name, (about, rows) in named.items() if _known(about, radius)}
+            best.append(_percent(envelope(known, [radius])[radius][1]))
+        out.append(("best at each", best + rest))
     if all("airplane" in about.get("classes", []) for about, _ in tables):  # CIFAR-10, as the paper's
         for row in load_paper()["table-certified"].rows.values():
-            values = [f"{row.values[str(radius)].mean:.0f}" for radius in RADII]
-            out.append((f"paper: {row.method.partition(' (')[0]}", ["", *values, "", "", ""]))
+            values = [f"{row.values[str(radius)].mean:.0f}" if str(radius) in row.values else "" for radius in radii]
+            out.append((f"paper: {row.method.partition(' (')[0]}", values + rest))
     return out
+
+
+def notes(tables: Sequence[Table]) -> list[str]:
+    """What a reader of the table must know: what is left out, and how the files differ, in a line each."""
+    found = []
+    most = max(reach(about) for about, _ in tables)
+    if any(radius > most for about, _ in tables for radius in _radii(about)):
+        found.append(f"Radii above {most:.2f} are left out: n, alpha and sigma cannot reach them.")
+    if len(tables) > 1 and (why := _other_images(tables)):
+        found.append(f"Not compared by the best at each radius: {why}.")
+    values = {key: dict.fromkeys(str(about[key]) for about, _ in tables) for key in SETTINGS}
+    if differ := [f"{key} ({', '.join(their)})" for key, their in values.items() if len(their) > 1]:
+        found.append(f"The files differ in {', '.join(differ)}.")
+    return found
+
+
+def reach(about: dict[str, Any]) -> float:
+    """The radius where all noisy copies have one class, the largest there is: sigma * Phi^-1(alpha^(1/n)).
+
+    Example:
+        >>> round(reach({"sampling": "fixed", "n": 100_000, "alpha": 0.001, "sigma": 0.5}), 2)
+        1.91
+    """
+    looks = fixed if about["sampling"] == "fixed" else adaptive
+    last = looks(about["n"], about["alpha"])[-1]
+    return radius_of(lower_bound(last.n, last.n, last.alpha), about["sigma"])
+
+
+def _radii(about: dict[str, Any]) -> list[float]:
+    return [0.0, *(RADII if about["radii"] is None else about["radii"])]
+
+
+def _known(about: dict[str, Any], radius: float) -> bool:
+    return about["radii"] is None or radius in _radii(about)
+
+
+def _other_images(tables: Sequence[Table]) -> str | None:
+    """Why shares of these tables cannot be compared, or None."""
+    if len({about["images"] for about, _ in tables}) > 1:
+        return "the files are of different data"
+    if len({frozenset(row.idx for row in rows) for _, rows in tables}) > 1:
+        return "the files hold different images of the data"
+    return None
 
 
 def show(tables: Sequence[Table]) -> None:
@@ -62,6 +126,8 @@ def show(tables: Sequence[Table]) -> None:
         printed.add_row(*cells)
     console.print("Certified accuracy [%] by l2 radius, ± standard error", style="bold")
     console.print(printed)
+    for note in notes(tables):
+        console.print(note)
 
 
 def draw(path: Path, tables: Sequence[Table]) -> None:
@@ -79,9 +145,15 @@ def draw(path: Path, tables: Sequence[Table]) -> None:
         axes = figure.subplots()
         last = max((row.radius for _, rows in tables for row in rows if row.correct), default=0.0)
         radii = [last * 1.02 * k / 400 for k in range(401)]
-        for number, (name, (_, rows)) in enumerate(zip(names(tables), tables, strict=True)):
-            shares = [certified_accuracy(rows, radius) for radius in radii]
+        for number, (name, (about, rows)) in enumerate(zip(names(tables), tables, strict=True)):
             colour = COLOURS[(number + 1) % len(COLOURS)]
+            if about["radii"] is not None:  # between them nothing is known
+                asked = sorted({radius for radius in _radii(about) if radius <= reach(about)})
+                points = [certified_accuracy(rows, radius) for radius in asked]
+                errors = [[100 * (s.mean - s.low) for s in points], [100 * (s.high - s.mean) for s in points]]
+                axes.errorbar(asked, [100 * s.mean for s in points], errors, fmt="o", color=colour, label=name)
+                continue
+            shares = [certified_accuracy(rows, radius) for radius in radii]
             low, high = [100 * s.low for s in shares], [100 * s.high for s in shares]
             axes.fill_between(radii, low, high, color=colour, alpha=0.15, linewidth=0, step="post")
             axes.step(radii, [100 * s.mean for s in shares], where="post", color=colour, label=name)

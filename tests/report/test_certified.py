@@ -4,24 +4,32 @@ import pytest
 
 from maxup.certify.analysis import RADII, certified_accuracy
 from maxup.certify.rows import Row
-from maxup.report.certified import columns, draw, names, show
+from maxup.report.certified import columns, draw, names, notes, show
 from maxup.report.paper import load_paper
 
 CIFAR10 = ["airplane", "automobile", "bird"]
 
 
-def table(subject="runs/a/seed-0", sigma=0.5, reach=1.0, classes=CIFAR10):
+def table(subject="runs/a/seed-0", sigma=0.5, reach=1.0, classes=CIFAR10, **more):
     rows = [Row(i, 0, 0 if i % 4 else -1, reach * i / 40 if i % 4 else 0.0, bool(i % 4), "") for i in range(40)]
-    return {"subject": subject, "sigma": sigma, "classes": classes}, rows
+    about = {"subject": subject, "file": "a.tsv", "sigma": sigma, "classes": classes, "images": "a", "dtype": "float32",
+             "n": 10**9, "alpha": 0.5, "sampling": "fixed", "radii": None}  # fmt: skip
+    return about | more, rows
 
 
 def test_every_cell_is_counted():
-    one, two = table(), table("runs/b/seed-0", 0.25, 2.0)
+    one, two = table(), table("runs/b/seed-0", 1.0, 2.0)
     found = dict(columns([one, two]))
-    assert list(found)[:4] == ["radius", "a, sigma 0.5", "b, sigma 0.25", "best at each"]
+    assert list(found)[:4] == ["radius", "a, sigma 0.5", "b, sigma 1", "best at each"]
+    assert found["radius"] == [
+        *(f"{radius:g}" for radius in [0.0, *RADII]),
+        "average radius",
+        "abstained [%]",
+        "images",
+    ]
     for i, radius in enumerate([0.0, *RADII]):
         shares = [certified_accuracy(rows, radius) for _, rows in (one, two)]
-        for name, share in zip(["a, sigma 0.5", "b, sigma 0.25"], shares, strict=True):
+        for name, share in zip(["a, sigma 0.5", "b, sigma 1"], shares, strict=True):
             assert found[name][i] == f"{100 * share.mean:.1f} ± {100 * share.error:.1f}"
         assert found["best at each"][i].startswith(f"{100 * max(s.mean for s in shares):.1f} ")
     assert found["a, sigma 0.5"][-2:] == ["25.0", "40"]
@@ -37,7 +45,46 @@ def test_the_paper_s_rows_stand_beside_cifar_10_and_nothing_else():
 
 def test_names_tell_tables_apart():
     assert names([table()]) == ["runs/a/seed-0, sigma 0.5"]
-    assert len(set(names([table(), table()]))) == 2
+    assert names([table(), table(file="b.tsv")]) == ["a.tsv, sigma 0.5", "b.tsv, sigma 0.5"]
+    assert names([table(file="x/one/c.tsv"), table(file="x/two/c.tsv")]) == ["one, sigma 0.5", "two, sigma 0.5"]
+
+
+@pytest.mark.parametrize(("other", "why"), [({"images": "b"}, "different data"), ({}, "different images of the data")])
+def test_files_of_other_images_have_no_best(other, why):
+    about, rows = table("runs/b/seed-0", **other)
+    tables = [table(), (about, rows if other else rows[1:])]
+    assert "best at each" not in dict(columns(tables))
+    assert notes(tables) == [
+        f"Not compared by the best at each radius: the files {'are of' if other else 'hold'} {why}."
+    ]
+    assert notes([table(), table("runs/b/seed-0")]) == []
+
+
+def test_files_that_differ_say_so():
+    tables = [table(), table("runs/b/seed-0", n=10**8, dtype="bfloat16", alpha=0.1)]
+    said = "The files differ in n (1000000000, 100000000), alpha (0.5, 0.1), dtype (float32, bfloat16)."
+    assert notes(tables) == [said]
+
+
+def test_of_adaptive_sampling_only_the_radii_asked_for_are_known(tmp_path):
+    asked = table("runs/b/seed-0", reach=2.0, sampling="adaptive", radii=[0.3, 0.5])
+    found = dict(columns([asked]))
+    assert found["radius"] == ["0", "0.3", "0.5", "abstained [%]", "images"]
+    found = dict(columns([table(), asked]))
+    assert found["radius"][:5] == ["0", "0.25", "0.3", "0.5", "0.75"]
+    shown = [bool(cell) for cell in found["b, sigma 0.5"]]
+    assert shown == [label in ("0", "0.3", "0.5", "abstained [%]", "images") for label in found["radius"]]
+    assert found["best at each"][1] == found["a, sigma 0.5"][1]
+    assert found["best at each"][3] == found["b, sigma 0.5"][3]
+    draw(tmp_path / "a.svg", [table(), asked])
+
+
+def test_radii_out_of_reach_are_left_out_or_marked():
+    near = table(n=500, alpha=0.001)  # reaches 1.10
+    assert dict(columns([near]))["radius"][-4:] == ["1", "average radius", "abstained [%]", "images"]
+    assert notes([near]) == ["Radii above 1.10 are left out: n, alpha and sigma cannot reach them."]
+    found = dict(columns([near, table("runs/b/seed-0", 1.0)]))
+    assert found["a, sigma 0.5"][4:6] == ["0.0 ± 0.0", "out of reach"]
 
 
 @pytest.mark.parametrize("classes", [CIFAR10, ["0", "1"]])
