@@ -6,6 +6,7 @@ classifier itself, and `predict` only says that it cannot tell. A certificate is
 and so is a prediction: at most 2 * alpha * n breaks are expected of n images.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -86,6 +87,8 @@ def check(
         >>> check(smooth, x, [0, 0], [0.38, 0.77], factor=1.5, **arguments).broken
         2
     """
+    if not 0 < factor < math.inf:
+        raise ValueError(f"factor={factor!r}: radii are attacked at a finite number above 0 times their length")
     report = Report()
     chosen = [i for i, c in enumerate(predict) if c != ABSTAIN]
     for start in range(0, len(chosen), TOGETHER):

@@ -13,7 +13,7 @@ import torch
 
 from maxup.certify import rows as table
 from maxup.certify.rows import Row
-from maxup.certify.smooth import DTYPES, TOGETHER, Smooth, check_sampling
+from maxup.certify.smooth import DTYPES, TOGETHER, Smooth, check_radii, check_sampling
 from maxup.certify.subject import Subject, answers, digest
 from maxup.checks import check_whole
 from maxup.engine.environment import environment
@@ -58,6 +58,7 @@ def certify(
         say: Gets a line now and then.
     """
     check_sampling(n0=settings.n0, n=settings.n, alpha=settings.alpha)  # before there is a file
+    check_radii(settings.radii)
     check_whole("batch_size", settings.batch_size)
     device = find_device()
     about = describe(subject, settings, device)

@@ -7,7 +7,7 @@ probability alpha at most, for every image.
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -103,7 +103,7 @@ class Smooth:
             alpha: Probability with which the claim may be wrong.
             batch_size: Noisy copies of a forward pass.
         """
-        found = next(self.certify_many(x[None], n0, n, alpha, batch_size))
+        found = next(self.certify_many(_one(x, "certify_many"), n0, n, alpha, batch_size))
         return found.predict, found.radius
 
     def predict(self, x: Tensor, n: int, alpha: float, batch_size: int) -> int:
@@ -115,7 +115,7 @@ class Smooth:
             alpha: Probability with which the answer may be another than the smoothed classifier's.
             batch_size: Noisy copies of a forward pass.
         """
-        return next(self.predict_many(x[None], n, alpha, batch_size))
+        return next(self.predict_many(_one(x, "predict_many"), n, alpha, batch_size))
 
     def certify_many(
         self,
@@ -140,11 +140,12 @@ class Smooth:
             indices: Their numbers, which decide their noise; default, the next ones of this object.
             adaptive: Look early, with alpha spent over the looks, and stop where an abstention is settled or, of
                 `radii`, every one is reached or out of reach.
-            radii: The radii of interest; default the largest there is.
+            radii: The radii of interest; default the largest there is. A radius is then only as long as they needed.
         """
         check_sampling(n0=n0, n=n, alpha=alpha)
         if radii is not None and not adaptive:
             raise ValueError("radii says when to stop early; it needs adaptive=True")
+        check_radii(radii)
         looks = sampling.adaptive(n, alpha) if adaptive else sampling.fixed(n, alpha)
         return self._certify(self._groups(x, indices, batch_size), n0, looks, radii)
 
@@ -191,7 +192,7 @@ class Smooth:
         check_whole("batch_size", batch_size)
         if not isinstance(x, Tensor) or not x.is_floating_point() or x.ndim < 2:
             came = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
-            raise TypeError(f"x is {came}; give floating images, such as bytes / 255")
+            raise TypeError(f"x is {came}; give a tensor of floating images, such as bytes / 255")
         if indices is None:
             indices = range(self.seen, self.seen + len(x))
             self.seen += len(x)
@@ -216,6 +217,22 @@ class Smooth:
         model = self.base_classifier
         weight = next(model.parameters(), None) if isinstance(model, nn.Module) else None
         return x.device if weight is None else weight.device
+
+
+def _one(x: Tensor, many: str) -> Tensor:
+    """One image as a batch; what is no tensor is refused as batches are."""
+    if isinstance(x, Tensor) and x.ndim > 3:
+        raise ValueError(f"x has shape {tuple(x.shape)}; give one image (C, H, W), or several to {many}")
+    return x[None] if isinstance(x, Tensor) else x
+
+
+def check_radii(radii: Sequence[float] | None) -> None:
+    """Lengths, one or more; None asks for the largest."""
+    if radii is None:
+        return
+    numbers = isinstance(radii, Collection) and all(isinstance(r, Real) and 0 <= r < math.inf for r in radii)
+    if not numbers or not len(radii):
+        raise ValueError(f"radii={radii!r}: give a list of one or more finite numbers, 0 or more")
 
 
 def check_sampling(*, n: int, alpha: float, n0: int | None = None) -> None:

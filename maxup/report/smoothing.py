@@ -51,17 +51,17 @@ def picture(
         panels[0, 2].set_title(f"with noise, sigma {sigma:g}", fontsize=9)
         axes, shown = right.subplots(), sorted(range(len(counts)), key=lambda c: -counts[c])[:10]
         share = [100 * counts[c] / max(1, sum(counts)) for c in shown]
-        colours = [COLOURS[3] if c == label else COLOURS[0] for c in shown]
+        colours = [COLOURS[3] if c == label and found.predict >= 0 else COLOURS[0] for c in shown]
         axes.barh(range(len(shown)), share, color=colours)
         axes.set_yticks(range(len(shown)), [classes[c] for c in shown])
         axes.invert_yaxis()
         axes.set_axisbelow(True)
-        axes.set(xlim=(0, 100), xlabel=f"answers to {sum(counts):,} noisy copies [%]")
+        axes.set(xlim=(0, 100), xlabel=f"answers to {sum(counts):,} other noisy copies [%]")
         axes.grid(visible=False, axis="y")
         if found.predict < 0:
             said = "abstains: no class has more than half for sure"
         else:
             right_or = "right" if found.predict == label else "wrong"
             said = f"{classes[found.predict]} ({right_or}) within l2 radius {found.radius:.3f}"
-        axes.set_title(f"smoothed: {said}", fontsize=9.5)
+        axes.set_title(f"smoothed: {said}\nfrom {found.samples:,} noisy copies", fontsize=9.5)
         figure.savefig(path, dpi=160)

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -34,6 +36,12 @@ def test_certificates_hold_and_beyond_them_they_break():
     assert beyond.broken > 10
     assert within.expected == pytest.approx(0.002 * within.attacked)
     assert "0 broken" in str(within)
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0, math.nan, math.inf])
+def test_a_factor_is_a_number_above_0(factor):
+    with pytest.raises(ValueError, match=f"factor={factor}: radii are attacked at a finite number above 0"):
+        check(Smooth(line(), 2, 0.5), torch.rand(1, 3), [0], [0.1], n=9, alpha=0.1, batch_size=9, factor=factor)
 
 
 def test_it_leaves_no_trace():

@@ -113,6 +113,24 @@ def test_a_bf16_certificate_is_one_of_the_bf16_classifier():
             lambda: Smooth(linear(), 3, 0.5).certify_many(torch.zeros(2, 5), 1, 9, 0.1, 10, radii=[1.0]),
             "needs adaptive=True",
         ),
+        (
+            lambda: Smooth(linear(), 3, 0.5).certify(torch.zeros(5).numpy(), 1, 9, 0.1, 10),
+            "x is a ndarray; give a tensor",
+        ),
+        (lambda: Smooth(linear(), 3, 0.5).predict([0.0], 9, 0.1, 10), "x is a list; give a tensor"),
+        (
+            lambda: Smooth(linear(), 3, 0.5).certify(torch.zeros(2, 3, 8, 8), 1, 9, 0.1, 10),
+            r"x has shape \(2, 3, 8, 8\); give one image \(C, H, W\), or several to certify_many",
+        ),
+        *(
+            (
+                lambda radii=radii: Smooth(linear(), 3, 0.5).certify_many(
+                    torch.zeros(2, 5), 1, 9, 0.1, 10, adaptive=True, radii=radii
+                ),
+                "radii=.*: give a list of one or more finite numbers, 0 or more",
+            )
+            for radii in ([], [math.nan], [math.inf], [0.5, -1], ["0.5"], 0.5, "0.5")
+        ),
     ],
 )
 def test_wrong_input_gets_a_sentence(build, sentence):

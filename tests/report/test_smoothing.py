@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from maxup.certify.smooth import Certificate
+from maxup.report.figure import COLOURS
 from maxup.report.smoothing import picture
 
 
@@ -16,4 +17,7 @@ def test_the_picture_says_what_is_certain(tmp_path, channels, predict, said):
     drawn = path.read_text()
     assert said in drawn
     assert "with noise, sigma 0.5" in drawn
+    assert "from 1,000 noisy copies" in drawn
+    assert "answers to 100 other noisy copies" in drawn
+    assert (COLOURS[3].lower() in drawn) == (predict >= 0)  # nothing is right about an abstention
     assert drawn.count("<image") == 7  # the image and its copies
