@@ -39,15 +39,14 @@ def columns(tables: Sequence[Table]) -> list[tuple[str, list[str]]]:
 
     Radii that no table can reach are left out; of adaptive sampling only the radii asked for are known.
     """
-    reaches = [reach(about) for about, _ in tables]
-    radii = sorted({radius for about, _ in tables for radius in _radii(about) if radius <= max(reaches)})
+    radii, _ = _split(tables)
     average = any(about["radii"] is None for about, _ in tables)
     more = ["average radius"] * average + ["abstained [%]", "images"]
     out = [("radius", [f"{radius:g}" for radius in radii] + more)]
     named = dict(zip(names(tables), tables, strict=True))
-    for (name, (about, rows)), most in zip(named.items(), reaches, strict=True):
+    for name, (about, rows) in named.items():
         cells = [
-            "" if not _known(about, radius) else "out of reach" if radius > most
+            "" if not _known(about, radius) else "out of reach" if radius > reach(about)
             else _percent(certified_accuracy(rows, radius)) for radius in radii
         ]  # fmt: skip
         if average:
@@ -70,9 +69,8 @@ def columns(tables: Sequence[Table]) -> list[tuple[str, list[str]]]:
 def notes(tables: Sequence[Table]) -> list[str]:
     """What a reader of the table must know: what is left out, and how the files differ, in a line each."""
     found = []
-    most = max(reach(about) for about, _ in tables)
-    if any(radius > most for about, _ in tables for radius in _radii(about)):
-        found.append(f"Radii above {most:.2f} are left out: n, alpha and sigma cannot reach them.")
+    if beyond := _split(tables)[1]:
+        found.append(f"Out of reach of n, alpha and sigma, and left out: {', '.join(f'{r:g}' for r in beyond)}.")
     if len(tables) > 1 and (why := _other_images(tables)):
         found.append(f"Not compared by the best at each radius: {why}.")
     values = {key: dict.fromkeys(str(about[key]) for about, _ in tables) for key in SETTINGS}
@@ -90,7 +88,14 @@ def reach(about: dict[str, Any]) -> float:
     """
     looks = fixed if about["sampling"] == "fixed" else adaptive
     last = looks(about["n"], about["alpha"])[-1]
-    return radius_of(lower_bound(last.n, last.n, last.alpha), about["sigma"])
+    return max(0.0, radius_of(lower_bound(last.n, last.n, last.alpha), about["sigma"]))
+
+
+def _split(tables: Sequence[Table]) -> tuple[list[float], list[float]]:
+    """The radii that some table knows and can reach, and the others."""
+    wanted = sorted({radius for about, _ in tables for radius in _radii(about)})
+    shown = [r for r in wanted if any(_known(about, r) and r <= reach(about) for about, _ in tables)]
+    return shown, [r for r in wanted if r not in shown]
 
 
 def _radii(about: dict[str, Any]) -> list[float]:

@@ -80,9 +80,12 @@ def test_of_adaptive_sampling_only_the_radii_asked_for_are_known(tmp_path):
 
 
 def test_radii_out_of_reach_are_left_out_or_marked():
-    near = table(n=500, alpha=0.001)  # reaches 1.10
+    near = table(n=500, alpha=0.001, classes=[])  # reaches 1.10
     assert dict(columns([near]))["radius"][-4:] == ["1", "average radius", "abstained [%]", "images"]
-    assert notes([near]) == ["Radii above 1.10 are left out: n, alpha and sigma cannot reach them."]
+    left = "Out of reach of n, alpha and sigma, and left out: 1.25, 1.5, 1.75, 2, 2.25, 2.5, 2.75."
+    assert notes([near]) == [left]
+    asked = table("runs/b/seed-0", sampling="adaptive", radii=[0.5])
+    assert dict(columns([near, asked]))["radius"] == dict(columns([near]))["radius"]
     found = dict(columns([near, table("runs/b/seed-0", 1.0)]))
     assert found["a, sigma 0.5"][4:6] == ["0.0 ± 0.0", "out of reach"]
 
