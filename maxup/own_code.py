@@ -42,7 +42,9 @@ def find_function(spec: str) -> Callable[..., Any]:
         if missing and f"{name}.".startswith(f"{missing}."):
             raise OwnCodeError(f"there is no module {name} in this folder or among the installed ones") from None
         raise OwnCodeError(f"importing {name} failed: {told(error)}") from error
-    if not callable(getattr(module, function, None)):
+    if not callable(getattr(module, function, print)):
+        raise OwnCodeError(f"{function} is a {type(getattr(module, function)).__name__}; name a function")
+    if not hasattr(module, function):
         known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise OwnCodeError(f"{name}: " + nearest(function, known, "function"))
     _remember(module)

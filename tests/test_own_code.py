@@ -46,6 +46,7 @@ def test_a_function_is_found_in_the_current_folder(tmp_path, monkeypatch):
     assert find_function(f"{tmp_path}/sub/here_alone.py:net")() == 3
     with pytest.raises(OwnCodeError, match=r"^'\.\./mine\.py:net' is not below the current folder; go to its folder"):
         find_function("../mine.py:net")
-    for wrong in ("nett", "number"):
-        with pytest.raises(OwnCodeError, match=f"^sub.here_alone: function '{wrong}' is unknown; "):
-            find_function(f"sub.here_alone:{wrong}")
+    with pytest.raises(OwnCodeError, match=r"^sub.here_alone: function 'nett' is unknown; "):
+        find_function("sub.here_alone:nett")
+    with pytest.raises(OwnCodeError, match=r"^number is a int; name a function"):
+        find_function("sub.here_alone:number")

@@ -2,12 +2,14 @@
 
 import argparse
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from maxup.cli.own import add_own, own, own_of
 from maxup.cli.parser import add_root, parser_of
+from maxup.cli.show import FORMATS
 
 if TYPE_CHECKING:
     from maxup.certify.rows import Row
@@ -56,30 +58,67 @@ def main(argv: Sequence[str]) -> int:
         metavar="R",
         help="adaptive: stop where these are settled; after the folder",
     )
-    option("--skip", type=int, default=20, help="certify every SKIP-th image (default: 20)")
-    option("--all", action="store_true", help="certify every image")
+    images = parser.add_mutually_exclusive_group()
+    images.add_argument("--skip", type=int, default=20, help="certify every SKIP-th image (default: 20)")
+    images.add_argument("--all", action="store_true", help="certify every image")
     option("--max", type=int, help="certify no more than this many")
     option("--eager", action="store_true", help="on a GPU, neither compile nor capture the network")
-    option("--out", type=Path, help="the TSV (default: certified-SIGMA.tsv in the run's folder)")
+    option("--out", type=_file, help="the TSV (default: certified-SIGMA.tsv in the run's folder)")
     option(
         "--attack", type=_number, nargs="?", const=1.0, metavar="F",
         help="then attack at F times the radii (default: 1); after the folder",
     )  # fmt: skip
-    option("--picture", type=Path, metavar="FILE", help="draw what smoothing does to one image, and stop")
+    option("--picture", type=_drawing, metavar="FILE", help="only draw what smoothing does to one image")
     option("--image", type=int, default=0, metavar="IDX", help="which one (default: 0)")
-    option("--plot", type=Path, metavar="FILE", help="plot certified accuracy against the radius: PNG, SVG or PDF")
+    option("--plot", type=_drawing, metavar="FILE", help="plot certified accuracy against the radius: PNG, SVG or PDF")
     args = parser.parse_args(argv)
     tables = [path for path in args.what if path.suffix == ".tsv"]
-    if tables and len(tables) == len(args.what) and args.module is None:
+    showing = bool(tables) and len(tables) == len(args.what) and args.module is None
+    _refuse_idle(parser, args, showing=showing)
+    if showing:
         _show(tables, args.plot)
         return 0
     if len(args.what) + (args.module is not None) != 1:
         parser.error("give one folder, or --module; or TSV files to be shown")
+    if args.what and args.what[0].is_file():
+        parser.error(f"{args.what[0]} is a file; give the folder of a run or of an exported model, or TSV files")
     for name, least in (("skip", 1), ("max", 1), ("image", 0)):
         if (value := getattr(args, name)) is not None and value < least:
             parser.error(f"--{name} {value}: must be a whole number, {least} or more")
+    if args.attack is not None and not 0 < args.attack < math.inf:
+        parser.error(f"--attack {args.attack:g}: must be a finite number above 0")
     _certify(args)
     return 0
+
+
+def _refuse_idle(parser: argparse.ArgumentParser, args: argparse.Namespace, *, showing: bool) -> None:
+    """Options that would do nothing."""
+    given = {name for name, value in vars(args).items() if value != parser.get_default(name)} - {"what"}
+    of_many = {"adaptive", "radii", "skip", "all", "max", "out", "attack", "plot"}
+    idle = {
+        "does nothing where TSV files are shown": given - {"plot"} if showing else set(),
+        "does nothing with --picture, which certifies one image": given & of_many if args.picture else set(),
+        "does nothing without --picture": set() if args.picture else given & {"image"},
+        "does nothing with --module": given & {"model_from", "checkpoint"} if args.module else set(),
+        "does nothing with --data": given & {"data_from"} if args.module and args.data else set(),
+    }
+    for why, names in idle.items():
+        for name in sorted(names):
+            parser.error(f"--{'data.root' if name == 'root' else name} {why}; leave it out")
+
+
+def _file(text: str) -> Path:
+    """A file to be written."""
+    if not text or Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is {'a folder' if text else 'no name'}; name a file")
+    return Path(text)
+
+
+def _drawing(text: str) -> Path:
+    path = _file(text)
+    if path.suffix.lower() not in FORMATS:
+        raise argparse.ArgumentTypeError(f"{text!r} must end in {', '.join(FORMATS)}")
+    return path
 
 
 def _number(text: str) -> float:
@@ -87,6 +126,8 @@ def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
+        if text.replace(",", "").replace(".", "").isdigit():
+            raise argparse.ArgumentTypeError(f"{text!r} is no number; separate numbers by spaces") from None
         raise argparse.ArgumentTypeError(
             f"{text!r} is no number; the folder comes before the options: maxup certify {text} ..."
         ) from None
@@ -94,7 +135,7 @@ def _number(text: str) -> float:
 
 def _certify(args: argparse.Namespace) -> None:
     from maxup.certify.run import Settings, certify
-    from maxup.engine.stop import RunError
+    from maxup.engine.stop import InterruptedRunError, RunError
 
     subject = _subject(args)
     sigma = args.sigma if args.sigma is not None else subject.sigma
@@ -109,8 +150,14 @@ def _certify(args: argparse.Namespace) -> None:
         _picture(args, subject, settings)
         return
     path = args.out or (args.what[0] if args.what else Path()) / f"certified-{sigma:g}.tsv"
+    for file in (path, args.plot):
+        if file is not None:
+            _try_place(file)
     indices = list(range(0, len(subject.images), 1 if args.all else args.skip))[: args.max]
-    rows = certify(subject, settings, indices, path, say=lambda line: print(line, flush=True))
+    try:
+        rows = certify(subject, settings, indices, path, say=lambda line: print(line, flush=True))
+    except KeyboardInterrupt:
+        raise InterruptedRunError("interrupted; the same command goes on where it stopped") from None
     if _rank():
         return
     _show([path], args.plot)
@@ -157,7 +204,7 @@ def _record(args: argparse.Namespace, settings: "Settings", rows: "list[Row]", t
 def _subject(args: argparse.Namespace) -> "Subject":
     from maxup.certify.subject import of_folder, of_module
     from maxup.data import load_data
-    from maxup.data.images import own_images
+    from maxup.data.images import Images, own_images
     from maxup.engine.stop import RunError
 
     build, mine = own(args.module, "--module"), own_of(args)
@@ -172,7 +219,25 @@ def _subject(args: argparse.Namespace) -> "Subject":
         found = load_data(args.data, args.root)
     else:
         raise RunError("--module needs images: name a data set with --data, or your own with --data_from")
-    return of_module(args.module, build, found[1] if found[1] is not None else found[0])
+    train, test = found if isinstance(found, tuple) else (None, None)
+    images = train if test is None else test
+    if not isinstance(images, Images) or not len(images):
+        raise RunError(f"{args.data or args.data_from} has no test images in memory to certify on; choose other data")
+    return of_module(args.module, build, images)
+
+
+def _try_place(path: Path) -> None:
+    """See that a file can be written, before hours of work."""
+    from tempfile import TemporaryFile
+
+    from maxup.engine.stop import RunError
+    from maxup.sentences import reason
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise RunError(f"{path} cannot be written: {reason(error)}; choose another place") from None
 
 
 def _show(paths: Sequence[Path], plot: Path | None) -> None:
@@ -186,7 +251,7 @@ def _show(paths: Sequence[Path], plot: Path | None) -> None:
     found = [(about | {"file": str(path)}, rows) for path, (about, rows) in tables.items()]
     show(found)
     if plot is not None:
-        plot.parent.mkdir(parents=True, exist_ok=True)
+        _try_place(plot)
         draw(plot, found)
         print(f"Written: {plot}")
 
@@ -202,7 +267,8 @@ def _attack(args: argparse.Namespace, subject: "Subject", settings: "Settings", 
         smooth, x, [row.predict for row in rows], [row.radius for row in rows], n=min(settings.n, 10_000),
         alpha=settings.alpha, batch_size=settings.batch_size, factor=args.attack,
     )  # fmt: skip
-    write_json(path.with_suffix(".attack.json"), {"factor": args.attack} | report.record())
+    factor = f"-{args.attack:g}" if args.attack != 1 else ""
+    write_json(path.with_suffix(f".attack{factor}.json"), {"factor": args.attack} | report.record())
     print(f"At {args.attack:g} times the certified radii: {report}.")
 
 
@@ -213,12 +279,12 @@ def _picture(args: argparse.Namespace, subject: "Subject", settings: "Settings")
 
     if not args.image < len(subject.images):
         raise RunError(f"there is no image {args.image}: they are 0 to {len(subject.images) - 1}")
+    _try_place(args.picture)
     smooth, x = make_smooth(subject, settings, find_device()), subject.pixels([args.image])
     (found,) = smooth.certify_many(
         x, settings.n0, settings.n, settings.alpha, settings.batch_size, indices=[args.image]
     )
     counts = smooth.counts(x[0], 1000, settings.batch_size, index=args.image)
-    args.picture.parent.mkdir(parents=True, exist_ok=True)
     label = int(subject.images.y[args.image])
     picture(args.picture, x[0], counts, found, sigma=settings.sigma, label=label, classes=subject.images.classes)
     print(json.dumps({"image": args.image, "label": label, "predict": found.predict, "radius": found.radius}))

@@ -105,7 +105,7 @@ def test_a_file_without_rows_may_become_about_something_else(tmp_path):
 def test_a_file_that_is_something_else_is_refused_and_kept(tmp_path, text):
     path = tmp_path / "a.tsv"
     path.write_bytes(text)
-    with pytest.raises(RowsError, match="is no table of certificates.*; give a TSV that maxup certify wrote") as error:
+    with pytest.raises(RowsError, match=r"is no table of certificates.*; give a TSV that maxup certify wrote") as error:
         begin(path, ABOUT)
     assert "\n" not in str(error.value)
     assert path.read_bytes() == text
@@ -116,7 +116,7 @@ def test_a_file_that_is_something_else_is_refused_and_kept(tmp_path, text):
 )
 def test_a_line_that_is_no_certificate_is_named(path, line):
     path.write_text(path.read_text() + line + "\n")
-    with pytest.raises(RowsError, match="has a line 8 that is no certificate.*; remove the line, or write"):
+    with pytest.raises(RowsError, match=r"has a line 8 that is no certificate.*; remove the line, or write"):
         begin(path, ABOUT)
 
 

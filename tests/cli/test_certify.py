@@ -206,13 +206,20 @@ def test_a_network_that_fails_leaves_no_file(mine, tmp_path, capsys, wrong):
     assert [path.name for path in tmp_path.iterdir()] == ["mine.py"]
 
 
+def test_ctrl_c_says_how_to_go_on(mine, capsys):
+    wait = NET.replace("return super", "raise KeyboardInterrupt\n        return super")
+    assert mine(wait) == 130
+    assert "interrupted; the same command goes on where it stopped" in capsys.readouterr().err
+
+
 def test_certificates_hold_under_attack(run, capsys):
     assert certify(run, *QUICK, "--attack") == 0
     assert " 0 broken" in capsys.readouterr().out
     record = json.loads((run / "certified-0.5.attack.json").read_text())
     assert record["attacked"] == record["held"] + record["abstained"] > 20
     assert certify(run, *QUICK, "--attack", "4") == 0
-    assert json.loads((run / "certified-0.5.attack.json").read_text())["broken"] > 5
+    assert json.loads((run / "certified-0.5.attack-4.json").read_text())["broken"] > 5
+    assert json.loads((run / "certified-0.5.attack.json").read_text()) == record
 
 
 def test_a_picture(run, tmp_path, capsys):
@@ -240,6 +247,10 @@ def test_several_tables_are_shown_side_by_side(run, tmp_path, capsys):
         (["--n", "50"], "n=50 is below n0=100"),
         (["--alpha", "2"], "alpha=2.0"),
         (["--batch", "0"], "batch_size=0"),
+        (["--radii", "nan"], "radii=(nan,): give a list of one or more finite numbers"),
+        (["--out", "/dev/null/a.tsv"], "/dev/null/a.tsv cannot be written: "),
+        (["--plot", "/dev/null/a.png"], "/dev/null/a.png cannot be written: "),
+        (["--picture", "/dev/null/a.png"], "/dev/null/a.png cannot be written: "),
         (["--image", "5000", "--picture", "a.png"], "there is no image 5000"),
     ],
 )
@@ -278,6 +289,10 @@ def test_what_cannot_be_certified_gets_a_sentence(run, tmp_path, capsys):
     assert "--module needs images" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         certify()
+    assert certify("--module", "json:loads", "--data", "text", "--sigma", "1") == 1
+    assert "text has no test images in memory to certify on" in capsys.readouterr().err
+    assert certify(tmp_path / "nofile.tsv") == 1
+    assert f"there is no file {tmp_path / 'nofile.tsv'}; name a TSV" in capsys.readouterr().err
     (tmp_path / "no.tsv").write_text("a\tb\n")
     assert certify(tmp_path / "no.tsv") == 1
     assert "is no table of certificates" in capsys.readouterr().err

@@ -53,6 +53,37 @@ SENTENCES = {
         ["certify", "--attack", "runs/a"],
         "argument --attack: 'runs/a' is no number; the folder comes before the options: maxup certify runs/a ...",
     ),
+    "commas between radii": (
+        ["certify", "a", "--radii", "0.25,0.5"],
+        "'0.25,0.5' is no number; separate numbers by spaces",
+    ),
+    "a factor of 0": (["certify", "a", "--attack", "0"], "--attack 0: must be a finite number above 0"),
+    "a factor that is none": (["certify", "a", "--attack", "nan"], "--attack nan: must be a finite number above 0"),
+    "a picture of no kind": (["certify", "a", "--picture", "p.xyz"], "--picture: 'p.xyz' must end in .png, .svg, .pdf"),
+    "a plot of no kind": (["certify", "a.tsv", "--plot", "p"], "argument --plot: 'p' must end in .png, .svg, .pdf"),
+    "a folder for a picture": (["certify", "a", "--picture", "/"], "--picture: '/' is a folder; name a file"),
+    "no name": (["certify", "a", "--out", ""], "argument --out: '' is no name; name a file"),
+    "a file for a run": (["certify", "file"], "file is a file; give the folder of a run or of an exported model"),
+    "tables and a picture": (
+        ["certify", "a.tsv", "--picture", "a.png"],
+        "--picture does nothing where TSV files are shown; leave it out",
+    ),
+    "tables and a place": (["certify", "a.tsv", "--data.root", "b"], "--data.root does nothing where TSV files are"),
+    "tables and sigma": (["certify", "a.tsv", "--sigma", "1"], "--sigma does nothing where TSV files are shown"),
+    "a picture and an attack": (
+        ["certify", "a", "--picture", "a.png", "--attack"],
+        "--attack does nothing with --picture, which certifies one image; leave it out",
+    ),
+    "an image without a picture": (["certify", "a", "--image", "3"], "--image does nothing without --picture"),
+    "all and some": (["certify", "a", "--all", "--skip", "3"], "argument --skip: not allowed with argument --all"),
+    "data twice": (
+        ["certify", "--module", "a:b", "--data", "digits", "--data_from", "a:c"],
+        "--data_from does nothing with --data; leave it out",
+    ),
+    "two networks": (
+        ["certify", "--module", "a:b", "--data", "digits", "--model_from", "a:c"],
+        "--model_from does nothing with --module; leave it out",
+    ),
     "a folder for a radius": (["certify", "--radii", "0.5", "runs/a"], "argument --radii: 'runs/a' is no number"),
 }
 

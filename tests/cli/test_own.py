@@ -64,7 +64,7 @@ def test_own_data_and_network_train(tmp_path):
         ("--model_from", "mine", "--model_from mine: 'mine' is not of the form MODULE:FUNCTION"),
         ("--model_from", "nowhere:net", "there is no module nowhere in this folder"),
         ("--model_from", "mine:nett", "mine: function 'nett' is unknown; did you mean 'net'?"),
-        ("--data_from", "mine:number", "mine: function 'number' is unknown"),
+        ("--data_from", "mine:number", "number is a int; name a function"),
         ("--data_from", "mine:leave", "your own code raised SystemExit: 3"),
         ("--data_from", "mine:net", "your own code"),
     ],
