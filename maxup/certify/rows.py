@@ -153,6 +153,8 @@ def _read(path: Path) -> tuple[dict[str, Any], list[Row], int]:
         raise RowsError(f"{path} is no table of certificates; {wanted}") from None
     if not isinstance(about, dict) or about.get("format") != FORMAT or about.get("version") != 1:
         raise RowsError(f"{path} is no table of certificates: its first line does not say so; {wanted}")
+    if absent := [key for key in SAME if key not in about]:
+        raise RowsError(f"{path} is no table of certificates: its first line lacks {', '.join(absent)}; {wanted}")
     if columns.split() not in (COLUMNS, [*COLUMNS, "samples"]):
         came = " ".join(columns.split())[:60]
         raise RowsError(f"{path} is no table of certificates: its columns are {came}; {wanted}")

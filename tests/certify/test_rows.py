@@ -100,6 +100,7 @@ def test_a_file_without_rows_may_become_about_something_else(tmp_path):
         b"", b"x", b"idx\tlabel\n1\t2\n", b"# {}\nidx\n", b"# [1]\n\n", b"\xff\xfe\n\n", b"# {\n\n",
         b"[" * 100_000 + b"\n\n", b'# {"format": "maxup-certificates", "version": 2}\n\n',
         b'# {"format": "maxup-certificates", "version": 1}\na\tb\n',
+        b'# {"format": "maxup-certificates", "version": 1}\nidx\tlabel\tpredict\tradius\tcorrect\ttime\n',
     ],
 )  # fmt: skip
 def test_a_file_that_is_something_else_is_refused_and_kept(tmp_path, text):
