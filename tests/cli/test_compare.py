@@ -97,6 +97,7 @@ def test_finished_runs_are_not_trained_again(compared, monkeypatch):
     assert json.loads((folder / "c" / "compare.json").read_text())["runs"] == before["runs"]
 
 
+@pytest.mark.slow
 def test_killed_and_called_again_it_gives_the_same_numbers(compared, tmp_path):
     words = ["compare", "digits/mlp-gaussian-maxup", "--seeds", 2, "--m", 8, "--out", "c", "--no_equal_time", *TINY]
     command = [sys.executable, "-m", "maxup", *map(str, words)]

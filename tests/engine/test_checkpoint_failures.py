@@ -34,7 +34,7 @@ def _train(folder):
 
 def test_killed_at_random_moments(tmp_path):
     straight, done, moments = Training("momentum"), 0, random.Random()
-    for _ in range(15):
+    for _ in range(6):
         (tmp_path / "started").unlink(missing_ok=True)
         child = processes.Process(target=_train, args=(tmp_path,), daemon=True)
         child.start()
