@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -136,6 +136,20 @@ def check_keys(said: Any, schema: type, where: str) -> None:
         inner = fields[key].default_factory
         if dataclasses.is_dataclass(inner) and isinstance(inner, type):
             check_keys(value, inner, f"{where}, {key}")
+
+
+def refuse_settings(recipe: Recipe, names: Iterable[str], of: str) -> None:
+    """Refuse settings that nothing in this kind of run reads, being of another, unless they are as by default.
+
+    Example:
+        >>> refuse_settings(Recipe(batch_size=3), ["batch_size"], "text")
+        Traceback (most recent call last):
+        maxup.recipes.load.RecipeError: batch_size is for text, and nothing of this run reads it; leave it out
+    """
+    said, default = (flat(dataclasses.asdict(one)) for one in (recipe, Recipe()))
+    for name in names:
+        if said[name] != default[name]:
+            raise RecipeError(f"{name} is for {of}, and nothing of this run reads it; leave it out")
 
 
 def flat(said: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from maxup.objectives.maxup import MaxUp
 from maxup.objectives.outcome import Outcome
 from maxup.objectives.warmup import warmup
 from maxup.perturb.attach import attached
-from maxup.recipes.load import flat
+from maxup.recipes.load import refuse_settings
 from maxup.recipes.schema import Recipe, first_epochs
 from maxup.registry import LANGUAGE_MODELS, build
 from maxup.seeds import stream_seed
@@ -53,10 +53,7 @@ class Language:
     every_epoch = ("validation",)  # the test text at the end only
 
     def __init__(self, recipe: Recipe, device: torch.device, *, rank: int = 0, world_size: int = 1, **own: Any) -> None:
-        said, default = flat(asdict(recipe)), flat(asdict(Recipe()))
-        for name in FOR_IMAGES:
-            if said[name] != default[name]:
-                raise ValueError(f"{name} is for images, and nothing of a text's run reads it; leave it out")
+        refuse_settings(recipe, FOR_IMAGES, "images")
         if any(function is not None for function in own.values()):
             raise ValueError("--model_from and --data_from are for images; for a text of your own set data.root")
         self.recipe, self.rank = recipe, rank

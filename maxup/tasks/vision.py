@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,12 +32,18 @@ from maxup.own_code import told
 from maxup.perturb.attach import attached, clear
 from maxup.perturb.base import Perturbation
 from maxup.perturb.compose import Compose
-from maxup.recipes.schema import Data, Recipe, Spec, first_epochs, noise_of
+from maxup.recipes.load import refuse_settings
+from maxup.recipes.schema import Data, LanguageKnobs, Recipe, Spec, first_epochs, noise_of
 from maxup.registry import PERTURBATIONS, build, takes
 from maxup.seeds import stream_seed
 from maxup.side_effects import untraced
 
 Batch = tuple[Tensor, Tensor, Tensor]
+
+FOR_TEXT = (
+    "maxup.unit",
+    *(f"language.{field.name}" for field in fields(LanguageKnobs)),
+)  # settings that nothing here reads
 
 
 class Vision:
@@ -66,13 +72,8 @@ class Vision:
         model_from: Callable[..., nn.Module] | None = None,
         data_from: Callable[[], Any] | None = None,
     ) -> None:
-        self.recipe, default = recipe, Recipe()
-        for name, same in {
-            "language": recipe.language == default.language,
-            "maxup.unit": recipe.maxup.unit == default.maxup.unit,
-        }.items():
-            if not same:
-                raise ValueError(f"{name} is for text, and nothing of an image run reads it; leave it out")
+        self.recipe = recipe
+        refuse_settings(recipe, FOR_TEXT, "text")
         self.identity = {"model_from": _name(model_from), "data_from": _name(data_from)}
         self.train, self.validation, self.test = load_splits(recipe, data_from)
         if data_from is not None:
@@ -302,8 +303,8 @@ def _as_said(images: Images | Folder, recipe: Recipe) -> Images | Folder:
     mean, std = tuple(said.mean or MEAN), tuple(said.std or STD)
     if not len(mean) == len(std) == 3 or min(std) <= 0:
         raise DataError(f"data.mean={said.mean} and data.std={said.std} must be three numbers each, data.std above 0")
-    fields = {name: getattr(said, name) for name in (*decoding, "workers")}
-    return replace(images, mean=mean, std=std, **fields)
+    decoded = {name: getattr(said, name) for name in (*decoding, "workers")}
+    return replace(images, mean=mean, std=std, **decoded)
 
 
 def perturbation(specs: list[Spec], classes: int, **pixels: Any) -> Perturbation:

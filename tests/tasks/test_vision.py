@@ -153,7 +153,7 @@ def test_a_perturbation_inside_the_network_is_drawn_once_and_taken_away_again(ob
 
 
 @pytest.mark.parametrize(
-    ("changes", "name"), [({"language": {"bptt": 30}}, "language"), ({"maxup": {"unit": "token"}}, "maxup.unit")]
+    ("changes", "name"), [({"language": {"bptt": 30}}, "language.bptt"), ({"maxup": {"unit": "token"}}, "maxup.unit")]
 )
 def test_settings_of_texts_are_refused(changes, name):
     with pytest.raises(ValueError, match=f"^{name} is for text, .*; leave it out$"):
