@@ -1,17 +1,25 @@
 """relu(norm(conv(x)) + other) in one pass over memory, for forward passes without a gradient in bfloat16 on a GPU.
 
 Scoring copies, certifying and evaluating are such passes. Small channels (16, 32, 64) leave a library's convolution and
-the pointwise work after it bound by memory traffic and by unused parts of matrix units; one kernel does both.
+the pointwise work after it bound by memory traffic and by unused parts of matrix units; one kernel does both. It is
+`fused.cu`, compiled for the sizes at hand when they first appear; where that fails, the layers run one by one.
 """
 
-from collections.abc import Sequence
-from importlib.util import find_spec
+from collections.abc import Callable, Sequence
+from math import gcd
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-TUNED = {16: (128, 4, 3), 32: (256, 8, 3), 64: (128, 4, 3)}  # by channels: pixels and warps of a program, stages
-FOUND = find_spec("triton") is not None
+TUNED = {
+    16: (16, 8, 8, 2),
+    32: (32, 4, 8, 2),
+    64: (32, 8, 8, 1),
+}  # by channels of the result: channels and rows of a warp, warps of a block, blocks of a processor
+FOUND = torch.version.cuda is not None
+KERNELS: dict[tuple[int | None, str], Callable[..., None] | None] = {}  # by device and definitions
 
 
 def fits(x: Tensor, convs: Sequence[nn.Conv2d], norms: Sequence[nn.BatchNorm2d]) -> bool:
@@ -23,7 +31,6 @@ def fits(x: Tensor, convs: Sequence[nn.Conv2d], norms: Sequence[nn.BatchNorm2d])
         and not torch.is_grad_enabled()
         and x.shape[1] in TUNED
         and 0 < x.numel() < 2**31
-        and not (x.shape[2] & (x.shape[2] - 1) or x.shape[3] & (x.shape[3] - 1))  # powers of two
         and all(n.num_features in TUNED and not n.training and n.running_mean is not None for n in norms)
         and not any(layer._forward_hooks or layer._forward_pre_hooks for layer in (*convs, *norms))
     )
@@ -41,21 +48,32 @@ def _op(
     x: Tensor, weight: Tensor, mean: Tensor, variance: Tensor, gamma: Tensor, beta: Tensor,
     other: Tensor | None, eps: float, stride: int,
 ) -> Tensor:  # fmt: skip
-    from maxup.models.fused_kernel import convolve
-
-    x = x.contiguous(memory_format=torch.channels_last)
     out = _empty(x, weight, stride)
-    if other is not None:
-        other = other.contiguous(memory_format=torch.channels_last)
-    weight = weight.to(x.dtype)
-    outputs, inputs = weight.shape[:2]
-    pixels, (block, warps, stages) = out.numel() // outputs, TUNED[outputs]
-    convolve[(-(-pixels // block),)](
-        x, weight, mean, variance, gamma, beta, other, out, pixels, eps, *weight.stride(),
-        height=x.shape[2], width=x.shape[3], stride=stride,
-        n_in=inputs, n_out=outputs, add=other is not None,
-        block=block, stages=stages, num_warps=warps,
-    )  # fmt: skip
+    (n_out, n_in), (height, width) = weight.shape[:2], x.shape[2:]
+    outputs, rows, warps, blocks = TUNED[n_out]
+    rows = gcd(max(rows // stride, 1), out.shape[2])
+    definitions = {
+        "HEIGHT": height, "WIDTH": width, "N_IN": n_in, "N_OUT": n_out, "STRIDE": stride, "EPS": f"{eps!r}f",
+        "ADD": int(other is not None), "FLOAT_WEIGHT": int(weight.dtype is not x.dtype),
+        "OUTPUTS": outputs, "ROWS": rows, "WARPS": warps, "BLOCKS": blocks,
+    }  # fmt: skip
+    kernel = _kernel(x.device, "".join(f"#define {name} {value}\n" for name, value in definitions.items()))
+    if kernel is None:
+        plain = F.conv2d(x, weight.to(x.dtype), None, stride, 1)
+        plain = F.batch_norm(plain, mean, variance, gamma, beta, False, 0.0, eps)
+        return out.copy_(F.relu(plain if other is None else plain + other))
+    columns, groups = len(x) * out.shape[3], n_out // outputs
+    tasks = -(-columns // 8) * (out.shape[2] // rows)  # of a warp each
+    room = torch.cuda.get_device_properties(x.device).multi_processor_count * blocks // groups
+    x, weight = _aligned(x), _aligned(weight if weight.dtype is x.dtype else weight.float())
+    other = x if other is None else _aligned(other.to(x.dtype))
+    statistics = [tensor.float() for tensor in (mean, variance, gamma, beta)]
+    with torch.cuda.device(x.device):
+        kernel(
+            grid=(max(min(-(-tasks // warps), room), 1), groups, 1),
+            block=(32 * warps, 1, 1),
+            args=[x, weight, *statistics, other, out, columns],
+        )
     return out
 
 
@@ -68,5 +86,38 @@ def _(
 
 
 def _empty(x: Tensor, weight: Tensor, stride: int) -> Tensor:
-    shape = (len(x), len(weight), x.shape[2] // stride, x.shape[3] // stride)
+    shape = (len(x), len(weight), -(-x.shape[2] // stride), -(-x.shape[3] // stride))
     return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+
+
+def _aligned(tensor: Tensor) -> Tensor:
+    """A tensor, channels last, that the kernel may read 16 bytes at a time."""
+    tensor = tensor.contiguous(memory_format=torch.channels_last)
+    return tensor.clone() if tensor.data_ptr() % 16 else tensor
+
+
+def _kernel(device: torch.device, definitions: str) -> Callable[..., None] | None:
+    """The kernel on a GPU, or None where there is none; if it cannot be compiled, `fits` says no from then on."""
+    global FOUND
+    key = device.index, definitions
+    if device.type == "cuda" and key not in KERNELS and not torch.cuda.is_current_stream_capturing():
+        try:
+            with torch.cuda.device(device):
+                KERNELS[key] = _compile(definitions)
+        except Exception:
+            KERNELS[key], FOUND = None, False
+    return KERNELS.get(key)
+
+
+def _compile(definitions: str) -> Callable[..., None]:
+    if torch.cuda.get_device_capability() < (8, 0):
+        raise RuntimeError("this GPU has no matrix products of bfloat16")
+    from torch.utils import cpp_extension
+
+    home = cpp_extension.CUDA_HOME
+    cpp_extension.CUDA_HOME = home or ""  # a folder of headers must be named, though the kernel includes none
+    try:
+        source = Path(__file__).with_name("fused.cu").read_text(encoding="utf-8")
+        return torch.cuda._compile_kernel(definitions + source, "conv_norm_relu")
+    finally:
+        cpp_extension.CUDA_HOME = home

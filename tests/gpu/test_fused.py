@@ -31,11 +31,51 @@ def test_it_is_the_layers_one_by_one(inputs, outputs, stride, images, add):
     other = torch.randn(images, outputs, 16 // stride, 32 // stride, device="cuda").bfloat16() if add else None
     assert fused.fits(x, [conv], [norm])
     found = fused.conv_norm_relu(x, conv, norm, other)
+    assert fused.FOUND  # it was compiled
     plain = norm.double()(F.conv2d(x.double(), conv.weight.bfloat16().double(), None, stride, 1))
     wanted = F.relu(plain + (0 if other is None else other.double()))
     assert found.is_contiguous(memory_format=torch.channels_last)
     assert float((found.double() - wanted).norm() / wanted.norm()) < 3e-3
     torch.testing.assert_close(found.double(), wanted, rtol=2**-7, atol=1e-2)
+
+
+@pytest.mark.parametrize(("height", "width"), [(32, 32), (8, 8), (4, 4), (2, 2), (1, 1), (14, 6)])
+@torch.no_grad()
+def test_images_of_any_size(height, width):
+    conv, norm = layers(64, 64, 1)
+    x = torch.randn(5, 64, height, width, device="cuda").bfloat16()
+    found = fused.conv_norm_relu(x, conv, norm)
+    wanted = F.relu(norm.double()(F.conv2d(x.double(), conv.weight.bfloat16().double(), None, 1, 1)))
+    assert float((found.double() - wanted).norm() / wanted.norm()) < 3e-3
+
+
+@torch.no_grad()
+def test_tensors_of_any_layout():
+    conv, norm = layers(32, 32, 1)
+    x, other = torch.randn(2, 3, 32, 16, 16, device="cuda").bfloat16()
+    wanted = fused.conv_norm_relu(x, conv, norm, other)
+    conv.to(memory_format=torch.channels_last)
+    shifted = torch.empty(x.numel() + 1, device="cuda", dtype=x.dtype)[1:].view(3, 16, 16, 32).permute(0, 3, 1, 2)
+    assert torch.equal(fused.conv_norm_relu(shifted.copy_(x), conv, norm, other), wanted)
+    assert torch.equal(fused.conv_norm_relu(x, conv.bfloat16(), norm, other), wanted)
+
+
+@torch.no_grad()
+def test_it_is_captured(monkeypatch):
+    conv, norm = layers(16, 16, 1)
+    x = torch.randn(4, 16, 32, 32, device="cuda").bfloat16()
+    wanted = fused.conv_norm_relu(x, conv, norm, x)
+    for loaded in (True, False):
+        if not loaded:
+            monkeypatch.setattr(fused, "KERNELS", {})
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found = fused.conv_norm_relu(x, conv, norm, x)
+        graph.replay()
+        torch.testing.assert_close(found, wanted, rtol=0.02, atol=0.02)
+        assert torch.equal(found, wanted) or not loaded
+    assert fused.FOUND
+    assert not fused.KERNELS  # nothing is loaded in the middle of a capture
 
 
 @pytest.mark.parametrize("compiled", [False, True])

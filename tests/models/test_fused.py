@@ -1,10 +1,11 @@
-"""Which passes are fused; tests/gpu/test_fused.py has what comes out."""
+"""Which passes are fused, and what runs where there is no kernel; tests/gpu/test_fused.py has what comes out."""
 
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from maxup import FeatureNoise
 from maxup.models import create_model, fused
@@ -53,3 +54,35 @@ def test_a_perturbation_inside_a_block_is_not_passed_over(device, layer):
     assert fused.fits(arriving(), *within)
     FeatureNoise(0.1, layer=f"blocks.0.{layer}").attach(model)
     assert not fused.fits(arriving(), *within)
+
+
+@pytest.mark.parametrize("add", [True, False])
+@pytest.mark.parametrize("stride", [1, 2])
+@torch.no_grad()
+def test_without_a_gpu_it_is_the_layers(add, stride):
+    torch.manual_seed(0)
+    conv, norm = nn.Conv2d(16, 32, 3, stride, 1, bias=False), nn.BatchNorm2d(32).eval()
+    norm.running_mean.normal_()
+    x = torch.randn(3, 16, 9, 7).bfloat16()
+    other = torch.randn(3, 32, -(-9 // stride), -(-7 // stride)).bfloat16() if add else None
+    assert not fused.fits(x, [conv], [norm])
+    found = fused.conv_norm_relu(x, conv, norm, other)
+    wanted = F.relu(norm(conv(x.float())) + (0 if other is None else other.float()))
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(found.float(), wanted, rtol=0.05, atol=0.05)
+    torch.library.opcheck(
+        torch.ops.maxup.conv_norm_relu.default,
+        (x, conv.weight, norm.running_mean, norm.running_var, norm.weight, norm.bias, other, norm.eps, stride),
+        test_utils=("test_schema", "test_faketensor"),
+    )
+
+
+def test_a_kernel_that_cannot_be_compiled_is_not_tried_again(monkeypatch):
+    monkeypatch.setattr(fused, "FOUND", True)
+    monkeypatch.setattr(fused, "KERNELS", {})
+    monkeypatch.setattr(fused, "_compile", None)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    device = torch.device("cuda", 0)
+    assert fused._kernel(device, "") is None
+    assert not fused.FOUND
+    assert fused.KERNELS == {(0, ""): None}
