@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 TUNED = {
-    16: (16, 8, 8, 2),
-    32: (32, 4, 8, 2),
+    16: (16, 16, 4, 3),
+    32: (32, 8, 4, 3),
     64: (32, 8, 8, 1),
 }  # by channels of the result: channels and rows of a warp, warps of a block, blocks of a processor
 FOUND = torch.version.cuda is not None
