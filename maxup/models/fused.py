@@ -2,9 +2,11 @@
 
 Scoring copies, certifying and evaluating are such passes. Small channels (16, 32, 64) leave a library's convolution and
 the pointwise work after it bound by memory traffic and by unused parts of matrix units; one kernel does both. It is
-`fused.cu`, compiled for the sizes at hand when they first appear; where that fails, the layers run one by one.
+`fused.cu`, compiled for the sizes at hand when they first appear; where that fails, a warning says so, and the layers
+run one by one.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
 from math import gcd
 from pathlib import Path
@@ -12,6 +14,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from maxup.sentences import reason
 
 TUNED = {
     16: (16, 16, 4, 3),
@@ -104,8 +108,9 @@ def _kernel(device: torch.device, definitions: str) -> Callable[..., None] | Non
         try:
             with torch.cuda.device(device):
                 KERNELS[key] = _compile(definitions)
-        except Exception:
+        except Exception as error:
             KERNELS[key], FOUND = None, False
+            warnings.warn(f"layers run one by one, no kernel could be made for this GPU: {reason(error)}", stacklevel=2)
     return KERNELS.get(key)
 
 

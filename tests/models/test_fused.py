@@ -77,12 +77,14 @@ def test_without_a_gpu_it_is_the_layers(add, stride):
     )
 
 
-def test_a_kernel_that_cannot_be_compiled_is_not_tried_again(monkeypatch):
+def test_a_kernel_that_cannot_be_compiled_is_told_once_and_not_tried_again(monkeypatch):
     monkeypatch.setattr(fused, "FOUND", True)
     monkeypatch.setattr(fused, "KERNELS", {})
     monkeypatch.setattr(fused, "_compile", None)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     device = torch.device("cuda", 0)
-    assert fused._kernel(device, "") is None
+    with pytest.warns(UserWarning, match="layers run one by one, no kernel could be made"):
+        assert fused._kernel(device, "") is None
+    assert fused._kernel(device, "") is None  # and says nothing again
     assert not fused.FOUND
     assert fused.KERNELS == {(0, ""): None}
