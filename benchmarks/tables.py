@@ -5,10 +5,11 @@ python -m benchmarks.tables          # rewrites what stands between <!-- NAME --
 
 import json
 import re
+import statistics
 from pathlib import Path
 from typing import Any
 
-from maxup.certify.rows import read
+from maxup.certify.rows import Row, read
 from maxup.report.certified import columns as certified_columns
 from maxup.report.comparison import METRICS
 from maxup.report.paper import load_paper
@@ -52,12 +53,11 @@ def cifar() -> str:
     paper = load_paper()["table-cifar10"].rows.values()
     lines = ["| ResNet-110, Cutout | epochs | test accuracy [%] | minus m = 1 [95 % interval] | paper, 200 epochs |"]
     lines += ["|---|---|---|---|---|"]
-    cost, short = result("epoch-cuda"), 60
-    ratio = cost["ratio"]["maxup, running norm, one wide batch"]
-    names = {(short, 1): "m = 1", (round(short * ratio), 1): "m = 1, time of m = 4"}
     seeds: dict[tuple[int, int], dict[int, float]] = {}
     for r in runs:
         seeds.setdefault((round(200 * r.budget), r.m), {})[r.seed] = 100 * r.last["test_accuracy"]
+    short, long = sorted(epochs for epochs, m in seeds if m == 1)  # the latter in the time of m = 4
+    names = {(short, 1): "m = 1", (long, 1): "m = 1, time of m = 4"}
     for (epochs, m), mine in sorted(seeds.items()):
         recipe = "cifar10/resnet110-cutout" + "-maxup" * (m > 1)
         theirs = [row.values["top1"] for row in paper if row.recipe == recipe and epochs == short and m in (1, 4)]
@@ -65,11 +65,18 @@ def cifar() -> str:
         gain = against(paired(mine, seeds[short, 1]), 2, len(mine)) if (epochs, m) != (short, 1) else ""
         name = names.get((epochs, m), f"MaxUp, m = {m}")
         lines.append(f"| {name} | {epochs} | {text(estimate(list(mine.values())), 2)} | {gain} | {said} |")
-    equal = against(paired(seeds[short, 4], seeds[round(short * ratio), 1]), 2, len(seeds[short, 4]))
-    second = cost["seconds_a_step"]["standard"] * cost["steps"]
-    said = f"An epoch takes {second:.1f} s with m = 1 and {second * ratio:.1f} s, {ratio:.2f} times as long, with m = 4"
-    said += f" {origin(cost['environment'])}\nm = 4 minus m = 1 of equal time: {equal}."
-    return "\n".join(lines) + f"\n\n{said}"
+    equal = against(paired(seeds[short, 4], seeds[long, 1]), 2, len(seeds[short, 4]))
+    commits = ", ".join(sorted({short_commit(r.environment) for r in runs}))
+    cost = result("epoch-cuda")
+    second, ratio = (
+        cost["seconds_a_step"]["standard"] * cost["steps"],
+        cost["ratio"]["maxup, running norm, one wide batch"],
+    )
+    said = f"m = 4 minus m = 1 of equal time: {equal}. Runs of commits {commits}.\n"
+    said += (
+        f"An epoch takes {second:.1f} s with m = 1 and {second * ratio:.1f} s, {ratio:.2f} times as long, with m = 4"
+    )
+    return "\n".join(lines) + f"\n\n{said} {origin(cost['environment'])}"
 
 
 def embedded() -> str:
@@ -125,19 +132,34 @@ def certify_speed() -> str:
     found = result("certify_speed-cuda")
     ways = {name: way for name, way in found["ways"].items() if "adaptive" not in name}
     usual = ways["usual loop, float32"]["copies_a_second"]
-    lines = ["| ResNet-110, n = 100,000 | noisy copies a second | times the usual loop |", "|---|---|---|"]
+    lines = [f"| ResNet-110, n = {found['n']:,} | noisy copies a second | times the usual loop |", "|---|---|---|"]
     for name, way in sorted(ways.items(), key=lambda item: item[1]["copies_a_second"]):
         lines.append(f"| {name} | {way['copies_a_second']:,.0f} | {way['copies_a_second'] / usual:.1f} |")
     return "\n".join(lines) + f"\n\n{origin(found['environment'])}"
 
 
-def certified() -> str:
-    """Certified accuracy by radius of the tables in results/certified, beside the paper's best models."""
-    tables = [read(path) for path in sorted((ROOT / "results" / "certified").glob("*.tsv"), key=lambda p: p.stem)]
-    columns = certified_columns(tables)
+def certified(network: str) -> str:
+    """Certified accuracy of a network's models by radius, and the difference to the first, image by image."""
+    tables = [
+        read(path) for path in sorted((ROOT / "results" / "certified").glob(f"{network}-*"), key=lambda p: p.stem)
+    ]
+    radius, *models = [c for c in certified_columns(tables) if not c[0].startswith(("best", "paper"))]
+    columns = [radius, *models]
+    for (name, cells), (_, rows) in zip(models[1:], tables[1:], strict=True):
+        pairs = list(zip(tables[0][1], rows, strict=True))
+        found = []
+        for at in (float(cell) for cell in radius[1] if cell[0].isdigit()):
+            gains = [100.0 * (_reaches(b, at) - _reaches(a, at)) for a, b in pairs]
+            found.append(f"{statistics.mean(gains):+.1f} ± {statistics.stdev(gains) / len(gains) ** 0.5:.1f}")
+        found += [""] * (len(cells) - len(found))
+        columns.insert(columns.index((name, cells)) + 1, ("difference", found))
     lines = [f"| {' | '.join(heading for heading, _ in columns)} |", "|---" * len(columns) + "|"]
     lines += [f"| {' | '.join(row)} |" for row in zip(*(cells for _, cells in columns), strict=True)]
     return "\n".join(lines) + f"\n\n{origin(tables[0][0]['environment'])}"
+
+
+def _reaches(row: Row, radius: float) -> bool:
+    return row.correct and row.radius >= radius
 
 
 def cost() -> str:
@@ -165,7 +187,11 @@ def origin(where: dict[str, Any]) -> str:
     device = (
         f"{where['hardware']}, {where['threads']} threads" if "NVIDIA" not in where["hardware"] else where["hardware"]
     )
-    return f"({device}; torch {where['versions']['torch']}; commit {where['commit'][:7]}{where['commit'][40:]}.)"
+    return f"({device}; torch {where['versions']['torch']}; commit {short_commit(where)}.)"
+
+
+def short_commit(where: dict[str, Any]) -> str:
+    return f"{where['commit'][:7]}{where['commit'][40:]}"
 
 
 def percent(device: str) -> str:
@@ -180,7 +206,7 @@ FILLERS = {
     "ptb": lambda: f"\n{ptb()}\n",
     "finetune": lambda: f"\n{finetune()}\n",
     "certify-speed": lambda: f"\n{certify_speed()}\n",
-    "certified": lambda: f"\n{certified()}\n",
+    "certified-resnet20": lambda: f"\n{certified('resnet20')}\n",
     "cost": lambda: f"\n{cost()}\n",
     "overhead-cpu": lambda: percent("cpu"),
     "overhead-cuda": lambda: percent("cuda"),

@@ -5,6 +5,7 @@ come to stand below each other. With pandas installed, `pandas.read_csv(path, se
 adaptive sampling one more column, samples, says how many noisy copies were used.
 """
 
+import glob
 import json
 import math
 import os
@@ -62,7 +63,8 @@ class Row:
         row = cls(
             int(idx), int(label), int(predict), float(radius), correct == "1", took, int(more[0]) if more else None
         )
-        if correct not in ("0", "1") or len(more) > 1 or not 0 <= row.radius < math.inf or row.idx < 0:
+        sound = row.idx >= 0 and row.predict >= -1 and 0 <= row.radius < math.inf and len(more) <= 1
+        if not sound or correct != str(int(row.predict == row.label)):
             raise ValueError(line)
         return row
 
@@ -117,7 +119,7 @@ def append(path: Path, rows: Iterable[Row], *, samples: bool) -> None:
 
 def gather(path: Path, about: dict[str, Any]) -> list[Row]:
     """Bring the parts that several processes wrote into the file itself, sorted by image; returns all rows."""
-    parts = sorted(path.parent.glob(f"{path.name}.rank-*"))
+    parts = sorted(path.parent.glob(f"{glob.escape(path.name)}.rank-*"))
     if not parts and not path.exists():
         return []
     found = {row.idx: row for part in [*parts, path] if part.exists() for row in begin(part, about)}
@@ -155,6 +157,9 @@ def _read(path: Path) -> tuple[dict[str, Any], list[Row], int]:
         raise RowsError(f"{path} is no table of certificates: its first line does not say so; {wanted}")
     if absent := [key for key in SAME if key not in about]:
         raise RowsError(f"{path} is no table of certificates: its first line lacks {', '.join(absent)}; {wanted}")
+    for key, value in about.items():
+        if isinstance(value, int | float) and not abs(value) < 2**63:
+            raise RowsError(f"{path} is no table of certificates: its {key} is {str(value)[:20]}; {wanted}")
     if columns.split() not in (COLUMNS, [*COLUMNS, "samples"]):
         came = " ".join(columns.split())[:60]
         raise RowsError(f"{path} is no table of certificates: its columns are {came}; {wanted}")

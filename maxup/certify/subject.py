@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, autocast, nn
 
 from maxup.data.images import Images
 from maxup.engine.stop import RunError
 from maxup.models.normalised import Normalised
+from maxup.own_code import raised_in_own_code, told
 from maxup.recipes.schema import Recipe, noise_of
 from maxup.tasks.vision import load_splits
 
@@ -81,10 +82,11 @@ def digest(model: nn.Module, images: Images) -> tuple[str, str]:
 
 
 @torch.no_grad()
-def answers(model: nn.Module, images: Images, device: torch.device) -> list[float]:
+def answers(model: nn.Module, images: Images, device: torch.device, dtype: torch.dtype = torch.float32) -> list[float]:
     """A network's first logits for two images of seeded noise, which tell forward passes of the same weights apart.
 
-    They are compared to one part in a hundred, so that devices and versions may round as they like.
+    They are compared to one part in a hundred, so that devices and versions may round as they like; `dtype` is only for
+    networks whose weights are not float32.
 
     Example:
         >>> from maxup.data import load_data
@@ -93,9 +95,19 @@ def answers(model: nn.Module, images: Images, device: torch.device) -> list[floa
         20
     """
     x = torch.rand(2, *images.shape, generator=torch.Generator().manual_seed(0)).to(device)
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(0)  # of networks that draw noise themselves
-        logits = model.to(device)(x)
+    half = dtype != torch.float32 and any(p.dtype != torch.float32 for p in model.parameters())
+    try:
+        with (
+            torch.random.fork_rng([device] if device.type == "cuda" else []),
+            autocast(device.type, dtype, enabled=half),
+        ):
+            torch.manual_seed(0)  # of networks that draw noise themselves
+            logits = model.to(device)(x)
+    except Exception as error:  # of whatever type: it may be others' code
+        if raised_in_own_code(error):
+            raise
+        seen = f"the network, for images of shape {tuple(x.shape)} in float32,"
+        raise ValueError(f"{seen} raised {told(error)}; it must take pixels, and have weights of --dtype") from error
     if not isinstance(logits, Tensor):
         return []  # certifying says what is wrong with it
     return [float(f"{value:.4g}") for value in logits.flatten()[:20].float().nan_to_num().tolist()]

@@ -150,6 +150,8 @@ def _certify(args: argparse.Namespace) -> None:
         _picture(args, subject, settings)
         return
     path = args.out or (args.what[0] if args.what else Path()) / f"certified-{sigma:g}.tsv"
+    if args.plot is not None and args.plot.resolve() == path.resolve():
+        raise RunError(f"--plot {args.plot} would replace the certificates in that file; name another")
     for file in (path, args.plot):
         if file is not None:
             _try_place(file)
@@ -268,7 +270,10 @@ def _attack(args: argparse.Namespace, subject: "Subject", settings: "Settings", 
         alpha=settings.alpha, batch_size=settings.batch_size, factor=args.attack,
     )  # fmt: skip
     factor = f"-{args.attack:g}" if args.attack != 1 else ""
-    write_json(path.with_suffix(f".attack{factor}.json"), {"factor": args.attack} | report.record())
+    write_json(
+        path.with_name(f"{path.name.removesuffix('.tsv')}.attack{factor}.json"),
+        {"factor": args.attack} | report.record(),
+    )
     print(f"At {args.attack:g} times the certified radii: {report}.")
 
 

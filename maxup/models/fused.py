@@ -8,8 +8,8 @@ run one by one.
 
 import warnings
 from collections.abc import Callable, Sequence
-from math import gcd
 from pathlib import Path
+from threading import Lock
 
 import torch
 from torch import Tensor, nn
@@ -24,20 +24,45 @@ TUNED = {
 }  # by channels of the result: channels and rows of a warp, warps of a block, blocks of a processor
 FOUND = torch.version.cuda is not None
 KERNELS: dict[tuple[int | None, str], Callable[..., None] | None] = {}  # by device and definitions
+LOCK = Lock()
+launches = 0  # of kernels, by this process
 
 
 def fits(x: Tensor, convs: Sequence[nn.Conv2d], norms: Sequence[nn.BatchNorm2d]) -> bool:
     """Whether the pass in which x arrives at such layers is one of these, and no hook waits for what they return."""
     return (
         FOUND
+        and isinstance(x, Tensor)  # not what torch.fx traces with
         and x.is_cuda
         and x.dtype is torch.bfloat16
         and not torch.is_grad_enabled()
-        and x.shape[1] in TUNED
+        and x.shape[1] == convs[0].in_channels
         and 0 < x.numel() < 2**31
-        and all(n.num_features in TUNED and not n.training and n.running_mean is not None for n in norms)
+        and all(map(_plain_conv, convs))
+        and all(map(_plain_norm, norms))
         and not any(layer._forward_hooks or layer._forward_pre_hooks for layer in (*convs, *norms))
     )
+
+
+def _plain_conv(conv: nn.Module) -> bool:
+    """Whether it is what the kernel computes: 3x3 with one pixel of zeros around, no bias, the channels it knows."""
+    return (
+        isinstance(conv, nn.Conv2d)
+        and conv.kernel_size == (3, 3)
+        and conv.stride in ((1, 1), (2, 2))
+        and conv.padding == (1, 1)
+        and conv.dilation == (1, 1)
+        and conv.groups == 1
+        and conv.padding_mode == "zeros"
+        and conv.bias is None
+        and conv.in_channels in TUNED
+        and conv.out_channels in TUNED
+    )
+
+
+def _plain_norm(norm: nn.Module) -> bool:
+    """Whether it is a BatchNorm that normalises by statistics it has, then scales and shifts."""
+    return isinstance(norm, nn.BatchNorm2d) and norm.affine and not norm.training and norm.running_mean is not None
 
 
 def conv_norm_relu(x: Tensor, conv: nn.Conv2d, norm: nn.BatchNorm2d, other: Tensor | None = None) -> Tensor:
@@ -53,9 +78,11 @@ def _op(
     other: Tensor | None, eps: float, stride: int,
 ) -> Tensor:  # fmt: skip
     out = _empty(x, weight, stride)
+    if other is not None and other.shape != out.shape:
+        raise ValueError(f"what is added has shape {tuple(other.shape)}; the convolution's is {tuple(out.shape)}")
     (n_out, n_in), (height, width) = weight.shape[:2], x.shape[2:]
     outputs, rows, warps, blocks = TUNED[n_out]
-    rows = gcd(max(rows // stride, 1), out.shape[2])
+    rows = max(r for r in range(1, max(rows // stride, 1) + 1) if out.shape[2] % r == 0)
     definitions = {
         "HEIGHT": height, "WIDTH": width, "N_IN": n_in, "N_OUT": n_out, "STRIDE": stride, "EPS": f"{eps!r}f",
         "ADD": int(other is not None), "FLOAT_WEIGHT": int(weight.dtype is not x.dtype),
@@ -78,6 +105,8 @@ def _op(
             block=(32 * warps, 1, 1),
             args=[x, weight, *statistics, other, out, columns],
         )
+    global launches
+    launches += 1
     return out
 
 
@@ -104,13 +133,15 @@ def _kernel(device: torch.device, definitions: str) -> Callable[..., None] | Non
     """The kernel on a GPU, or None where there is none; if it cannot be compiled, `fits` says no from then on."""
     global FOUND
     key = device.index, definitions
-    if device.type == "cuda" and key not in KERNELS and not torch.cuda.is_current_stream_capturing():
-        try:
-            with torch.cuda.device(device):
-                KERNELS[key] = _compile(definitions)
-        except Exception as error:
-            KERNELS[key], FOUND = None, False
-            warnings.warn(f"layers run one by one, no kernel could be made for this GPU: {reason(error)}", stacklevel=2)
+    if device.type == "cuda" and key not in KERNELS:
+        with LOCK, torch.cuda.device(device):
+            if key not in KERNELS and not torch.cuda.is_current_stream_capturing():
+                try:
+                    KERNELS[key] = _compile(definitions)
+                except Exception as error:
+                    KERNELS[key], FOUND = None, False
+                    why = reason(error)
+                    warnings.warn(f"layers run one by one, no kernel could be made for this GPU: {why}", stacklevel=2)
     return KERNELS.get(key)
 
 

@@ -87,6 +87,30 @@ def test_another_forward_pass_of_the_same_weights_is_refused(tmp_path):
             begin(path, ABOUT | {"answers": other})
 
 
+@pytest.mark.parametrize(("key", "value"), [("sigma", 10**400), ("n", 10**400), ("alpha", float("nan"))])
+def test_numbers_that_nothing_can_be_computed_from_are_refused(path, key, value):
+    text = path.read_text()
+    path.write_text(text.replace(f'"{key}": {json.dumps(ABOUT[key])}', f'"{key}": {json.dumps(value)}'))
+    with pytest.raises(RowsError, match=f"is no table of certificates: its {key} is"):
+        read(path)
+
+
+@pytest.mark.parametrize("row", ["0\t3\t4\t0.1\t1", "0\t3\t3\t0.1\t0", "0\t3\t-1\t0.1\t1", "0\t3\t-5\t0.1\t0"])
+def test_rows_that_contradict_themselves_are_refused(path, row):
+    with path.open("a") as file:
+        file.write(f"{row}\t0:00:01\n")
+    with pytest.raises(RowsError, match="has a line 8 that is no certificate"):
+        read(path)
+
+
+def test_parts_are_found_whatever_the_name(tmp_path):
+    path = tmp_path / "a[1]*.tsv"
+    begin(tmp_path / f"{path.name}.rank-0", ABOUT)
+    append(tmp_path / f"{path.name}.rank-0", ROWS, samples=False)
+    assert gather(path, ABOUT) == ROWS
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
 def test_a_file_without_rows_may_become_about_something_else(tmp_path):
     path = tmp_path / "certified.tsv"
     begin(path, ABOUT)

@@ -206,6 +206,34 @@ def test_a_network_that_fails_leaves_no_file(mine, tmp_path, capsys, wrong):
     assert [path.name for path in tmp_path.iterdir()] == ["mine.py"]
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_network_of_half_precision(mine, tmp_path, dtype):
+    half = f"{NET}\n\nwhole = net\n\ndef net():\n    return whole().to(torch.{dtype})\n"
+    assert mine(half, "--dtype", dtype) == 0
+    assert read(tmp_path / "certified-0.5.tsv")[0]["dtype"] == dtype
+
+
+def test_a_network_of_another_precision_gets_a_sentence(mine, tmp_path, capsys):
+    assert (
+        mine("import torch.nn as nn\ndef net():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).double()")
+        == 1
+    )
+    said = capsys.readouterr().err
+    assert "the network, for images of shape (2, 1, 8, 8) in float32, raised RuntimeError" in said
+    assert said.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.py"]
+
+
+def test_a_plot_does_not_replace_the_certificates(run, tmp_path, capsys):
+    assert certify(run, *QUICK, "--max", 2, "--out", tmp_path / "a.svg", "--plot", tmp_path / "x" / ".." / "a.svg") == 1
+    assert "would replace the certificates in that file; name another" in capsys.readouterr().err
+
+
+def test_reports_of_attacks_keep_the_whole_name(run, tmp_path):
+    assert certify(run, *QUICK, "--max", 2, "--out", tmp_path / "b.1", "--attack") == 0
+    assert (tmp_path / "b.1.attack.json").is_file()
+
+
 def test_ctrl_c_says_how_to_go_on(mine, capsys):
     wait = NET.replace("return super", "raise KeyboardInterrupt\n        return super")
     assert mine(wait) == 130

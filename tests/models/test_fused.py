@@ -1,10 +1,11 @@
 """Which passes are fused, and what runs where there is no kernel; tests/gpu/test_fused.py has what comes out."""
 
-from types import SimpleNamespace
+from contextlib import nullcontext
 
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
 
 from maxup import FeatureNoise
@@ -17,13 +18,14 @@ def device(monkeypatch):
 
 
 def arriving(channels=16, size=32, dtype=torch.bfloat16):
-    """What `fits` asks of a tensor on a GPU."""
-    shape = (2, channels, size, size)
-    return SimpleNamespace(is_cuda=True, dtype=dtype, shape=shape, numel=lambda: 2 * channels * size**2)
+    """A tensor on a GPU, in name only."""
+    with FakeTensorMode():
+        return torch.empty(2, channels, size, size, dtype=dtype, device="cuda")
 
 
-def layers(inputs=16, outputs=16):
-    return [nn.Conv2d(inputs, outputs, 3, 1, 1, bias=False)], [nn.BatchNorm2d(outputs).eval()]
+def layers(inputs=16, outputs=16, **own):
+    settings = {"kernel_size": 3, "padding": 1, "bias": False} | own
+    return [nn.Conv2d(inputs, outputs, **settings)], [nn.BatchNorm2d(outputs).eval()]
 
 
 @torch.no_grad()
@@ -36,6 +38,34 @@ def test_passes_that_fit_and_those_that_do_not(device):
     assert not fused.fits(arriving(), convs, [norms[0].train()])
     with torch.enable_grad():
         assert not fused.fits(arriving(), *layers())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "own",
+    [{"bias": True}, {"dilation": 2}, {"groups": 4}, {"kernel_size": 1}, {"padding": 0}, {"padding_mode": "reflect"},
+     {"stride": (1, 2)}, {"stride": 3}],
+    ids=str,
+)  # fmt: skip
+def test_layers_that_the_kernel_does_not_compute(device, own):
+    assert not fused.fits(arriving(), *layers(**own))
+    assert not fused.fits(arriving(), *layers(64))  # which the layers refuse themselves
+    convs, _ = layers()
+    for norm in (nn.BatchNorm2d(16, affine=False).eval(), nn.GroupNorm(4, 16), nn.Identity()):
+        assert not fused.fits(arriving(), convs, [norm])
+
+
+@torch.no_grad()
+def test_a_network_can_be_traced(device):
+    model = create_model("resnet20", shape=(3, 8, 8), classes=10).eval()
+    x = torch.randn(2, 3, 8, 8)
+    torch.testing.assert_close(torch.fx.symbolic_trace(model)(x), model(x))
+
+
+def test_what_is_added_must_have_the_shape(device):
+    (conv,), (norm,) = layers()
+    with pytest.raises(ValueError, match=r"added has shape \(1, 16, 2, 2\); the convolution's is \(1, 16, 4, 4\)"):
+        fused.conv_norm_relu(torch.randn(1, 16, 4, 4), conv, norm, torch.randn(1, 16, 2, 2))
 
 
 @torch.no_grad()
@@ -82,6 +112,7 @@ def test_a_kernel_that_cannot_be_compiled_is_told_once_and_not_tried_again(monke
     monkeypatch.setattr(fused, "KERNELS", {})
     monkeypatch.setattr(fused, "_compile", None)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device", nullcontext)
     device = torch.device("cuda", 0)
     with pytest.warns(UserWarning, match="layers run one by one, no kernel could be made"):
         assert fused._kernel(device, "") is None
