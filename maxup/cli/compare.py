@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
         parser.error(f"--radius {args.radius}: the radius must be a finite number, 0 or more")
     from maxup.recipes.load import parse_recipe, run_name
 
-    recipe = parse_recipe(args.recipe, overrides)
+    recipe = parse_recipe(args.recipe, overrides, ["maxup", "adversarial", *args.objectives])  # it is attacked, too
     from maxup.engine.compare import Attack, compare
     from maxup.report.comparison import plot, text
 

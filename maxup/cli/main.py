@@ -1,5 +1,6 @@
 """The `maxup` command: one verb a file, imported when called, so that `maxup --help` does not import torch."""
 
+import os
 import sys
 from importlib import import_module
 
@@ -46,6 +47,9 @@ def main(argv: list[str] | None = None) -> int:
         from maxup.registry import nearest
 
         print(f"maxup: {nearest(verb, VERBS, 'verb')}", file=sys.stderr)
+        return 2
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and verb not in ("train", "certify"):
+        print(f"maxup {verb}: it runs in one process; call it without torchrun", file=sys.stderr)
         return 2
     module = import_module(f"maxup.cli.{verb}")
     try:

@@ -5,8 +5,12 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from maxup.cli.parser import new_folder, parser_of
+
+if TYPE_CHECKING:
+    from maxup.report.jobs import Job
 
 EXAMPLES = """examples:
   maxup reproduce table-cifar10                            5 seeds of every recipe, as the paper
@@ -46,14 +50,14 @@ def main(argv: Sequence[str]) -> int:
     print("\n".join(describe([], [], missing)), end="\n" if missing else "")
     refused = [s for s in states if s not in ("done", "to do")]
     todo = [job for job, s in zip(jobs, states, strict=True) if s == "to do"]
+    absent = _absent(todo)
+    refused += absent.values()
+    todo = [job for job in todo if job.resolved().data.name not in absent]
     print(f"{len(jobs)} trainings, {states.count('done')} done before, {len(todo)} to do", flush=True)
     failures = []
     if todo:
-        from maxup.data.find import find
         from maxup.engine.queue import Task, run_queue, visible_devices
 
-        for name, root in {(data.name, data.root) for data in (job.resolved().data for job in todo)}:
-            find(name, root)  # what is not there is said once, before anything starts
         tasks = []
         for job in todo:
             out = args.out / job.name
@@ -66,6 +70,20 @@ def main(argv: Sequence[str]) -> int:
     for failure in failures:
         print(f"{failure.name} {failure.why}", *failure.last_lines, sep="\n    ", file=sys.stderr)
     return 1 if failures or refused else 0
+
+
+def _absent(jobs: "Sequence[Job]") -> dict[str, str]:
+    """A sentence for each data set that some of them need, and that is not there."""
+    from maxup.data import DataError
+    from maxup.data.find import find
+
+    found = {}
+    for name, root in dict.fromkeys((data.name, data.root) for data in (job.resolved().data for job in jobs)):
+        try:
+            find(name, root)
+        except DataError as error:
+            found[name] = f"trainings on {name} are left out: {error}"
+    return found
 
 
 def _seeds(text: str) -> int:

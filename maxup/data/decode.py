@@ -16,6 +16,7 @@ from torch import Generator, Tensor
 Interpolation = Literal["bilinear", "bicubic"]
 Box = tuple[int, int, int, int]  # left, top, right, bottom
 FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+LONGEST = 8  # short sides of an image that are looked at in evaluation
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)  # of a random crop: its part of the area, and width / height
 
 
@@ -71,6 +72,13 @@ def centre_crop(image: Image.Image, size: int, crop_fraction: float, interpolati
     """
     short = int(size / crop_fraction)
     width, height = image.size
+    if max(width, height) > LONGEST * min(
+        width, height
+    ):  # or a stripe of two pixels by thousands would fill the memory
+        side = LONGEST * min(width, height)
+        left, top = (max(width - side, 0) // 2, max(height - side, 0) // 2)
+        image = image.crop((left, top, min(left + side, width), min(top + side, height)))
+        width, height = image.size
     wanted = (short, int(short * height / width)) if width <= height else (int(short * width / height), short)
     image = image.resize(wanted, FILTERS[interpolation])
     left, top = (round((side - size) / 2) for side in wanted)

@@ -4,7 +4,6 @@ A seed decides the split, the initial weights, the order and what is measured, w
 differences between the rows are paired, and that is how they are reported.
 """
 
-import os
 import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -14,7 +13,7 @@ from typing import Any
 from maxup.engine.durable import read_json, write_json
 from maxup.engine.environment import environment
 from maxup.engine.loop import train
-from maxup.engine.measure import measure
+from maxup.engine.measure import measure, pairs_at_least
 from maxup.engine.runs import build_task, open_run
 from maxup.engine.stop import RunError
 from maxup.objectives.adversarial import Adversarial
@@ -23,7 +22,6 @@ from maxup.report.comparison import METRICS, Runs, short, show, summary, twin
 from maxup.tasks.vision import perturbation
 
 COPIES = 20
-OBJECTIVES = ("average", "adversarial", "hard_examples")
 
 
 @dataclass
@@ -58,6 +56,11 @@ def rows(recipe: Recipe, ms: list[int], objectives: list[str]) -> dict[str, Reci
         found[f"hardest {100 * recipe.hard_fraction:g} %"] = replace(recipe, objective="hard_examples")
     if recipe.task != "vision":
         raise RunError("compare measures classifiers of images; for text use maxup reproduce and maxup report")
+    if recipe.objective not in ("standard", "maxup", *objectives):
+        raise RunError(
+            f"the recipe's objective is {recipe.objective}, which is no row of this comparison; add --objectives "
+            "average, adversarial or hard_examples if it is one of these, or compare a recipe that has another"
+        )
     if len(found) == 1:
         raise RunError("there is nothing to compare with m = 1; give --m a number above 1, or --objectives")
     return found
@@ -83,7 +86,7 @@ def compare(
         folder: Where `runs/ROW/seed-N` go, and compare.json.
         seeds: How many, at least 2.
         ms: Copies of the MaxUp rows; 1 is the twin, which is always there.
-        objectives: Further ones, of OBJECTIVES.
+        objectives: Further ones: "average", "adversarial", "hard_examples".
         attack: What the trained models are attacked with.
         equal_time: Whether to train the twin once more for as long as each MaxUp row took.
         say: Gets a line for every run.
@@ -93,8 +96,6 @@ def compare(
     Returns:
         What is also written to compare.json.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise RunError("a comparison runs in one process; call it without torchrun")
     planned = rows(recipe, ms, objectives)
     for row in planned.values():
         task = build_task(row, **own)  # a recipe that cannot be built is refused before anything is trained
@@ -153,7 +154,7 @@ def run_once(
     task = run.task
     if "test" not in task.evaluation:
         raise RunError(f"{recipe.data.name} has no test images to compare on")
-    batches = ((task.prepare(x), y) for _, x, y in task.evaluation["test"])
+    batches = pairs_at_least((task.prepare(x), y) for _, x, y in task.evaluation["test"])
     drawn = perturbation(recipe.perturb, len(task.train.classes), **task.pixels)
     built = attack.build(clip=(0.0, 1.0) if recipe.model.normalise else None)  # where x is pixels, it stays so
     found = measure(run.model, batches, drawn, copies=COPIES, attack=built, seed=recipe.seed)

@@ -1,6 +1,6 @@
 """What a comparison measures on a trained classifier: clean, on the worst of n copies, under attack, and how steep."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -42,6 +42,23 @@ def right_under_attack(model: nn.Module, batch: Batch, attack: Adversarial, gene
 def gradient_norm(model: nn.Module, batch: Batch) -> Tensor:
     """The norm of the loss's gradient at the input, (B,), which Theorem 1 says MaxUp penalises."""
     return theory.penalty(model, *batch, m=2, sigma=1.0).gradient_norm
+
+
+def pairs_at_least(batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+    """The batches, one that holds a single example joined to the one before, since some perturbations mix pairs.
+
+    Example:
+        >>> [len(y) for _, y in pairs_at_least((torch.zeros(n), torch.zeros(n)) for n in (4, 4, 1))]
+        [4, 5]
+    """
+    held: tuple[Tensor, Tensor] | None = None
+    for batch in batches:
+        if held is not None and len(batch[1]) > 1:
+            yield held
+            held = None
+        held = batch if held is None else (torch.cat([held[0], batch[0]]), torch.cat([held[1], batch[1]]))
+    if held is not None:
+        yield held
 
 
 def measure(

@@ -131,7 +131,7 @@ def last_lines(log: Path, start: int = 0, count: int = 5) -> list[str]:
             text = file.read().decode("utf-8", "replace")
     except OSError:
         return []
-    return [line.rstrip()[:500] for line in text.splitlines() if line.strip()][-count:]
+    return [line.rstrip()[:2000] for line in text.splitlines() if line.strip()][-count:]
 
 
 def _look(slot: _Slot, tally: _Tally, requests: int) -> None:

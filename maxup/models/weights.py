@@ -66,7 +66,9 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
             'torch.save(model.state_dict(), "weights.pt")'
         ) from error
     except Exception as error:  # of whatever type: the file may be hostile
-        raise WeightsError(f"{path} cannot be read as weights: {reason(error)}") from error
+        raise WeightsError(
+            f"{path} cannot be read as weights, a safetensors file or a state dict: {reason(error)}"
+        ) from error
     for key in ("state_dict", "model"):
         if isinstance(found, dict) and isinstance(found.get(key), dict):
             found = found[key]

@@ -1,6 +1,7 @@
 """Recipes: YAML files with a base, named by their path, overridden on the command line."""
 
 import dataclasses
+import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import yaml
 from jsonargparse import ArgumentParser
 
-from maxup.recipes.schema import Recipe
+from maxup.recipes.schema import Recipe, Spec
 from maxup.registry import nearest
 from maxup.sentences import reason
 
@@ -18,7 +19,14 @@ SUFFIXES = (".yaml", ".yml")  # of recipes in files of one's own
 KINDS = {
     int: "a whole number", float: "a number", bool: "true or false", str: "a word", list: "a list", dict: "a mapping"
 }  # fmt: skip
-READERS = {"maxup": ("maxup", "average"), "smoothadv": ("smoothadv",), "adversarial": ("adversarial",)}  # of sections
+READERS = {  # of settings and sections that change something only if another setting has one of these values
+    "maxup": ("objective", "maxup", "average"), "smoothadv": ("objective", "smoothadv"),
+    "adversarial": ("objective", "adversarial"), "hard_fraction": ("objective", "hard_examples"),
+    "optim.milestones": ("optim.schedule", "steps"), "optim.gamma": ("optim.schedule", "steps"),
+    "optim.momentum": ("optim.name", "sgd", "asgd"), "optim.nesterov": ("optim.name", "sgd", "asgd"),
+    "optim.average_from": ("optim.name", "asgd"), "optim.patience": ("optim.name", "asgd"),
+}  # fmt: skip
+ALL = "maxup train RECIPE --print_config shows all"
 SECTIONS = {f.name for f in dataclasses.fields(Recipe) if dataclasses.is_dataclass(f.default_factory)}
 
 
@@ -82,8 +90,10 @@ def read_recipe(name: str) -> dict[str, Any]:
     return _read(find_recipe(name), above=())
 
 
-def parse_recipe(name: str, overrides: list[str]) -> Recipe:
+def parse_recipe(name: str, overrides: list[str], objectives: Iterable[str] = ()) -> Recipe:
     """A recipe with overrides such as ["--maxup.m", "8", "--seed", "1"], checked.
+
+    `objectives` are those it will be trained or measured with, besides its own: their settings may be overridden too.
 
     Example:
         >>> parse_recipe("digits/mlp-gaussian-maxup", ["--maxup.m", "8"]).maxup.m
@@ -99,11 +109,13 @@ def parse_recipe(name: str, overrides: list[str]) -> Recipe:
         recipe = _instantiate(parser, parser.parse_args(overrides))
     except Exception as error:
         raise RecipeError(_sentence(error)) from None
-    for option in overrides:
-        readers = READERS.get(option.removeprefix("--").partition(".")[0], (recipe.objective,))
-        if option.startswith("--") and recipe.objective not in readers:
+    values = flat(dataclasses.asdict(recipe))
+    for option in (one.partition("=")[0] for one in overrides if one.startswith("--")):
+        key = option.removeprefix("--")
+        reader, *wanted = READERS.get(key) or READERS.get(key.partition(".")[0]) or ("objective", recipe.objective)
+        if not {values[reader], *(objectives if reader == "objective" else ())} & set(wanted):
             raise RecipeError(
-                f"{option} changes nothing, because the objective is {recipe.objective}; add --objective {readers[0]}"
+                f"{option} changes nothing, because {reader} is {values[reader]}; add --{reader} {wanted[0]}"
             )
     return recipe
 
@@ -220,7 +232,7 @@ def _instantiate(parser: ArgumentParser, found: Any) -> Recipe:
         ("optim.clip", recipe.optim.clip or 0, 0, 1e9), ("optim.ema", recipe.optim.ema or 0, 0, 0.999999),
         ("optim.gamma", recipe.optim.gamma, 0, 1e3), ("optim.restarts", recipe.optim.restarts, 0, 100),
         ("optim.patience", recipe.optim.patience, 1, 10**6), ("language.bptt", recipe.language.bptt, 1, 10**6),
-        ("optim.average_from", recipe.optim.average_from or 0, 0, 1),
+        ("optim.average_from", recipe.optim.average_from or 0, 0, 1), ("hard_fraction", recipe.hard_fraction, 0, 1),
         ("language.validation_columns", recipe.language.validation_columns, 1, 10**6),
         ("language.test_columns", recipe.language.test_columns, 1, 10**6),
     ):  # fmt: skip
@@ -229,6 +241,10 @@ def _instantiate(parser: ArgumentParser, found: Any) -> Recipe:
     for name, above in (("optim.clip", recipe.optim.clip), ("optim.ema", recipe.optim.ema)):
         if above is not None and not above > 0:
             raise RecipeError(f"{name}={above!r} is out of range; it must be above 0, or null for none")
+    if recipe.hard_fraction == 0:
+        raise RecipeError("hard_fraction=0 leaves nothing to train on; choose a fraction above 0, at most 1")
+    if recipe.adversarial.p not in (2, math.inf):
+        raise RecipeError(f"adversarial.p={recipe.adversarial.p:g} is not known; it must be 2 or .inf")
     for milestone in recipe.optim.milestones:
         if not 0 <= milestone <= 1:
             whole = 1 < milestone <= recipe.epochs
@@ -240,6 +256,8 @@ def _instantiate(parser: ArgumentParser, found: Any) -> Recipe:
         raise RecipeError("optim.nesterov is a kind of momentum; set optim.momentum above 0")
     if recipe.optim.sam is not None and (recipe.optim.accumulate > 1 or recipe.precision == "fp16"):
         raise RecipeError("optim.sam needs optim.accumulate 1 and precision no or bf16")
+    if recipe.optim.sam is not None and recipe.objective == "maxup" and recipe.maxup.strategy == "retain":
+        raise RecipeError("optim.sam goes over the winners twice; it needs maxup.strategy recompute")
     return recipe
 
 
@@ -258,11 +276,27 @@ def _sentence(error: Exception) -> str:
     text = " ".join(str(error).split())
     if unknown := re.match(r"unrecognized arguments: (--)?([\w.+-]+)", text):
         if not unknown[1]:
-            return f"{unknown[2]!r} is no option; one begins with --, such as --seed 1 (--print_config shows all)"
-        return nearest(unknown[2], [*flat(dataclasses.asdict(Recipe()))], "option") + " (--print_config shows all)"
+            return f"{unknown[2]!r} is no option; one begins with --, such as --seed 1 ({ALL})"
+        keys = [*flat(dataclasses.asdict(Recipe()))]
+        if same := [key for key in keys if key.endswith(f".{unknown[2]}")]:
+            return f"option {unknown[2]!r} is unknown; did you mean {' or '.join(f'--{key}' for key in same)}? ({ALL})"
+        return f"{nearest(unknown[2], keys, 'option')} ({ALL})"
+    if section := re.match(r'.*?"(\w+)": Unable to load config', text):
+        return f"{section[1]} is a section of settings; give one of them, such as --{_first_of(section[1])}"
     if wrong := re.search(r'"([\w.]+)": (?:Expected|Does not validate).*(?:Got|Given) value: (.*)$', text):
         return _kind(wrong[1], wrong[2]) or text
     return text.replace('Parser key "', '"').replace("<class '", "").replace("'>", "")
+
+
+def _first_of(section: str) -> str:
+    """A setting of a section, as an option and its value.
+
+    Example:
+        >>> _first_of("maxup")
+        'maxup.m 4'
+    """
+    key, value = next((k, v) for k, v in flat(dataclasses.asdict(Recipe())).items() if k.startswith(f"{section}."))
+    return f"{key} {value}"
 
 
 def _kind(key: str, came: str) -> str:
@@ -274,6 +308,8 @@ def _kind(key: str, came: str) -> str:
     if choices and isinstance(choices[0], str):  # a Literal
         hint = " (YAML reads no as false: write 'no')" if came == "False" and "no" in choices else ""
         return nearest(came, choices, key) + hint
+    if wanted == list[Spec]:
+        return f"{key} must be a list of {{name: ..., arguments}}, but has {came:.60}"
     null = " or null" if type(None) in get_args(wanted) else ""
     kind = choices[0] if null else get_origin(wanted) or wanted
     return f"{key} must be {KINDS[kind]}{null}, but is {came:.60}" if kind in KINDS else ""

@@ -135,7 +135,9 @@ class Vision:
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # in place
         who = "model_from: your network" if model_from else said.name if is_external(said.name) else None
         if who is not None:
-            _try(who, model, torch.zeros(2, *self.train.shape, device=device), classes)
+            side = self.recipe.data.test_size  # of folders, where it is another
+            for shape in [self.train.shape, *([(3, side, side)] if side else [])]:
+                _try(who, model, torch.zeros(2, *shape, device=device), classes)
         return model
 
     def step(self, model: Any, batch: tuple[Tensor, Tensor, Tensor]) -> Outcome:

@@ -143,6 +143,7 @@ def test_a_run_from_another_machine_is_noted(compared, monkeypatch, capsys):
         (["--seeds", "2", "--perturb", "[]"], 1, "perturb is empty"),
         (["--seeds", "2", "--perturb", "[{name: gaussian, sigma: -1}]"], 1, "0 or more"),
         (["--seeds", "2", "--radius", "-1"], 2, "0 or more"),
+        (["--seeds", "2", "--objective", "hard_examples"], 1, "objective is hard_examples, which is no row of this"),
     ],
 )
 def test_nonsense_is_refused_in_a_sentence(words, code, sentence, capsys, tmp_path, monkeypatch):
@@ -155,6 +156,15 @@ def test_nonsense_is_refused_in_a_sentence(words, code, sentence, capsys, tmp_pa
     assert found == code
     assert sentence in said
     assert not list(tmp_path.iterdir())
+
+
+def test_settings_of_every_row_can_be_given_and_lone_images_are_measured(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ["--seeds", "2", "--m", "2", "--objectives", "adversarial", "--no_equal_time", "--out", "c"]
+    words += ["--epochs", "1", "--model.args", "{hidden: [8]}", "--data.train_size", "1284"]  # leaves 512 and one more
+    words += ["--perturb", "[{name: mixup}]", "--maxup.norm", "running", "--adversarial.radius", "0.25"]
+    assert main(["compare", "digits/mlp-gaussian", *words]) == 0
+    assert "PGD, radius 0.25" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("recipe", "folder"), [("sub/mine.yml", "sub-mine"), ("/mine.yml", "mine")])

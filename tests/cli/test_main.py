@@ -28,6 +28,13 @@ def test_every_verb_has_help_with_an_example(verb, capsys):
     assert f"maxup {verb}" in re.split("examples?:", capsys.readouterr().out)[1]
 
 
+@pytest.mark.parametrize("verb", ["compare", "reproduce", "export", "eval"])
+def test_verbs_of_one_process_say_so(verb, capsys, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main([verb, "anything"]) == 2
+    assert capsys.readouterr().err == f"maxup {verb}: it runs in one process; call it without torchrun\n"
+
+
 def test_mistakes(capsys, tmp_path):
     assert main(["trian"]) == 2
     assert "did you mean 'train'?" in capsys.readouterr().err

@@ -184,11 +184,20 @@ def test_a_table_without_any_recipe_yet_is_a_failure(tmp_path, monkeypatch, caps
     assert main(["reproduce", "table-cifar10", "--dry_run"]) == 0
 
 
-def test_data_that_are_not_there_are_said_once_before_anything_starts(tmp_path, monkeypatch, capsys):
+def test_data_that_are_not_there_are_said_once_and_nothing_starts(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MAXUP_DATA", raising=False)
     assert main(["reproduce", "table-cifar10", "--seeds", "2"]) == 1
     found = capsys.readouterr()
-    assert found.err.startswith("maxup reproduce: cifar10 is not in any of: data")
+    assert found.err.startswith("trainings on cifar10 are left out: cifar10 is not in any of: data")
     assert found.err.count("\n") == 1
+    assert "0 to do" in found.out
     assert list(tmp_path.iterdir()) == []
+
+
+def test_data_that_are_not_there_do_not_stop_the_others(tmp_path):
+    process = start(tmp_path, table="recipes: [cifar10/resnet110-cutout, small.yaml]\n")
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "trainings on cifar10 are left out" in out
+    assert list(results(tmp_path)) == ["results/runs/small/seed-0-budget-0.75.json"]

@@ -91,3 +91,17 @@ def test_what_is_damaged_or_no_picture_raises(tmp_path):
     for name in ("short.jpeg", "empty.png", "text.jpg", "nowhere.jpg"):
         with pytest.raises(OSError, match=r"."):
             read_rgb(tmp_path / name)
+
+
+@pytest.mark.parametrize(("width", "height"), [(2, 60000), (60000, 2), (1, 9)])
+def test_a_stripe_is_cut_before_it_is_enlarged(width, height, monkeypatch):
+    sizes, resize = [], Image.Image.resize
+    monkeypatch.setattr(
+        Image.Image, "resize", lambda image, size, *more: sizes.append(size) or resize(image, size, *more)
+    )
+    assert centre_crop(Image.new("RGB", (width, height), (1, 2, 3)), 16, 0.875, "bilinear")[:, 8, 8].tolist() == [
+        1,
+        2,
+        3,
+    ]
+    assert max(sizes[0]) == 8 * 18

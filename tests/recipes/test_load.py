@@ -49,10 +49,30 @@ BAD = {
     "unknown option": (["--maxup.n", "3"], "option 'maxup.n' is unknown; did you mean 'maxup.m'?"),
     "not a number": (["--epochs", "many"], "epochs must be a whole number, but is many"),
     "not a number or null": (["--optim.clip", "x"], "optim.clip must be a number or null, but is x"),
-    "not a list": (["--perturb", "gaussian"], "perturb must be a list, but is gaussian"),
+    "not a list": (
+        ["--perturb", "gaussian"],
+        r"perturb must be a list of \{name: \.\.\., arguments\}, but has gaussian",
+    ),
+    "a list of words": (
+        ["--perturb", "[gaussian]"],
+        r"must be a list of \{name: \.\.\., arguments\}, but has gaussian",
+    ),
+    "the end of a name": (["--m", "5"], r"option 'm' is unknown; did you mean --maxup\.m\?"),
+    "a section": (["--maxup", "5"], r"maxup is a section of settings; give one of them, such as --maxup\.m 4"),
     "not an option": (["extra"], "'extra' is no option; one begins with --"),
-    "nothing reads it": (["--objective", "standard", "--maxup.m", "8"], r"--maxup\.m changes nothing, because the obj"),
-    "nobody reads it": (["--smoothadv.steps=3"], "--smoothadv.steps=3 changes nothing.* add --objective smoothadv"),
+    "nothing reads it": (
+        ["--objective", "standard", "--maxup.m", "8"],
+        r"--maxup\.m changes nothing, because objective is",
+    ),
+    "nobody reads it": (["--smoothadv.steps=3"], "--smoothadv.steps changes nothing.* add --objective smoothadv"),
+    "no hard examples": (["--hard_fraction", "0.1"], "--hard_fraction changes nothing, because objective is maxup"),
+    "too hard": (["--objective", "hard_examples", "--hard_fraction", "2"], r"hard_fraction=2\.0 is out of range"),
+    "nothing is hard": (["--objective", "hard_examples", "--hard_fraction", "0"], "hard_fraction=0 leaves nothing"),
+    "no steps": (["--optim.milestones", "[0.1]"], r"--optim\.milestones changes .* add --optim\.schedule steps"),
+    "no momentum": (["--optim.name", "adamw", "--optim.momentum", "0.3"], r"--optim\.momentum changes nothing"),
+    "no average": (["--optim.patience", "3"], r"because optim\.name is sgd; add --optim\.name asgd"),
+    "no such norm": (["--objective", "adversarial", "--adversarial.p", "3"], r"adversarial\.p=3 .* must be 2 or \.inf"),
+    "kept for SAM": (["--optim.sam", "0.1", "--maxup.strategy", "retain"], "it needs maxup.strategy recompute"),
     "out of range": (["--maxup.m", "0"], r"maxup\.m=0 is out of range"),
     "no size": (["--data.size", "0"], r"data\.size=0 is out of range"),
     "no fraction": (["--data.crop_fraction", "1.5"], r"data\.crop_fraction=1\.5 is out of range"),
@@ -73,6 +93,13 @@ BAD = {
     "milestones of nothing": (["--optim.milestones", "[.nan]"], r"optim\.milestones has nan; they are fractions"),
     "not a choice": (["--precision", "fp8"], "precision 'fp8' is unknown; known: bf16, fp16, no"),
 }
+
+
+def test_settings_of_objectives_that_will_run_may_be_overridden():
+    options = ["--adversarial.radius", "0.3", "--hard_fraction", "0.5"]
+    assert parse_recipe(NAME, options, ["adversarial", "hard_examples"]).adversarial.radius == 0.3
+    with pytest.raises(RecipeError, match="--hard_fraction changes nothing"):
+        parse_recipe(NAME, options, ["adversarial"])
 
 
 @pytest.mark.parametrize("name", BAD)

@@ -1,4 +1,5 @@
 import random
+from functools import partial
 
 import pytest
 import torch
@@ -6,6 +7,7 @@ from torch import nn
 
 from maxup import Average, HardExamples, MaxUp
 from maxup.data import DataError
+from maxup.models import create_model
 from maxup.recipes.load import recipe_from
 from maxup.tasks.vision import Vision, load_splits, objective, perturbation
 from tests.data.fake import cut_short, write_folders
@@ -184,6 +186,14 @@ def test_top_5_is_counted_for_image_folders_and_many_classes(tmp_path):
     assert float(sums["loss"]) == pytest.approx(float(torch.nn.functional.cross_entropy(output, y)) * 20, rel=1e-5)
     few = Vision(recipe_from(BASE), torch.device("cpu"))
     assert set(few.evaluate(few.model, "test")[0]) == {"loss", "accuracy"}
+
+
+def test_a_network_of_one_size_is_tried_on_the_test_s_too(tmp_path):
+    write_folders(tmp_path / "imagenet")
+    said = {"data": {"name": "imagenet", "root": str(tmp_path), "size": 8, "test_size": 12, "workers": 0}}
+    own = partial(create_model, "mlp")
+    with pytest.raises(ValueError, match=r"your network, for images of shape \(2, 3, 12, 12\), raised RuntimeError"):
+        Vision(recipe_from(said | {"perturb": [{"name": "cutmix"}]}), torch.device("cpu"), model_from=own)
 
 
 def test_what_a_recipe_says_of_image_folders_is_checked(tmp_path):
