@@ -4,8 +4,8 @@ PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check -c con
 
 .PHONY: demo test lint bench clean
 
-demo: .venv/ok  ## m = 1, 4, 20 on digits: a table and out/compare.png, in two minutes
-	.venv/bin/python -m maxup compare digits/mlp-gaussian-maxup --seeds 8 --m 1 4 20 --no_equal_time --out out
+demo: .venv/ok  ## with and without MaxUp on digits, at equal epochs and equal time: a table and out/compare.png
+	.venv/bin/python -m maxup compare digits/mlp-gaussian-maxup --seeds 8 --out out
 
 test: .venv/dev.ok  ## everything but the tests marked slow
 	.venv/bin/python -m pytest -q -n 2

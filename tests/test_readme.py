@@ -87,7 +87,7 @@ def test_demo(tmp_path):
     """What `make demo` runs, with fewer seeds and epochs."""
     command = re.search(r"\.venv/bin/python (-m maxup compare .*)", (ROOT / "Makefile").read_text())[1].split()
     printed = run(*command, "--seeds", 2, "--epochs", 1, cwd=tmp_path)
-    assert "m = 20" in printed
+    assert "m = 1, time of m = 4" in printed
     assert "95 % interval" in printed
     assert (tmp_path / "out" / "compare.json").exists()
     assert (tmp_path / "out" / "compare.png").read_bytes().startswith(b"\x89PNG")

@@ -61,8 +61,10 @@ def main(argv: list[str] | None = None) -> int:
         return 141
     except Exception as error:
         from maxup.own_code import raised_in_own_code
+        from maxup.sentences import reason
 
-        sentence = raised_in_own_code(error) or (str(error) if told(error) else None)
+        said = reason(error) if isinstance(error, OSError) else str(error)
+        sentence = raised_in_own_code(error) or (said if told(error) else None)
         if sentence is None:
             raise
         print(f"maxup {verb}: {sentence}", file=sys.stderr)

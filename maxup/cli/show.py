@@ -75,6 +75,8 @@ def main(argv: Sequence[str]) -> int:
     found = draw_copies(maxup, run.model.train(), x, y)
     classes = y if y.ndim == 1 else y.argmax(1)  # (B,)
     chosen = different(classes, args.images)
+    if len(chosen) < args.images:
+        print(f"A batch has {len(chosen)} images; all of them are shown.")
     mean, std = torch.tensor([*task.pixels.values()], device=x.device)[:, :, None, None]  # (C, 1, 1) each
     shown = found.only(chosen, scale=std, shift=mean)
     names = [images.classes[int(c)] for c in classes[chosen]]

@@ -54,6 +54,12 @@ def test_a_perturbation_of_pixels_knows_how_they_are_normalised(tmp_path, capsys
     assert {tuple(one.mean) for one in made} == {mean}
 
 
+def test_a_small_batch_is_shown_whole(tmp_path, capsys):
+    make(tmp_path / "run", "--batch_size", "4")
+    assert main(["show", str(tmp_path / "run"), "--out", str(tmp_path / "a.png")]) == 0
+    assert "A batch has 4 images; all of them are shown." in capsys.readouterr().out
+
+
 def test_classes_that_are_new_come_first():
     assert different(torch.tensor([2, 2, 0, 2, 1, 0]), 5).tolist() == [0, 2, 4, 1, 3]
     assert different(torch.tensor([2, 2]), 9).tolist() == [0, 1]
@@ -69,6 +75,7 @@ def test_classes_that_are_new_come_first():
         (["RUN", "--m", "1"], 2, "--m 1: must be a whole number, 2 to 64"),
         (["RUN", "--images", "0"], 2, "--images 0"),
         (["RUN", "--out", "copies.jpeg2"], 2, "must end in .png"),
+        (["RUN", "--out", "/proc/copies.png"], 1, "maxup show: No such file or directory (copies.png)"),
     ],
 )
 def test_mistakes_give_one_sentence(run, tmp_path, monkeypatch, capsys, arguments, code, words):
