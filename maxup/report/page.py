@@ -66,7 +66,7 @@ def _summary(comparisons: Sequence[Comparison], results: Sequence[Result]) -> st
     lines = [line for comparison in comparisons for line in comparison.lines]
     here = {line.key for line in lines if line.ours}
     if not here:
-        return "There are no results of ours yet: the tables show the paper’s numbers, and dashes."  # noqa: RUF001
+        return "There are no results of ours yet: the tables show the paper’s numbers."  # noqa: RUF001
     hours = _hours(results)
     hours = f", {hours} hours of training together" if hours != DASH else ""
     return (
@@ -105,6 +105,7 @@ def _section(comparison: Comparison, plots: Iterable[Plot]) -> str:
     if out.notes:
         items = (f'<li id="{escape(comparison.name)}-{i}">{escape(note)}</li>' for i, note in enumerate(out.notes, 1))
         parts.append(f'<ol class="notes">{"".join(items)}</ol>')
+    parts += [f'<p class="notes">{escape(remark)}</p>' for remark in out.remarks]
     figures = "\n".join(map(_plot, plots))
     parts += [f'<div class="figures">{figures}</div>'] * bool(figures)
     return "\n".join([*parts, "</section>"])
