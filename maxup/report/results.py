@@ -9,7 +9,7 @@ A run's own folder, <runs>/<recipe>/seed-0/run.json, holds the same.
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -174,6 +174,18 @@ def scaled(epochs: int, budget: float) -> int:
         (60, 1)
     """
     return max(1, round(epochs * budget))
+
+
+def budget_name(budget: float, recipes: Iterable[str]) -> str:
+    """What a budget is of recipes: epochs where all have as many and the budget is less, else the number.
+
+    Example:
+        >>> budget_name(0.3, ["cifar10/resnet110-cutout"]), budget_name(0.3, ["unknown"])
+        ('60 of 200 epochs', 'budget 0.3')
+    """
+    epochs = {known.epochs if (known := known_recipe(name)) else 0 for name in recipes}
+    most = epochs.pop() if len(epochs) == 1 else 0
+    return f"{scaled(most, budget)} of {most} epochs" if most and budget < 1 else f"budget {budget:g}"
 
 
 @cache

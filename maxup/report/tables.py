@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from itertools import compress
 
 from maxup.report.paper import Metric, Row, Table, Value, load_slips
-from maxup.report.results import Result, mean_seconds, short_name
+from maxup.report.results import Result, budget_name, mean_seconds, short_name
 from maxup.report.statistics import Difference, Estimate, estimate, paired
 
 DASH = "–"  # noqa: RUF001
@@ -13,7 +13,8 @@ MINUS = "−"  # noqa: RUF001
 LEGEND = (
     f"± is the standard deviation over the n seeds. Difference: MaxUp {MINUS} its twin without MaxUp; ours is paired "
     "over the seeds both have, with its 95 % interval. Ours is measured after the last epoch, of runs with "
-    "restarts at their best epoch by validation. A budget below 1 is a run with that part of the recipe's epochs."
+    "restarts at their best epoch by validation. 60 of 200 epochs, or a budget of 0.3, are runs with that part of the "
+    "recipe's epochs."
 )
 
 
@@ -118,7 +119,7 @@ def grid(comparison: Comparison) -> Grid:
     headings = ["model", *(["size"] if sizes else []), "method", "m", *(["metric"] if several else [])]
     headings += ["paper", "difference"] if paper else []
     for budget in comparison.budgets:
-        headings += ["ours" if budget == 1 else f"budget {budget:g}", "difference"]
+        headings += ["ours" if budget == 1 else called(budget, comparison.lines), "difference"]
     out = Grid(headings)
     for line in comparison.lines:
         row = line.row
@@ -141,6 +142,12 @@ def grid(comparison: Comparison) -> Grid:
             out.remarks.append(f"The paper's text has {printed}; it should be {slip.corrected}: {slip.why}.")
     full = [any(row[i].text != DASH for row in out.rows) for i in range(len(headings))]
     return replace(out, headings=[*compress(headings, full)], rows=[[*compress(row, full)] for row in out.rows])
+
+
+def called(budget: float, lines: Iterable[Line]) -> str:
+    """What a budget is of those lines that have it, such as 60 of 200 epochs."""
+    rows = [line.row for line in lines if budget in line.ours]
+    return budget_name(budget, [name for row in rows for name in (row.recipe or "", *row.grid)])
 
 
 def title(comparison: Comparison) -> str:

@@ -91,7 +91,7 @@ def test_ours_and_where_it_was_measured_are_there(read):
     text = "".join(read.text)
     assert "94.60 ± 0.10 (n = 3)" in text
     assert "+0.50 [+0.50, +0.50]" in text
-    assert "budget 0.3" in text
+    assert "60 of 200 epochs" in text
     assert "a <b>CPU</b>" in text  # as text, not as markup
     assert "0000000 (changed)" in text
     assert "left out" in text

@@ -37,7 +37,8 @@ def test_curves_and_cost_of_ours(tmp_path):
                   stem=f"seed-{seed}-budget-0.5", seconds=180)  # fmt: skip
     found = drawn("table-cifar10", tmp_path)
     assert list(found) == ["table-cifar10-curves-resnet_110", "table-cifar10-cost-resnet_110"]
-    assert "MaxUp+Cutout, m = 4, budget 0.5: 91.00 in 3 minutes" in found["table-cifar10-cost-resnet_110"].description
+    said = found["table-cifar10-cost-resnet_110"].description
+    assert "MaxUp+Cutout, m = 4, 100 of 200 epochs: 91.00 in 3 minutes" in said
     for plot in found.values():
         assert plot.png.startswith(b"\x89PNG")
         assert ElementTree.fromstring(plot.svg).tag.endswith("svg")

@@ -7,7 +7,7 @@ import pytest
 
 from maxup.engine.durable import write_json
 from maxup.recipes.load import parse_recipe
-from maxup.report.results import difference, file_name, load_results, mean_seconds
+from maxup.report.results import budget_name, difference, file_name, load_results, mean_seconds
 from tests.report.runs import write_run
 
 TWIN, MAXUP = "digits/mlp-gaussian", "digits/mlp-gaussian-maxup"
@@ -129,6 +129,12 @@ def test_of_two_results_with_one_seed_the_second_is_left_out(tmp_path):
     (one,), (note,) = load_results(tmp_path / "results", tmp_path / "runs")
     assert (one.last["test_accuracy"], one.curve) == (0.9, None)
     assert "run.json is left out: another result is of the same recipe, seed, m and budget" in note
+
+
+def test_a_budget_is_called_by_its_epochs_where_all_recipes_have_as_many():
+    assert budget_name(0.3, [TWIN, MAXUP]) == "18 of 60 epochs"
+    assert budget_name(0.3, [TWIN, "cifar10/resnet110-cutout"]) == "budget 0.3"
+    assert budget_name(2, [TWIN]) == "budget 2"
 
 
 def test_a_recipe_does_not_differ_from_itself():
