@@ -9,7 +9,7 @@ from typing import Any
 
 from maxup.report.plots import Plot
 from maxup.report.results import Result
-from maxup.report.tables import DASH, LEGEND, Cell, Comparison, grid
+from maxup.report.tables import DASH, LEGEND, Cell, Comparison, grid, tied
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
@@ -124,16 +124,14 @@ def _table(name: str, headings: Sequence[str], rows: Sequence[Sequence[Cell]], k
 
 
 def _row(name: str, headings: Sequence[str], row: Sequence[Cell], *, again: bool) -> str:
-    cells, value = [], ""
+    cells = []
     bare = all(c.text == DASH for h, c in zip(headings, row, strict=True) if _kind(h) == _kind("paper"))
     for heading, cell in zip(headings, row, strict=True):
-        label = f"{value}, difference" if heading == "difference" and "metric" not in headings else heading
-        value = heading
         repeats = again and heading in ("model", "size", "method", "m")
         marks = ", ".join(f'<a href="#{escape(name)}-{mark}">{mark}</a>' for mark in cell.marks)
         text = "" if repeats else _text(heading, cell.text) + (f"<sup>{marks}</sup>" if marks else "")
         empty = " empty" if repeats or cell.text == DASH or (bare and heading == "metric") else ""
-        cells.append(f'<td{_kind(heading, empty)} data-label="{escape(label)}">{text}</td>')
+        cells.append(f'<td{_kind(heading, empty)} data-label="{escape(heading)}">{text}</td>')
     return ('<tr class="empty">' if bare and again else "<tr>") + "".join(cells) + "</tr>"
 
 
@@ -141,8 +139,8 @@ def _text(heading: str, text: str) -> str:
     """A number, with its n or its interval small."""
     number, mark, rest = text.partition(" (n" if " (n" in text else " [")
     if 'class="number"' not in _kind(heading) or not rest:
-        return escape(text)
-    return f"{escape(number)} <small>{escape((mark + rest).strip())}</small>"
+        return escape(tied(text))
+    return f"{escape(tied(number))} <small>{escape(tied(mark + rest).strip())}</small>"
 
 
 def _kind(heading: str, more: str = "") -> str:

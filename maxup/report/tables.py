@@ -1,5 +1,6 @@
 """Ours beside the paper's: what a table says, as data and as text."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import compress
@@ -157,6 +158,16 @@ def title(comparison: Comparison) -> str:
     unit = " [%]" if table.unit == "%" else f" {table.unit} (lower is better)"
     number = f" (Table {table.number} of the paper)" if table.number else ""
     return f"{comparison.name}{number}: {table.caption}{'.' if what else ';'} {what}{unit}".replace(";  ", "; ")
+
+
+def tied(text: str) -> str:
+    """With spaces that no line breaks at, where a number would lose its sign or its name: ± 0.08 and n = 5.
+
+    Example:
+        >>> tied("95.41 ± 0.08 (n = 5)").split(" ")
+        ['95.41', '±\\xa00.08', '(n\\xa0=\\xa05)']
+    """
+    return re.sub(r"(?<=±) | (?==)|(?<==) ", "\xa0", text)
 
 
 def measured(result: Result, row: Row, metric: str) -> float | None:

@@ -1,15 +1,13 @@
 """The tables on a terminal, however narrow: lines break between words, and no number is cut."""
 
-import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
-from maxup.report.tables import LEGEND, Comparison, grid, title
+from maxup.report.tables import LEGEND, Comparison, grid, tied, title
 
 WORDS = ("model", "size", "method", "metric")
 NAMES = ("model", "size", "method", "m")  # said once for all metrics of a row
-TIED = re.compile(r"(?<=±) | (?==)|(?<==) ")  # spaces where no line breaks
 
 
 def show(comparisons: Sequence[Comparison]) -> None:
@@ -48,7 +46,7 @@ def fold(text: str, width: int, *, cut: bool = True) -> list[str]:
         >>> fold("95.41 ± 0.08 (n = 5)", 8)
         ['95.41', '± 0.08', '(n = 5)']
     """
-    found = textwrap.wrap(TIED.sub("\xa0", text), width, break_long_words=cut)
+    found = textwrap.wrap(tied(text), width, break_long_words=cut)
     return [line.replace("\xa0", " ") for line in found]
 
 

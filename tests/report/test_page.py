@@ -10,6 +10,7 @@ import pytest
 
 from maxup.cli.main import main
 from maxup.report.paper import load_paper
+from maxup.report.results import file_name
 from tests.report.runs import write_run
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}
@@ -36,7 +37,7 @@ class Reader(HTMLParser):
 
     def handle_data(self, data):
         if self.open[-1:] != ["style"]:
-            self.text.append(data)
+            self.text.append(data.replace("\xa0", " "))
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,9 @@ def made(tmp_path_factory):
         for name, gain in (("cifar10/resnet110-cutout", 0.0), ("cifar10/resnet110-cutout-maxup", 0.005)):
             recipe = {"objective": "maxup"} if gain else {}
             write_run(root / "runs", name, seed, 0.94 + gain + seed / 1000, curve=curve, recipe=recipe)
-            write_run(root / "runs", name, seed, 0.9 + gain, curve=curve, recipe=recipe, stem=f"seed-{seed}-budget-0.3")
+            for budget in (0.36, 0.3):
+                stem = file_name(seed, budget=budget)
+                write_run(root / "runs", name, seed, 0.9 + gain, curve=curve, recipe=recipe, stem=stem)
     write_run(root / "runs", "<script>alert(1)<", 0, 0.5)
     write_run(root / "results", "<script>alert(1)<", 0, 0.5)
     (root / "results" / "seed-0.json").write_text('"<b>"')
