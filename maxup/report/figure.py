@@ -26,6 +26,7 @@ STYLE: Any = {
 }
 COLOURS = ["#5a6b78", "#1b6ca8", "#d1495b", "#2a9d6f", "#8f5fbf", "#c98a1b", "#00a0a8", "#a0522d"]
 MARKERS = "os^Dv<>P"
+HUGE = 1e100  # no axis shows more
 
 
 @dataclass(frozen=True)

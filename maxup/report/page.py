@@ -7,7 +7,7 @@ from importlib.resources import files
 from itertools import groupby
 from typing import Any
 
-from maxup.report.plots import Plot
+from maxup.report.figure import Plot, time_unit
 from maxup.report.results import Result
 from maxup.report.tables import DASH, LEGEND, Cell, Comparison, grid, tied
 
@@ -67,10 +67,10 @@ def _summary(comparisons: Sequence[Comparison], results: Sequence[Result]) -> st
     here = {line.key for line in lines if line.ours}
     if not here:
         return "There are no results of ours yet: the tables show the paper’s numbers."  # noqa: RUF001
-    hours = _hours(results)
-    hours = f", {hours} hours of training together" if hours != DASH else ""
+    time, runs = _time(results), "run" if len(results) == 1 else "runs"
+    time = f", {time} of training together" if time != DASH else ""
     return (
-        f"{len(results)} finished runs{hours}. Numbers are computed from their result files; losses are shown as "
+        f"{len(results)} finished {runs}{time}. Numbers are computed from their result files; losses are shown as "
         "plainly as wins."
     )
 
@@ -163,18 +163,17 @@ def _environments(results: Sequence[Result]) -> str:
         groups.setdefault(_where(result.environment), []).append(result)
     if not groups:
         return ""
-    headings = ["hardware", "threads", "torch", "python", "commit", "runs", "hours"]
-    rows = [
-        [Cell(text) for text in (*where, str(len(group)), _hours(group))] for where, group in sorted(groups.items())
-    ]
+    headings = ["hardware", "threads", "torch", "python", "commit", "runs", "time"]
+    rows = [[Cell(text) for text in (*where, str(len(group)), _time(group))] for where, group in sorted(groups.items())]
     table = _table("environment", headings, rows, [(str(i), False) for i in range(len(rows))])
     return f'<section id="environment"><h2>Where ours was measured</h2>{table}</section>'
 
 
-def _hours(group: Sequence[Result]) -> str:
+def _time(group: Sequence[Result]) -> str:
     """Training time of runs together; a dash where some shared their GPU."""
     timed = [result.seconds for result in group if result.seconds is not None]
-    return f"{sum(timed) / 3600:.3g}" if len(timed) == len(group) else DASH
+    unit, name = time_unit(sum(timed))
+    return f"{sum(timed) / unit:,.1f} {name}" if len(timed) == len(group) else DASH
 
 
 def _where(environment: dict[str, Any]) -> tuple[str, ...]:

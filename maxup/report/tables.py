@@ -161,11 +161,11 @@ def title(comparison: Comparison) -> str:
 
 
 def tied(text: str) -> str:
-    """With spaces that no line breaks at, where a number would lose its sign or its name: ± 0.08 and n = 5.
+    r"""With spaces that no line breaks at, where a number would lose its sign or its name: ± 0.08 and n = 5.
 
     Example:
         >>> tied("95.41 ± 0.08 (n = 5)").split(" ")
-        ['95.41', '±\\xa00.08', '(n\\xa0=\\xa05)']
+        ['95.41', '±\xa00.08', '(n\xa0=\xa05)']
     """
     return re.sub(r"(?<=±) | (?==)|(?<==) ", "\xa0", text)
 
