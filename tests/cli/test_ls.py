@@ -157,6 +157,32 @@ def test_some_networks(capsys):
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["network", "mlp"]
 
 
+def test_no_network_of_a_name_gives_one_sentence(capsys):
+    for word in ("zzz", "timm/zzz"):
+        assert main(["ls", "--models", word]) == 1
+        assert capsys.readouterr() == ("", f"no network has {word!r} in its name\n")
+
+
+def test_networks_of_other_packages_are_listed_by_the_beginning_of_their_name(capsys):
+    assert main(["ls", "--models", "timm/resnet10"]) == 0
+    names = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()[1:]}
+    assert len(names) > 5
+    assert names["timm/resnet101"][:4] == ["44.55", "M", "7.85", "G"]
+    assert names["timm/resnet101d"] == []  # of so many, names alone
+    assert main(["ls", "--models", "pytorchcv/resnet20_c"]) == 0
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert "pytorchcv/resnet20_cifar10" in [line.split()[0] for line in lines]
+    assert all(line.split()[2] in ("k", "M") for line in lines)
+
+
+def test_networks_of_a_package_that_is_not_there_give_one_sentence(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm", None)
+    assert main(["ls", "--models", "timm/"]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("maxup ls: timm networks need the imagenet extra")
+
+
 def test_without_the_extra(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
     assert main(["ls", "--models"]) == 0
