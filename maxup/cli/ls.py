@@ -9,10 +9,14 @@ from maxup.cli.parser import parser_of
 from maxup.cli.report import folder
 
 EXAMPLES = """examples:
-  maxup ls             every recipe
-  maxup ls digits      those with "digits" in their name
-  maxup ls --models    the networks a recipe can name
+  maxup ls                         every recipe
+  maxup ls digits                  those with "digits" in their name
+  maxup ls --models                the networks a recipe can name
+  maxup ls --models timm/resnet    those of timm whose names begin with that
 """
+HEADING = f"{'network':<34} {'parameters':>11} {'multiply-adds':>14}  of an image"
+FEW = 5  # networks of other packages that are built to be counted
+CLASSES = {"cifar10": 10, "cifar100": 100, "svhn": 10, "cub": 200}  # by how pytorchcv's names end; ImageNet's have none
 
 
 def main(argv: Sequence[str]) -> int:
@@ -23,16 +27,19 @@ def main(argv: Sequence[str]) -> int:
         "n seeds), and its cost: seconds of training where measured, else the copies m forwarded for every example.",
         EXAMPLES,
     )
-    parser.add_argument("word", nargs="?", default="", help="show recipes whose name holds this")
+    parser.add_argument("word", nargs="?", default="", help="show recipes, or networks, whose name holds this")
     parser.add_argument("--models", action="store_true", help="list networks instead")
     option = partial(parser.add_argument, metavar="DIR", type=folder)
     option("--results", default=Path("results/runs"), help="result files (default: results/runs)")
     option("--runs", default=Path("runs"), help="folders of runs (default: runs)")
     args = parser.parse_args(argv)
     if args.models:
-        for line in _models(args.word):
-            print(line, flush=True)
-        return 0
+        found = 0
+        for found, line in enumerate(_models(args.word), 1):
+            print(*[HEADING] * (found == 1), line, sep="\n", flush=True)
+        if not found:
+            print(f"no network has {args.word!r} in its name", file=sys.stderr)
+        return 0 if found else 1
     from maxup.report.listing import listing, show
 
     entries, notes = listing(args.word, results=args.results, runs=args.runs)
@@ -45,32 +52,41 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _models(word: str) -> Iterator[str]:
-    """Our networks for CIFAR's or digits' images, and the paper's of other packages, which have many more."""
+    """A line for every network: ours and the paper's of other packages, or those of the package that the word names."""
+    from maxup.models import list_models
+    from maxup.models.external import PAPER, is_external, list_external
+    from maxup.registry import LANGUAGE_MODELS
+
+    if is_external(word):
+        names = list_external(f"{word}*")
+        yield from (_counted(name) if name in PAPER or len(names) <= FEW else name for name in names)
+        return
+    yield from (_counted(name) for name in (*list_models(), *PAPER, *LANGUAGE_MODELS) if word in name)
+    if not word:
+        yield "Those of timm and pytorchcv can be named too: maxup ls --models timm/ or pytorchcv/ lists them."
+
+
+def _counted(name: str) -> str:
+    """A network with its parameters, and the multiply-adds of an image where its size is known."""
     import torch
 
-    from maxup.models import create_model, list_models
+    from maxup.models import create_model
     from maxup.models.count import count_multiply_adds, count_parameters, in_short
-    from maxup.models.external import PAPER, ExternalError
+    from maxup.models.external import PAPER, ExternalError, is_external
     from maxup.registry import LANGUAGE_MODELS, build
 
-    shapes = {name: (1, 8, 8) if name == "mlp" else (3, 32, 32) for name in list_models()}
-    shapes |= {name: (3, size, size) for name, size in PAPER.items()}
-    yield f"{'network':<34} {'parameters':>11} {'multiply-adds':>14}  of an image"
-    for name, shape in shapes.items():
-        if word not in name:
-            continue
-        try:
-            with torch.device("meta"):  # costs neither memory nor time
-                model = create_model(name, shape=shape, classes=1000 if name in PAPER else 10)
-        except ExternalError as error:
-            yield f"{name:<34} {error}"
-            continue
-        counts = count_parameters(model), count_multiply_adds(model, shape)
-        yield f"{name:<34} {in_short(counts[0]):>11} {in_short(counts[1]):>14}  {' x '.join(map(str, shape))}"
-    for name in LANGUAGE_MODELS:
-        if word in name:
-            with torch.device("meta"):
-                model = build(LANGUAGE_MODELS, "language model", name, words=10_000)
-            yield f"{name:<34} {in_short(count_parameters(model)):>11} {'':>14}  text of 10,000 words"
-    if not word:
-        yield "Any network that timm or pytorchcv lists can be named as timm/NAME or pytorchcv/NAME."
+    size = PAPER.get(name, 8 if name == "mlp" else 32)
+    shape = (1 if name == "mlp" else 3, size, size)
+    classes = CLASSES.get(name.rpartition("_")[2], 1000) if is_external(name) else 10
+    adds, of = "", ""
+    try:
+        with torch.device("meta"):  # costs neither memory nor time
+            if name in LANGUAGE_MODELS:
+                model, of = build(LANGUAGE_MODELS, "language model", name, words=10_000), "text of 10,000 words"
+            else:
+                model = create_model(name, shape=shape, classes=classes)
+    except ExternalError as error:
+        return f"{name:<34} {str(error).removeprefix(name).strip()}"
+    if name in PAPER or not (of or is_external(name)):
+        adds, of = in_short(count_multiply_adds(model, shape)), " x ".join(map(str, shape))
+    return f"{name:<34} {in_short(count_parameters(model)):>11} {adds:>14}  {of}".rstrip()

@@ -10,16 +10,18 @@ EXAMPLES = """examples:
   maxup report                   every table of the paper, and recipes of our own that have results
   maxup report table-cifar10     one table
   maxup report table.yaml        the recipes of a file such as  recipes: [digits/mlp-gaussian, mine.yaml]
-tables: table-resnet50 table-imagenet table-cifar10 table-cifar100 table-ablation table-ptb table-wt2 table-certified
+tables: {}
 """
 
 
 def main(argv: Sequence[str]) -> int:
     """Report."""
+    from maxup.report.paper import table_names
+
     parser = parser_of(
         "report",
         "Show our results beside the paper's: tables here, plots and a self-contained page in a folder.",
-        EXAMPLES,
+        EXAMPLES.format(" ".join(table_names())),
     )
     parser.add_argument(
         "table", nargs="?", help="a table of the paper, or a YAML file that lists recipes (default: all)"

@@ -5,7 +5,7 @@ from typing import Any
 
 from maxup.report.figure import COLOURS, Plot, blank, finish, machines, main_metric, metric_label, time_unit
 from maxup.report.results import Result
-from maxup.report.tables import Comparison, Line, belongs
+from maxup.report.tables import Comparison, Line, belongs, called
 
 FEWEST = 3  # different m that make a plot
 TIMES = "×"  # noqa: RUF001
@@ -18,7 +18,7 @@ def accuracy_against_m(
     by_m = _by_m(lines)
     series = {"the paper": [(m, p.mean, p.std) for m, line in by_m if (p := line.paper)]}
     for budget in comparison.budgets:
-        series[_ours(budget)] = [(m, e.mean, e.std) for m, line in by_m if (e := line.ours.get(budget))]
+        series[_ours(budget, lines)] = [(m, e.mean, e.std) for m, line in by_m if (e := line.ours.get(budget))]
     series = {name: points for name, points in series.items() if points}
     ticks = sorted({m for points in series.values() for m, _, _ in points})
     if len(ticks) < FEWEST:
@@ -50,7 +50,7 @@ def cost_against_m(
     figure, (panel,) = blank()
     for i, (budget, points) in enumerate(series.items(), 1):
         x, y = [m for m, _ in points], [seconds / unit for _, seconds in points]
-        panel.plot(x, y, **_look(_ours(budget), i), label=_ours(budget))
+        panel.plot(x, y, **_look("ours", i), label=_ours(budget, lines))
         for m, height in zip(x, y, strict=True):
             if x[0] == 1 and m > 1 and y[0] > 0:
                 panel.annotate(
@@ -61,7 +61,7 @@ def cost_against_m(
     panel.set_xticks(ticks, [str(m) for m in ticks])
     panel.set_xlim(0, 1.12 * ticks[-1])
     said = "; ".join(
-        f"{_ours(b)}: " + ", ".join(f"{s / unit:.3g} {name} at m = {m}" for m, s in v) for b, v in series.items()
+        f"{_ours(b, lines)}: " + ", ".join(f"{s / unit:.3g} {name} at m = {m}" for m, s in v) for b, v in series.items()
     )
     where = machines(r for r in results if r.budget in series and any(belongs(r, line.row) for line in lines))
     title = f"training time against m, on {where}; {TIMES} is relative to m = 1."
@@ -72,15 +72,16 @@ def _by_m(lines: Sequence[Line]) -> list[tuple[int, Line]]:
     return sorted(((line.row.m, line) for line in lines if line.row.m is not None), key=lambda pair: pair[0])
 
 
-def _ours(budget: float) -> str:
-    return "ours" if budget == 1 else f"ours, budget {budget:g}"
+def _ours(budget: float, lines: Sequence[Line]) -> str:
+    return "ours" if budget == 1 else f"ours, {called(budget, lines)}"
 
 
 def _counted(name: str, comparison: Comparison, by_m: Sequence[tuple[int, Line]]) -> str:
     """The name of a series with its number of seeds."""
     if name == "the paper":
         return name + (f" (n = {comparison.table.runs})" if comparison.table.runs else "")
-    n = {e.n for budget in comparison.budgets if _ours(budget) == name for _, v in by_m if (e := v.ours.get(budget))}
+    lines = [line for _, line in by_m]
+    n = {e.n for b in comparison.budgets if _ours(b, lines) == name for line in lines if (e := line.ours.get(b))}
     return f"{name} (n = {min(n)})" if len(n) == 1 else f"{name} (n = {min(n)} to {max(n)})"
 
 

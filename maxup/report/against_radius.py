@@ -1,7 +1,7 @@
 """Certified accuracy against the radius, the best of each row's models, beside the paper's."""
 
 from maxup.report.figure import COLOURS, MARKERS, Plot, blank, finish
-from maxup.report.tables import Comparison
+from maxup.report.tables import Comparison, called
 
 
 def accuracy_against_radius(comparison: Comparison) -> Plot | None:
@@ -19,7 +19,7 @@ def accuracy_against_radius(comparison: Comparison) -> Plot | None:
             found = [(float(line.metric), e.mean, e.std or 0) for line in lines if (e := line.ours.get(budget))]
             if found:
                 radius, mean, std = zip(*found, strict=True)
-                text = name + ("" if budget == 1 else f", budget {budget:g}")
+                text = name + ("" if budget == 1 else f", {called(budget, lines)}")
                 panel.errorbar(radius, mean, std, **look, capsize=3, label=f"ours: {text}")
                 said.append(f"{text}: " + ", ".join(f"{y:.1f} at {r:g}" for r, y, _ in found))
     panel.set(xlabel="l2 radius", ylabel="certified accuracy [%]", ylim=(0, None))

@@ -1,13 +1,12 @@
 """A comparison of twins as numbers, as text and as a picture."""
 
-import statistics
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from maxup.report.statistics import paired
+from maxup.report.statistics import estimate, paired
 
 Runs = dict[str, list[dict[str, float]]]  # row -> one dict of metrics a seed; the first row is the twin
 
@@ -58,10 +57,10 @@ def summary(runs: Runs) -> dict[str, dict[str, dict[str, Any]]]:
     for metric in METRICS:
         if any(metric not in run for results in runs.values() for run in results):
             continue
-        values = {name: [run[metric] for run in results] for name, results in runs.items()}
-        for name, ours in values.items():
-            row: dict[str, Any] = {"mean": statistics.fmean(ours), "std": statistics.stdev(ours)}
-            if name != base and (found := paired(dict(enumerate(ours)), dict(enumerate(values[base])))):
+        values = {name: {i: run[metric] for i, run in enumerate(results)} for name, results in runs.items()}
+        for name, ours in ((name, e) for name, v in values.items() if (e := estimate(list(v.values())))):
+            row: dict[str, Any] = {"mean": ours.mean, "std": ours.std}
+            if name != base and (found := paired(values[name], values[base])):
                 row |= {"difference": found.mean, "low": found.low, "high": found.high}
             table.setdefault(metric, {})[name] = row
     return table

@@ -1,4 +1,4 @@
-"""Cost against accuracy: what the time of our runs buys."""
+"""Cost against accuracy or perplexity: what the time of our runs buys."""
 
 from collections.abc import Sequence
 
@@ -32,5 +32,6 @@ def cost(comparison: Comparison, subject: str, lines: Sequence[Line], results: S
     panel.set_xlim(0, 1.1 * longest / unit or 1)
     panel.margins(y=0.1)
     where = machines(r for r in results if any(belongs(r, line.row) for _, line, _ in points))
-    title = f"cost against accuracy, mean ± std, on {where}."
+    what = "accuracy" if comparison.table.unit == "%" else comparison.table.unit
+    title = f"cost against {what}, mean ± std, on {where}."
     return finish(figure, comparison, "cost", subject, title, "; ".join(said))

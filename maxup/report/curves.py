@@ -1,12 +1,11 @@
 """Learning curves: training loss and the main metric by epoch, MaxUp and its twin, mean and deviation over seeds."""
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from maxup.report.figure import COLOURS, Plot, blank, finish, label, metric_label
+from maxup.report.figure import COLOURS, HUGE, Plot, blank, finish, label, metric_label
 from maxup.report.results import Result
 from maxup.report.statistics import estimate
 from maxup.report.tables import Comparison, Line, belongs, measured
@@ -40,6 +39,7 @@ def curves(comparison: Comparison, subject: str, lines: Sequence[Line], results:
         _zoom(panel, [pair[which] for read in found.values() for pair in read])
         panel.set_ylabel("training loss" if which else metric_label(comparison, metric))
     panels[-1].set_xlabel("epoch")
+    panels[-1].xaxis.get_major_locator().set_params(integer=True)
     said = "; ".join(
         f"{label(lines[i], budget)} ends at {e.mean:.2f}"
         for (i, budget), read in found.items()
@@ -63,7 +63,7 @@ def read_curves(result: Result, line: Line) -> tuple[Curve, Curve]:
         return values, losses
     loss, steps, before = 0.0, 0.0, 0.0  # summed over the steps of this epoch; a record is of the steps since the last
     for record in map(_parse, text.splitlines()):
-        numbers = {k: float(v) for k, v in record.items() if isinstance(v, int | float) and math.isfinite(v)}
+        numbers = {k: float(v) for k, v in record.items() if isinstance(v, int | float) and abs(v) < HUGE}
         if "train_loss" in numbers and (since := numbers.get("step", 0.0) - before) > 0:
             loss, steps, before = loss + since * numbers["train_loss"], steps + since, before + since
         value = measured(Result(**{**vars(result), "last": numbers}), line.row, line.metric)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from maxup.report.paper import Table
 from maxup.report.results import Result
-from maxup.report.tables import Comparison, Line
+from maxup.report.tables import Comparison, Line, called
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,6 +26,7 @@ STYLE: Any = {
 }
 COLOURS = ["#5a6b78", "#1b6ca8", "#d1495b", "#2a9d6f", "#8f5fbf", "#c98a1b", "#00a0a8", "#a0522d"]
 MARKERS = "os^Dv<>P"
+HUGE = 1e100  # no axis shows more
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def label(line: Line, budget: float) -> str:
     """What a line of a table is called in a legend."""
     copies = f", m = {line.row.m}" if line.row.m and line.row.maxup else ""
     dynamic = ", dynamic evaluation" if line.row.dynamic else ""
-    return line.row.method + copies + dynamic + ("" if budget == 1 else f", budget {budget:g}")
+    return line.row.method + copies + dynamic + ("" if budget == 1 else f", {called(budget, [line])}")
 
 
 def time_unit(longest: float) -> tuple[int, str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from maxup.recipes.load import find_recipe, list_recipes, read_recipe
 from maxup.report.figure import main_metric
 from maxup.report.paper import Row, Table, load_paper
-from maxup.report.results import Result, load_results, mean_seconds
+from maxup.report.results import Result, budget_name, load_results, mean_seconds
 from maxup.report.statistics import estimate
 from maxup.report.tables import DASH, measured, ours
 
@@ -25,8 +25,9 @@ class Entry:
     """The first sentence of its file."""
     paper: str
     ours: str
+    """Of every budget that was run, the largest first."""
     cost: str
-    """Seconds of training where measured, else the copies of every example."""
+    """Seconds of training of each where measured, else the copies of every example."""
 
 
 def listing(word: str, *, results: Path, runs: Path) -> tuple[list[Entry], list[str]]:
@@ -43,9 +44,8 @@ def listing(word: str, *, results: Path, runs: Path) -> tuple[list[Entry], list[
     for name in (name for name in list_recipes() if word in name):
         what, copies = _what(name), _copies(name)
         paper, table, row = _paper(name, copies, tables)
-        number, seconds = _ours([r for r in found if r.recipe == name and r.own_m], table, row)
-        cost = copies if seconds is None else f"{seconds:,.{1 if seconds < 10 else 0}f} s"
-        entries.append(Entry(name, what, paper, number, cost))
+        number, cost = _ours([r for r in found if r.recipe == name and r.own_m], table, row)
+        entries.append(Entry(name, what, paper, number, cost or copies))
     return entries, notes
 
 
@@ -67,15 +67,16 @@ def show(entries: Sequence[Entry]) -> None:
             print("  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip())
         return
     narrow = console.width < WIDE
-    longest = {name: max((len(getattr(entry, name)) for entry in entries), default=0) for name in ("recipe", "cost")}
+    longest = max((len(entry.recipe) for entry in entries), default=0)
+    costs = [len(f"{cost},") for entry in entries for cost in entry.cost.split(", ")]
     table = Rich(box=None, pad_edge=False, header_style="bold")
     recipe, what, *others, last = COLUMNS
-    table.add_column(recipe, overflow="fold", width=min(longest["recipe"], console.width // 2))
+    table.add_column(recipe, overflow="fold", width=min(longest, console.width // 2))
     if not narrow:
         table.add_column(what)
     for name in others:
         table.add_column(name)
-    table.add_column(last, width=max(4, longest["cost"]))
+    table.add_column(last, width=max(costs, default=4))
     for recipe, what, *rest in rows:
         if narrow:
             table.add_row(Text.assemble(recipe, "\n", (what, "dim")), *rest)
@@ -118,17 +119,19 @@ def _unit(table: Table | None, metric: str) -> str:
     return f"{unit} at {metric}" if metric[0].isdigit() else unit
 
 
-def _ours(results: Sequence[Result], table: Table | None, row: Row | None) -> tuple[str, float | None]:
-    """Our number with the largest budget up to 1, and its mean seconds."""
-    budgets = sorted({r.budget for r in results}, key=lambda budget: (budget > 1, -budget))
+def _ours(results: Sequence[Result], table: Table | None, row: Row | None) -> tuple[str, str]:
+    """Our numbers and their mean seconds, of every budget that was run: twins may have others in common."""
     row = row or Row("", "", {})
     text = any("test_perplexity" in result.last for result in results)
     metric = main_metric(table) if table else "test" if text else "top1"
-    for budget in budgets:
+    numbers, costs = [], []
+    for budget in sorted({r.budget for r in results}, reverse=True):
         mine = [r for r in results if r.budget == budget]
         values = [value for r in mine if (value := measured(r, row, metric)) is not None]
         if found := estimate(values):
-            number, _, n = ours(found, 2).partition(" (")
-            part = "" if budget == 1 else f", budget {budget:g}"
-            return f"{number} {_unit(table, metric)} ({n}{part}", mean_seconds(mine)
-    return DASH, None
+            number, _, n = ours(found, 2).removesuffix(")").partition(" (")
+            part = "" if budget == 1 else f", {budget_name(budget, [mine[0].recipe])}"
+            numbers.append(f"{number} {_unit(table, metric)} ({n}{part})")
+            seconds = mean_seconds(mine)
+            costs.append(DASH if seconds is None else f"{seconds:,.{1 if seconds < 10 else 0}f} s")
+    return ", ".join(numbers) or DASH, ", ".join(costs) if set(costs) - {DASH} else ""

@@ -7,9 +7,9 @@ from importlib.resources import files
 from itertools import groupby
 from typing import Any
 
-from maxup.report.plots import Plot
+from maxup.report.figure import Plot, time_unit
 from maxup.report.results import Result
-from maxup.report.tables import DASH, LEGEND, Cell, Comparison, grid
+from maxup.report.tables import DASH, LEGEND, Cell, Comparison, grid, tied
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
@@ -66,11 +66,11 @@ def _summary(comparisons: Sequence[Comparison], results: Sequence[Result]) -> st
     lines = [line for comparison in comparisons for line in comparison.lines]
     here = {line.key for line in lines if line.ours}
     if not here:
-        return "There are no results of ours yet: the tables show the paper’s numbers, and dashes."  # noqa: RUF001
-    hours = _hours(results)
-    hours = f", {hours} hours of training together" if hours != DASH else ""
+        return "There are no results of ours yet: the tables show the paper’s numbers."  # noqa: RUF001
+    time, runs = _time(results), "run" if len(results) == 1 else "runs"
+    time = f", {time} of training together" if time != DASH else ""
     return (
-        f"{len(results)} finished runs{hours}. Numbers are computed from their result files; losses are shown as "
+        f"{len(results)} finished {runs}{time}. Numbers are computed from their result files; losses are shown as "
         "plainly as wins."
     )
 
@@ -105,6 +105,7 @@ def _section(comparison: Comparison, plots: Iterable[Plot]) -> str:
     if out.notes:
         items = (f'<li id="{escape(comparison.name)}-{i}">{escape(note)}</li>' for i, note in enumerate(out.notes, 1))
         parts.append(f'<ol class="notes">{"".join(items)}</ol>')
+    parts += [f'<p class="notes">{escape(remark)}</p>' for remark in out.remarks]
     figures = "\n".join(map(_plot, plots))
     parts += [f'<div class="figures">{figures}</div>'] * bool(figures)
     return "\n".join([*parts, "</section>"])
@@ -123,16 +124,14 @@ def _table(name: str, headings: Sequence[str], rows: Sequence[Sequence[Cell]], k
 
 
 def _row(name: str, headings: Sequence[str], row: Sequence[Cell], *, again: bool) -> str:
-    cells, value = [], ""
+    cells = []
     bare = all(c.text == DASH for h, c in zip(headings, row, strict=True) if _kind(h) == _kind("paper"))
     for heading, cell in zip(headings, row, strict=True):
-        label = f"{value}, difference" if heading == "difference" and "metric" not in headings else heading
-        value = heading
         repeats = again and heading in ("model", "size", "method", "m")
         marks = ", ".join(f'<a href="#{escape(name)}-{mark}">{mark}</a>' for mark in cell.marks)
         text = "" if repeats else _text(heading, cell.text) + (f"<sup>{marks}</sup>" if marks else "")
         empty = " empty" if repeats or cell.text == DASH or (bare and heading == "metric") else ""
-        cells.append(f'<td{_kind(heading, empty)} data-label="{escape(label)}">{text}</td>')
+        cells.append(f'<td{_kind(heading, empty)} data-label="{escape(heading)}">{text}</td>')
     return ('<tr class="empty">' if bare and again else "<tr>") + "".join(cells) + "</tr>"
 
 
@@ -140,8 +139,8 @@ def _text(heading: str, text: str) -> str:
     """A number, with its n or its interval small."""
     number, mark, rest = text.partition(" (n" if " (n" in text else " [")
     if 'class="number"' not in _kind(heading) or not rest:
-        return escape(text)
-    return f"{escape(number)} <small>{escape((mark + rest).strip())}</small>"
+        return escape(tied(text))
+    return f"{escape(tied(number))} <small>{escape(tied(mark + rest).strip())}</small>"
 
 
 def _kind(heading: str, more: str = "") -> str:
@@ -164,18 +163,17 @@ def _environments(results: Sequence[Result]) -> str:
         groups.setdefault(_where(result.environment), []).append(result)
     if not groups:
         return ""
-    headings = ["hardware", "threads", "torch", "python", "commit", "runs", "hours"]
-    rows = [
-        [Cell(text) for text in (*where, str(len(group)), _hours(group))] for where, group in sorted(groups.items())
-    ]
+    headings = ["hardware", "threads", "torch", "python", "commit", "runs", "time"]
+    rows = [[Cell(text) for text in (*where, str(len(group)), _time(group))] for where, group in sorted(groups.items())]
     table = _table("environment", headings, rows, [(str(i), False) for i in range(len(rows))])
     return f'<section id="environment"><h2>Where ours was measured</h2>{table}</section>'
 
 
-def _hours(group: Sequence[Result]) -> str:
+def _time(group: Sequence[Result]) -> str:
     """Training time of runs together; a dash where some shared their GPU."""
     timed = [result.seconds for result in group if result.seconds is not None]
-    return f"{sum(timed) / 3600:.3g}" if len(timed) == len(group) else DASH
+    unit, name = time_unit(sum(timed))
+    return f"{sum(timed) / unit:,.1f} {name}" if len(timed) == len(group) else DASH
 
 
 def _where(environment: dict[str, Any]) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """The paper's numbers, from `paper.yaml`, which says how they are organised."""
 
 from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import cache
 from importlib.resources import files
 from typing import Any, TypeVar
 
@@ -200,6 +201,7 @@ def _build(cls: type[T], raw: Any, where: str) -> T:
     return cls(**raw)
 
 
+@cache
 def _read() -> dict[str, Any]:
     import yaml
 

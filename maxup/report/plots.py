@@ -1,12 +1,13 @@
 """The plots of a table: accuracy and cost against m, learning curves, cost against accuracy; as PNG and SVG."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from maxup.report.against_m import accuracy_against_m, cost_against_m
 from maxup.report.against_radius import accuracy_against_radius
 from maxup.report.cost import cost
 from maxup.report.curves import curves
-from maxup.report.figure import STYLE, Plot, main_metric
+from maxup.report.figure import HUGE, STYLE, Plot, main_metric
 from maxup.report.paper import Row
 from maxup.report.results import Result, short_name
 from maxup.report.tables import Comparison, Line
@@ -22,7 +23,7 @@ def plots(comparison: Comparison, results: Sequence[Result]) -> list[Plot]:
     models: dict[str, dict[str, list[Line]]] = {}
     for line in comparison.lines:
         if line.metric == main_metric(comparison.table):
-            models.setdefault(line.row.model, {}).setdefault(_family(line.row), []).append(line)
+            models.setdefault(line.row.model, {}).setdefault(_family(line.row), []).append(_drawable(line))
     drawn: list[Plot | None] = []
     with rc_context(STYLE):
         if comparison.name == "table-certified":
@@ -34,6 +35,12 @@ def plots(comparison: Comparison, results: Sequence[Result]) -> list[Plot]:
             everything = [line for lines in families.values() for line in lines]
             drawn += [draw(comparison, model, everything, results) for draw in (curves, cost)]
     return [plot for plot in drawn if plot is not None]
+
+
+def _drawable(line: Line) -> Line:
+    """Without perplexities that are infinite, or nearly."""
+    ours = {budget: found for budget, found in line.ours.items() if found.mean < HUGE}
+    return replace(line, ours=ours, seconds={budget: s for budget, s in line.seconds.items() if budget in ours})
 
 
 def _family(row: Row) -> str:

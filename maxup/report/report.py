@@ -7,7 +7,8 @@ from maxup.report.page import page
 from maxup.report.paper import load_paper
 from maxup.report.plots import plots
 from maxup.report.results import load_results, short_name
-from maxup.report.tables import compare, show
+from maxup.report.tables import compare
+from maxup.report.terminal import show
 
 
 def report(name: str | None, *, results: Path, runs: Path, out: Path) -> tuple[Path, list[str]]:

@@ -7,8 +7,9 @@ A run's own folder, <runs>/<recipe>/seed-0/run.json, holds the same.
 """
 
 import json
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,8 @@ from maxup.recipes.load import RecipeError, flat, list_recipes, parse_recipe
 from maxup.recipes.schema import Recipe
 from maxup.sentences import reason
 
+LIMITS = {"accuracy": (0, 1), "perplexity": (1, math.inf)}
+LONGEST = 1e9  # seconds; three decades
 NAME = re.compile(r"seed-(\d+)(?:-m-(\d+))?(?:-budget-([\d.e-]+))?", re.ASCII)
 
 
@@ -77,7 +80,7 @@ def load_results(results: Path, runs: Path, recipes: dict[str, str] | None = Non
     for name, path, stem in (*_result_files(results), *_run_files(runs)):
         try:
             result = _result(name, path, stem, (recipes or {}).get(name, name))
-        except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:  # the file may be anything
+        except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:  # any content
             notes.append(f"{path} is left out: {reason(error)}")
             continue
         key = (result.recipe, result.seed, result.m, result.budget)
@@ -86,6 +89,8 @@ def load_results(results: Path, runs: Path, recipes: dict[str, str] | None = Non
             found[key] = result
         elif old.curve is None and result.curve is not None and old.last == result.last:
             found[key] = Result(**{**vars(old), "curve": result.curve})
+        else:
+            notes.append(f"{path} is left out: another result is of the same recipe, seed, m and budget")
     return [found[key] for key in sorted(found)], notes
 
 
@@ -123,6 +128,8 @@ def _result(name: str, path: Path, stem: str, recipe: str) -> Result:
         raise ValueError(f"it is not of the recipe alone, but with {' '.join(own)}")
     m = int(said.get("maxup", {}).get("m", 4)) if said.get("objective", "standard") != "standard" else 1
     match = NAME.fullmatch(stem)
+    if match and int(match[1]) != run["seed"]:
+        raise ValueError(f"its name says seed {match[1]}, its content seed {run['seed']}")
     named = float(match[3]) if match and match[3] else 1.0
     known = known_recipe(recipe)
     if known is None:
@@ -137,9 +144,20 @@ def _result(name: str, path: Path, stem: str, recipe: str) -> Result:
         budget = named if budget != 1 and epochs == scaled(known.epochs, named) else float(f"{budget:.3g}")
     curve = path.parent / "metrics.jsonl" if path.name == "run.json" else None
     last = {k: float(v) for k, v in run["last"].items() if isinstance(v, int | float)}
+    seconds = float(run.get("training_seconds", run["seconds"]))
+    _check(last, seconds)
     shared = run["environment"].get("shared_gpu")
-    seconds = None if shared else float(run.get("training_seconds", run["seconds"]))
-    return Result(name, run["seed"], m, own_m, budget, last, seconds, run["environment"], curve)
+    return Result(name, run["seed"], m, own_m, budget, last, None if shared else seconds, run["environment"], curve)
+
+
+def _check(last: dict[str, float], seconds: float) -> None:
+    """Refuse what no run can have measured; a perplexity may be infinite."""
+    if not 0 <= seconds <= LONGEST:
+        raise ValueError(f"a run cannot have trained for {seconds:g} seconds")
+    for key, value in last.items():
+        for word, (low, high) in LIMITS.items():
+            if word in key and not low <= value <= high:
+                raise ValueError(f"its {key} is {value:g}, which is not between {low:g} and {high:g}")
 
 
 def mean_seconds(results: Sequence[Result]) -> float | None:
@@ -156,6 +174,18 @@ def scaled(epochs: int, budget: float) -> int:
         (60, 1)
     """
     return max(1, round(epochs * budget))
+
+
+def budget_name(budget: float, recipes: Iterable[str]) -> str:
+    """What a budget is of recipes: epochs where all have as many and the budget is less, else the number.
+
+    Example:
+        >>> budget_name(0.3, ["cifar10/resnet110-cutout"]), budget_name(0.3, ["unknown"])
+        ('60 of 200 epochs', 'budget 0.3')
+    """
+    epochs = {known.epochs if (known := known_recipe(name)) else 0 for name in recipes}
+    most = epochs.pop() if len(epochs) == 1 else 0
+    return f"{scaled(most, budget)} of {most} epochs" if most and budget < 1 else f"budget {budget:g}"
 
 
 @cache

@@ -1,6 +1,7 @@
 """Mean and deviation over seeds, and the paired difference of two methods with its interval."""
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ class Estimate:
 
     mean: float
     std: float | None
-    """Over the seeds, with n - 1; None for one seed."""
+    """Over the seeds, with n - 1; None for one seed, or where a value is infinite."""
     n: int
 
 
@@ -35,12 +36,15 @@ def estimate(values: Sequence[float]) -> Estimate | None:
     """
     if not values:
         return None
-    mean = math.fsum(values) / len(values)
-    return Estimate(mean, _deviation(values, mean), len(values))
+    mean = statistics.mean(values)  # exact: numbers may be huge, as a perplexity can
+    known = len(values) > 1 and math.isfinite(mean)
+    return Estimate(mean, statistics.stdev(values) if known else None, len(values))
 
 
 def paired(ours: Mapping[int, float], twin: Mapping[int, float], *, level: float = 0.95) -> Difference | None:
-    """Mean of ours - twin over common seeds with Student's interval, or None where they have no seed in common.
+    """Mean of ours - twin over common seeds with Student's interval.
+
+    None where they have no seed in common, or a value is infinite.
 
     Args:
         ours: Value by seed.
@@ -52,15 +56,11 @@ def paired(ours: Mapping[int, float], twin: Mapping[int, float], *, level: float
         Difference(mean=1.0, low=1.0, high=1.0, n=2)
     """
     found = estimate([ours[seed] - twin[seed] for seed in sorted(ours.keys() & twin.keys())])
-    if found is None or found.std is None:
-        return None if found is None else Difference(found.mean, None, None, found.n)
+    if found is None or not math.isfinite(found.mean):
+        return None
+    if found.std is None:
+        return Difference(found.mean, None, None, found.n)
     from scipy.special import stdtrit
 
     margin = float(stdtrit(found.n - 1, (1 + level) / 2)) * found.std / math.sqrt(found.n)
     return Difference(found.mean, found.mean - margin, found.mean + margin, found.n)
-
-
-def _deviation(values: Sequence[float], mean: float) -> float | None:
-    if len(values) < 2:
-        return None
-    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))

@@ -1,19 +1,21 @@
 """Ours beside the paper's: what a table says, as data and as text."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from itertools import compress
 
 from maxup.report.paper import Metric, Row, Table, Value, load_slips
-from maxup.report.results import Result, mean_seconds, short_name
+from maxup.report.results import Result, budget_name, mean_seconds, short_name
 from maxup.report.statistics import Difference, Estimate, estimate, paired
 
 DASH = "–"  # noqa: RUF001
 MINUS = "−"  # noqa: RUF001
-NAMES = ("model", "size", "method", "m")
 LEGEND = (
     f"± is the standard deviation over the n seeds. Difference: MaxUp {MINUS} its twin without MaxUp; ours is paired "
     "over the seeds both have, with its 95 % interval. Ours is measured after the last epoch, of runs with "
-    "restarts at their best epoch by validation. A budget below 1 is a run with that part of the recipe's epochs."
+    "restarts at their best epoch by validation. 60 of 200 epochs, or a budget of 0.3, are runs with that part of the "
+    "recipe's epochs."
 )
 
 
@@ -63,6 +65,9 @@ class Grid:
     headings: list[str]
     rows: list[list[Cell]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    """Those that a cell has the number of."""
+    remarks: list[str] = field(default_factory=list)
+    """On the whole table."""
 
     def note(self, text: str) -> int:
         """The number of a note, which may be there already."""
@@ -102,7 +107,7 @@ def compare(name: str, table: Table, results: Iterable[Result]) -> Comparison:
 
 
 def grid(comparison: Comparison) -> Grid:
-    """The text of every cell, with notes on what the paper has otherwise.
+    """The text of every cell, with notes on what the paper has otherwise; columns without any are left out.
 
     Example:
         >>> from maxup.report.paper import load_paper
@@ -115,7 +120,7 @@ def grid(comparison: Comparison) -> Grid:
     headings = ["model", *(["size"] if sizes else []), "method", "m", *(["metric"] if several else [])]
     headings += ["paper", "difference"] if paper else []
     for budget in comparison.budgets:
-        headings += ["ours" if budget == 1 else f"budget {budget:g}", "difference"]
+        headings += ["ours" if budget == 1 else called(budget, comparison.lines), "difference"]
     out = Grid(headings)
     for line in comparison.lines:
         row = line.row
@@ -132,13 +137,18 @@ def grid(comparison: Comparison) -> Grid:
             found, other = line.ours.get(budget), line.differences.get(budget)
             cells += [Cell(ours(found, digits)), Cell(against(other, digits, found.n if found else 0))]
         out.rows.append(cells)
-    if not several:
-        _metric(next(iter(table.metrics.values())), out)
     for slip in load_slips():
         if comparison.name in slip.tables:
             printed = slip.printed.replace("$", "").replace("\\%", " %")
-            out.note(f"The paper's text has {printed}; it should be {slip.corrected}: {slip.why}.")
-    return out
+            out.remarks.append(f"The paper's text has {printed}; it should be {slip.corrected}: {slip.why}.")
+    full = [any(row[i].text != DASH for row in out.rows) for i in range(len(headings))]
+    return replace(out, headings=[*compress(headings, full)], rows=[[*compress(row, full)] for row in out.rows])
+
+
+def called(budget: float, lines: Iterable[Line]) -> str:
+    """What a budget is of those lines that have it, such as 60 of 200 epochs."""
+    rows = [line.row for line in lines if budget in line.ours]
+    return budget_name(budget, [name for row in rows for name in (row.recipe or "", *row.grid)])
 
 
 def title(comparison: Comparison) -> str:
@@ -150,33 +160,14 @@ def title(comparison: Comparison) -> str:
     return f"{comparison.name}{number}: {table.caption}{'.' if what else ';'} {what}{unit}".replace(";  ", "; ")
 
 
-def show(comparisons: Sequence[Comparison]) -> None:
-    """Print the tables; with lines and colours on a terminal, plain elsewhere."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table as Rich
+def tied(text: str) -> str:
+    r"""With spaces that no line breaks at, where a number would lose its sign or its name: ± 0.08 and n = 5.
 
-    console = Console(highlight=False, markup=False, soft_wrap=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, markup=False, width=200, no_color=True)
-    for comparison in comparisons:
-        out = grid(comparison)
-        console.print(title(comparison), style="bold")
-        table = Rich(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False)
-        for heading in out.headings:
-            table.add_column(heading, justify="left" if heading in ("model", "size", "method", "metric") else "right")
-        before = ""
-        for row, line in zip(out.rows, comparison.lines, strict=True):
-            shown = [
-                "" if line.key == before and h in NAMES else str(c) for h, c in zip(out.headings, row, strict=True)
-            ]
-            table.add_row(*shown, style="bold" if line.row.maxup else "")
-            before = line.key
-        console.print(table)
-        for number, note in enumerate(out.notes, 1):
-            console.print(f"  [{number}] {note}", style="dim")
-        console.print()
-    console.print(LEGEND, style="dim")
+    Example:
+        >>> tied("95.41 ± 0.08 (n = 5)").split(" ")
+        ['95.41', '±\xa00.08', '(n\xa0=\xa05)']
+    """
+    return re.sub(r"(?<=±) | (?==)|(?<==) ", "\xa0", text)
 
 
 def measured(result: Result, row: Row, metric: str) -> float | None:
@@ -198,8 +189,8 @@ def ours(found: Estimate | None, digits: int) -> str:
     """Such as 95.41 ± 0.08 (n = 5)."""
     if found is None:
         return DASH
-    std = "" if found.std is None else f" ± {found.std:.{digits}f}"
-    return f"{found.mean:.{digits}f}{std} (n = {found.n})"
+    std = "" if found.std is None else f" ± {_number(found.std, digits)}"
+    return f"{_number(found.mean, digits)}{std} (n = {found.n})"
 
 
 def against(found: Difference | None, digits: int, n: int) -> str:
@@ -213,7 +204,12 @@ def against(found: Difference | None, digits: int, n: int) -> str:
 
 def signed(number: float | None, digits: int) -> str:
     """With its sign, the minus a real one."""
-    return DASH if number is None else f"{number:+.{digits}f}".replace("-", MINUS)
+    return DASH if number is None else _number(number, digits, "+").replace("-", MINUS)
+
+
+def _number(number: float, digits: int, sign: str = "") -> str:
+    """With so many decimals; a huge perplexity with three digits."""
+    return f"{number:{sign}.{digits}f}" if abs(number) < 1e6 else f"{number:{sign}.3g}"
 
 
 def belongs(result: Result, row: Row) -> bool:

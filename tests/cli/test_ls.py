@@ -55,13 +55,16 @@ def test_ours_is_the_mean_over_seeds_of_the_recipe_as_it_is(cells, tmp_path):
     short = file_name(1, budget=0.5)
     write_run(tmp_path / "results" / "runs", MAXUP, 1, 0.3, known=True, recipe={"epochs": 30}, stem=short)
     mean, std = 100 * statistics.mean(accuracies), 100 * statistics.stdev(accuracies)
-    assert cells(MAXUP)[-2:] == [f"{mean:.2f} ± {std:.2f} % (n = 3)", "101 s"]
+    numbers = f"{mean:.2f} ± {std:.2f} % (n = 3), 30.00 % (n = 1, 30 of 60 epochs)"
+    assert cells(MAXUP)[-2:] == [numbers, "101 s, 60 s"]
 
 
-def test_a_short_run_says_its_budget(cells, tmp_path):
-    short = file_name(1, budget=0.5)
-    write_run(tmp_path / "results" / "runs", TWIN, 1, 0.3, known=True, recipe={"epochs": 30}, stem=short)
-    assert cells(TWIN)[-2:] == ["30.00 % (n = 1), budget 0.5", "60 s"]
+def test_every_budget_is_shown_so_that_twins_can_be_compared(cells, tmp_path):
+    for name, budget, accuracy in ((TWIN, 0.36, 0.935), (TWIN, 0.3, 0.925), (MAXUP, 0.3, 0.933)):
+        short = file_name(1, budget=budget)
+        write_run(tmp_path / "results" / "runs", name, 1, accuracy, known=True, stem=short, shared=budget == 0.3)
+    assert cells(TWIN)[-2:] == ["93.50 % (n = 1, 22 of 60 epochs), 92.50 % (n = 1, 18 of 60 epochs)", "60 s, –"]  # noqa: RUF001
+    assert cells(MAXUP)[-2:] == ["93.30 % (n = 1, 18 of 60 epochs)", "m = 4"]
 
 
 def test_the_paper_s_number_is_that_of_the_recipe_s_own_m(cells, tmp_path, monkeypatch):
@@ -97,6 +100,8 @@ def test_a_terminal_gets_a_table_in_which_nothing_is_cut_off(tmp_path, monkeypat
     monkeypatch.setenv("COLUMNS", str(width))
     write_run(tmp_path / "runs", TWIN, 0, 0.9, known=True, curve="")
     write_run(tmp_path / "runs", TWIN, 1, 0.91, known=True, curve="")
+    for budget in (0.3, 0.5, 0.9):
+        write_run(tmp_path / "runs", TWIN, 0, 0.9, curve="", stem=file_name(0, budget=budget), seconds=123456)
 
     class Terminal(io.StringIO):
         def isatty(self):
@@ -150,6 +155,32 @@ def test_every_network_with_its_size(capsys):
 def test_some_networks(capsys):
     assert main(["ls", "mlp", "--models"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["network", "mlp"]
+
+
+def test_no_network_of_a_name_gives_one_sentence(capsys):
+    for word in ("zzz", "timm/zzz"):
+        assert main(["ls", "--models", word]) == 1
+        assert capsys.readouterr() == ("", f"no network has {word!r} in its name\n")
+
+
+def test_networks_of_other_packages_are_listed_by_the_beginning_of_their_name(capsys):
+    assert main(["ls", "--models", "timm/resnet10"]) == 0
+    names = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()[1:]}
+    assert len(names) > 5
+    assert names["timm/resnet101"][:4] == ["44.55", "M", "7.85", "G"]
+    assert names["timm/resnet101d"] == []  # of so many, names alone
+    assert main(["ls", "--models", "pytorchcv/resnet20_c"]) == 0
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert "pytorchcv/resnet20_cifar10" in [line.split()[0] for line in lines]
+    assert all(line.split()[2] in ("k", "M") for line in lines)
+
+
+def test_networks_of_a_package_that_is_not_there_give_one_sentence(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm", None)
+    assert main(["ls", "--models", "timm/"]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("maxup ls: timm networks need the imagenet extra")
 
 
 def test_without_the_extra(capsys, monkeypatch):

@@ -54,3 +54,13 @@ def test_one_epoch_and_one_seed_are_enough(tmp_path):
     plot = curves(comparison, "ResNet-110", comparison.lines[:2], found)
     assert plot.description == "Cutout ends at 60.00"
     assert curves(comparison, "ResNet-110", comparison.lines[2:4], found) is None
+
+
+def test_the_ticks_are_whole_epochs(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr("maxup.report.curves.finish", lambda figure, *_: figures.append(figure))
+    write_run(tmp_path, NAME, 0, 0.6, curve=lines(*({"epoch": e, "test_accuracy": 0.3 * e} for e in (1, 2))))
+    found = load_results(tmp_path, tmp_path)[0]
+    comparison = compare("table-cifar10", TABLE, found)
+    curves(comparison, "ResNet-110", comparison.lines[:2], found)
+    assert all(tick == round(tick) for tick in figures[0].axes[-1].get_xticks())

@@ -10,6 +10,7 @@ import pytest
 
 from maxup.cli.main import main
 from maxup.report.paper import load_paper
+from maxup.report.results import file_name
 from tests.report.runs import write_run
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}
@@ -36,7 +37,7 @@ class Reader(HTMLParser):
 
     def handle_data(self, data):
         if self.open[-1:] != ["style"]:
-            self.text.append(data)
+            self.text.append(data.replace("\xa0", " "))
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,9 @@ def made(tmp_path_factory):
         for name, gain in (("cifar10/resnet110-cutout", 0.0), ("cifar10/resnet110-cutout-maxup", 0.005)):
             recipe = {"objective": "maxup"} if gain else {}
             write_run(root / "runs", name, seed, 0.94 + gain + seed / 1000, curve=curve, recipe=recipe)
-            write_run(root / "runs", name, seed, 0.9 + gain, curve=curve, recipe=recipe, stem=f"seed-{seed}-budget-0.3")
+            for budget in (0.36, 0.3):
+                stem = file_name(seed, budget=budget)
+                write_run(root / "runs", name, seed, 0.9 + gain, curve=curve, recipe=recipe, stem=stem)
     write_run(root / "runs", "<script>alert(1)<", 0, 0.5)
     write_run(root / "results", "<script>alert(1)<", 0, 0.5)
     (root / "results" / "seed-0.json").write_text('"<b>"')
@@ -91,7 +94,7 @@ def test_ours_and_where_it_was_measured_are_there(read):
     text = "".join(read.text)
     assert "94.60 ± 0.10 (n = 3)" in text
     assert "+0.50 [+0.50, +0.50]" in text
-    assert "budget 0.3" in text
+    assert "60 of 200 epochs" in text
     assert "a <b>CPU</b>" in text  # as text, not as markup
     assert "0000000 (changed)" in text
     assert "left out" in text
@@ -155,9 +158,17 @@ def test_it_prints_and_takes_a_picture(made, tmp_path):
     assert 3 <= pages <= 14
 
 
-@pytest.mark.parametrize(("shared", "said"), [(True, "1 finished runs. "), (False, "1 finished runs, 0.0167 hours ")])
-def test_hours_are_added_up_where_all_are_known(tmp_path, shared, said):
-    write_run(tmp_path / "results", "cifar10/resnet110-cutout", 0, 0.9, shared=shared)
+@pytest.mark.parametrize(
+    ("seconds", "shared", "said"),
+    [
+        (60.0, True, "1 finished run. "),
+        (1.57, False, "1 finished run, 1.6 seconds of training"),
+        (150.0, False, ", 2.5 minutes of training"),
+        (7.2e6, False, ", 2,000.0 hours of training"),
+    ],
+)
+def test_times_are_added_up_where_all_are_known(tmp_path, seconds, shared, said):
+    write_run(tmp_path / "results", "cifar10/resnet110-cutout", 0, 0.9, shared=shared, seconds=seconds)
     folders = ["--results", str(tmp_path / "results"), "--runs", str(tmp_path / "results")]
     assert main(["report", "table-cifar10", *folders, "--out", str(tmp_path / "out")]) == 0
     text = " ".join(Reader((tmp_path / "out" / "report.html").read_text()).text)

@@ -37,7 +37,8 @@ def test_curves_and_cost_of_ours(tmp_path):
                   stem=f"seed-{seed}-budget-0.5", seconds=180)  # fmt: skip
     found = drawn("table-cifar10", tmp_path)
     assert list(found) == ["table-cifar10-curves-resnet_110", "table-cifar10-cost-resnet_110"]
-    assert "MaxUp+Cutout, m = 4, budget 0.5: 91.00 in 3 minutes" in found["table-cifar10-cost-resnet_110"].description
+    said = found["table-cifar10-cost-resnet_110"].description
+    assert "MaxUp+Cutout, m = 4, 100 of 200 epochs: 91.00 in 3 minutes" in said
     for plot in found.values():
         assert plot.png.startswith(b"\x89PNG")
         assert ElementTree.fromstring(plot.svg).tag.endswith("svg")
@@ -77,3 +78,21 @@ def test_families_of_one_model_are_not_mixed(tmp_path):
         "others-m-my_net_cut", "others-time-my_net_cut", "others-m-my_net_gauss", "others-time-my_net_gauss",
         "others-cost-my_net",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("perplexity", ["inf", 7e300, 1.7e308])
+def test_perplexities_that_no_axis_shows_are_not_drawn(tmp_path, perplexity):
+    from maxup.report.own import other_results
+
+    twin = "text/awd_lstm-embedding_dropout"
+    curve = "".join(
+        json.dumps({"step": e, "epoch": e, "train_loss": loss, "validation_perplexity": 9.0}) + "\n"
+        for e, loss in ((1, 3.0), (2, 1.7e308), (3, 10**400))
+    )
+    write_run(tmp_path, twin, 0, 0, test_perplexity=90.0, curve=curve)
+    write_run(tmp_path, f"{twin}-maxup", 0, 0, test_perplexity=perplexity, curve=curve)
+    found = load_results(tmp_path, tmp_path)[0]
+    drawn = plots(compare("text", other_results(found, [], text=True), found), found)
+    assert [plot.name for plot in drawn] == ["text-curves-text_awd_lstm", "text-cost-text_awd_lstm"]
+    assert drawn[1].description == "embedding_dropout: 90.00 in 60 seconds"
+    assert drawn[1].title.startswith("text/awd_lstm: cost against perplexity, mean")

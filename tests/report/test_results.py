@@ -7,7 +7,7 @@ import pytest
 
 from maxup.engine.durable import write_json
 from maxup.recipes.load import parse_recipe
-from maxup.report.results import difference, file_name, load_results, mean_seconds
+from maxup.report.results import budget_name, difference, file_name, load_results, mean_seconds
 from tests.report.runs import write_run
 
 TWIN, MAXUP = "digits/mlp-gaussian", "digits/mlp-gaussian-maxup"
@@ -99,6 +99,42 @@ def test_wrong_types_inside_are_left_out_too(tmp_path):
     found, notes = load_results(tmp_path, tmp_path / "nowhere")
     assert not found
     assert len(notes) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"training_seconds": "nan"}, "nan seconds"),
+        ({"training_seconds": -1}, "-1 seconds"),
+        ({"seconds": 1e308}, "1e+308 seconds"),
+        ({"last": {"test_accuracy": 7e300}}, "test_accuracy is 7e+300"),
+        ({"last": {"certified_accuracy_0.25": "nan"}}, "certified_accuracy_0.25 is nan"),
+        ({"last": {"test_perplexity": "nan"}}, "test_perplexity is nan"),
+        ({"last": {"test_loss": 10**400}}, "too large"),
+        ({"seed": 7}, "its name says seed 0, its content seed 7"),
+    ],
+)
+def test_what_no_run_can_have_measured_is_left_out(tmp_path, change, said):
+    path = write_run(tmp_path, TWIN, 0, 0.9, known=True)
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    found, (note,) = load_results(tmp_path, tmp_path / "nowhere")
+    assert not found
+    assert "seed-0.json is left out: " in note
+    assert said in note
+
+
+def test_of_two_results_with_one_seed_the_second_is_left_out(tmp_path):
+    write_run(tmp_path / "results", TWIN, 0, 0.9, known=True)
+    write_run(tmp_path / "runs", TWIN, 0, 0.8, known=True, curve="")
+    (one,), (note,) = load_results(tmp_path / "results", tmp_path / "runs")
+    assert (one.last["test_accuracy"], one.curve) == (0.9, None)
+    assert "run.json is left out: another result is of the same recipe, seed, m and budget" in note
+
+
+def test_a_budget_is_called_by_its_epochs_where_all_recipes_have_as_many():
+    assert budget_name(0.3, [TWIN, MAXUP]) == "18 of 60 epochs"
+    assert budget_name(0.3, [TWIN, "cifar10/resnet110-cutout"]) == "budget 0.3"
+    assert budget_name(2, [TWIN]) == "budget 2"
 
 
 def test_a_recipe_does_not_differ_from_itself():

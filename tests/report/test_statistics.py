@@ -1,11 +1,12 @@
 """Mean, deviation and the paired interval against scipy's own tests."""
 
+import math
 import random
 
 import pytest
 from scipy import stats
 
-from maxup.report.statistics import estimate, paired
+from maxup.report.statistics import Estimate, estimate, paired
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 40])
@@ -35,3 +36,12 @@ def test_few_seeds_claim_little():
 
 def test_pairing_does_not_depend_on_order():
     assert paired({0: 3.0, 1: 5.0}, {1: 1.0, 0: 2.0}) == paired({1: 5.0, 0: 3.0}, {0: 2.0, 1: 1.0})
+
+
+def test_huge_numbers_are_counted_and_infinite_ones_claim_nothing():
+    huge = estimate([7e300, 1.0, 1.6e308, 1.6e308])
+    assert huge.mean == pytest.approx(0.8e308)
+    assert huge.std == pytest.approx(0.8e308 * 2 / math.sqrt(3))
+    assert estimate([math.inf, 1.0]) == Estimate(math.inf, None, 2)
+    for twin in ({0: 1.0, 1: 2.0}, {0: math.inf, 1: 2.0}, {0: math.inf, 1: math.inf}):
+        assert paired({0: math.inf, 1: 1.0}, twin) is None

@@ -8,7 +8,7 @@ from scipy import stats
 from maxup.report.own import other_results, with_other_m
 from maxup.report.paper import load_paper
 from maxup.report.results import load_results
-from maxup.report.tables import DASH, compare, grid, show, title
+from maxup.report.tables import DASH, compare, grid, signed, title
 from tests.report.runs import write_run
 
 PAPER = load_paper()
@@ -20,15 +20,15 @@ def loaded(root):
 
 
 @pytest.mark.parametrize("name", PAPER)
-def test_without_results_there_are_the_paper_s_numbers_and_dashes(name):
+def test_without_results_there_are_the_paper_s_numbers_alone(name):
     comparison = compare(name, PAPER[name], [])
     out = grid(comparison)
     assert len(out.rows) == len(PAPER[name].rows) * len(PAPER[name].metrics)
     for line, row in zip(comparison.lines, out.rows, strict=True):
         cells = dict(zip(out.headings, map(str, row), strict=True))
         value = line.row.values.get(line.metric)
-        assert cells["ours"] == DASH
         assert cells["paper"].startswith(f"{value.mean:.{PAPER[name].digits}f}" if value else DASH)
+    assert "ours" not in out.headings
     assert str(PAPER[name].number) in title(comparison)
 
 
@@ -37,9 +37,25 @@ def test_corrections_are_marked_and_explained():
     cell = next(row[1] for row in out.rows if row[0].text == "ProxylessNet-CPU")
     assert "4.36M" in cell.text
     assert "7.12M" in out.notes[cell.marks[0] - 1]
-    notes = " ".join(note for name in PAPER for note in grid(compare(name, PAPER[name], [])).notes)
+    grids = [grid(compare(name, table, [])) for name, table in PAPER.items()]
+    notes = " ".join(note for out in grids for note in (*out.notes, *out.remarks))
     for text in ("88.45 %", "Top-1 error", "2.5^{-4}", "ResNet-100", "923k", "The paper calls this row ADV-AWD-LSTM"):
         assert text in notes
+
+
+def test_every_number_of_a_note_is_in_a_cell():
+    for name, table in PAPER.items():
+        out = grid(compare(name, table, []))
+        marks = {mark for row in out.rows for cell in row for mark in cell.marks}
+        assert marks == set(range(1, len(out.notes) + 1))
+
+
+def test_a_column_without_any_number_is_left_out(tmp_path):
+    write_run(tmp_path, TWIN, 0, 0.9, stem="seed-0-budget-0.36")
+    for name in (TWIN, MAXUP):
+        write_run(tmp_path, name, 0, 0.9, stem="seed-0-budget-0.3")
+    headings = grid(compare("table-cifar10", PAPER["table-cifar10"], loaded(tmp_path))).headings
+    assert headings[3:] == ["paper", "difference", "72 of 200 epochs", "60 of 200 epochs", "difference"]
 
 
 def test_ours_is_mean_and_deviation_and_a_paired_interval(tmp_path):
@@ -60,8 +76,8 @@ def test_ours_is_mean_and_deviation_and_a_paired_interval(tmp_path):
     assert line.ours[0.3].mean == pytest.approx(50.0)
     assert 0.3 not in line.differences  # its twin was not run at that budget
     out = grid(comparison)
-    assert out.headings[-4:] == ["ours", "difference", "budget 0.3", "difference"]
-    assert out.rows[1][-2].text == "50.00 (n = 1)"
+    assert out.headings[-3:] == ["ours", "difference", "60 of 200 epochs"]
+    assert out.rows[1][-1].text == "50.00 (n = 1)"
 
 
 def test_the_ablation_s_rows_share_a_recipe_and_differ_in_m(tmp_path):
@@ -94,9 +110,11 @@ def test_perplexities_are_taken_as_they_are(tmp_path):
     assert not lines["awd_lstm", "valid"].ours
 
 
-def test_elsewhere_than_on_a_terminal_it_is_plain(capsys):
-    show([compare(name, table, []) for name, table in PAPER.items()])
-    out = capsys.readouterr().out
-    assert "\x1b" not in out
-    assert "95.41 ± 0.08" in out
-    assert "…" not in out
+def test_infinite_and_huge_perplexities_are_short(tmp_path):
+    for seed, perplexity in enumerate(("inf", 90.0)):
+        write_run(tmp_path, "text/awd_lstm-embedding_dropout", seed, 0, test_perplexity=perplexity)
+        write_run(tmp_path, "text/awd_lstm-embedding_dropout-maxup", seed, 0, test_perplexity=7e300 + seed)
+    table = other_results(loaded(tmp_path), PAPER.values(), text=True)
+    rows = [[cell.text for cell in row] for row in grid(compare("text", table, loaded(tmp_path))).rows]
+    assert [row[-1] for row in rows] == [DASH, "inf (n = 2)", DASH, "7e+300 ± 0.00 (n = 2)"]
+    assert signed(-7e300, 2) == "−7e+300"  # noqa: RUF001
