@@ -11,7 +11,7 @@ from typing import Any
 
 from maxup.certify.rows import Row, read
 from maxup.report.certified import columns as certified_columns
-from maxup.report.comparison import METRICS
+from maxup.report.comparison import METRICS, fair
 from maxup.report.paper import load_paper
 from maxup.report.results import load_results
 from maxup.report.statistics import estimate, paired
@@ -41,9 +41,12 @@ def digits() -> str:
             cells.append(cell)
         lines.append(f"| {name} | {' | '.join(cells)} |")
     ms = " ".join(name.removeprefix("m = ") for name in table["clean"] if re.fullmatch(r"m = \d+", name))
-    less = "" if found["equal_time"] else " --no_equal_time"
-    command = f"maxup compare digits/mlp-gaussian-maxup --seeds {len(found['seeds'])} --m {ms}{less}"
-    return "\n".join(lines) + f"\n\n`{command}` {origin(found['environment'])}"
+    command = f"maxup compare digits/mlp-gaussian-maxup --seeds {len(found['seeds'])} --m {ms}"
+    equal = "\n".join(
+        f"- {fair(name, stretch).replace('minus that', f'minus {name}')}"
+        for name, stretch in found["equal_time"].items()
+    )
+    return "\n".join(lines) + f"\n\n`{command}` {origin(found['environment'])} At equal time:\n\n{equal}"
 
 
 def cifar() -> str:

@@ -18,7 +18,7 @@ from maxup.engine.runs import build_task, open_run
 from maxup.engine.stop import RunError
 from maxup.objectives.adversarial import Adversarial
 from maxup.recipes.schema import Recipe
-from maxup.report.comparison import METRICS, Runs, short, show, summary, twin
+from maxup.report.comparison import METRICS, Runs, gain, short, show, summary, twin
 from maxup.tasks.vision import perturbation
 
 COPIES = 20
@@ -116,13 +116,13 @@ def compare(
     for seed in numbers:  # row by row within a seed, so that a machine that slows down slows all rows down
         for name, row in planned.items():
             runs[name].append(run(name, row, seed))
-    stretched: dict[str, dict[str, float]] = {}
+    stretched: dict[str, dict[str, Any]] = {}
     for name in [n for n, row in planned.items() if row.objective == "maxup"] if equal_time else []:
         ratio = sum(r["seconds"] for r in runs[name]) / sum(r["seconds"] for r in runs[twin(runs)])
         epochs = max(1, round(ratio * recipe.epochs))
         longer = f"m = 1, time of {name}"
-        stretched[longer] = {"ratio": ratio, "epochs": epochs}
         runs[longer] = [run(longer, replace(planned["m = 1"], epochs=epochs), seed) for seed in numbers]
+        stretched[longer] = {"ratio": ratio, "epochs": epochs, "gain": gain(runs[name], runs[longer])}
     result = {
         "format": "maxup-compare",
         "version": 1,

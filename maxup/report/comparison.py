@@ -54,16 +54,27 @@ def summary(runs: Runs) -> dict[str, dict[str, dict[str, Any]]]:
     """By metric and row: mean, deviation, and the paired difference to the first row with its 95 % interval."""
     table: dict[str, dict[str, dict[str, Any]]] = {}
     base = twin(runs)
+    gains = {name: gain(results, runs[base]) for name, results in runs.items() if name != base}
     for metric in METRICS:
         if any(metric not in run for results in runs.values() for run in results):
             continue
-        values = {name: {i: run[metric] for i, run in enumerate(results)} for name, results in runs.items()}
-        for name, ours in ((name, e) for name, v in values.items() if (e := estimate(list(v.values())))):
-            row: dict[str, Any] = {"mean": ours.mean, "std": ours.std}
-            if name != base and (found := paired(values[name], values[base])):
-                row |= {"difference": found.mean, "low": found.low, "high": found.high}
-            table.setdefault(metric, {})[name] = row
+        for name, results in runs.items():
+            if ours := estimate([run[metric] for run in results]):
+                row: dict[str, Any] = {"mean": ours.mean, "std": ours.std} | gains.get(name, {}).get(metric, {})
+                table.setdefault(metric, {})[name] = row
     return table
+
+
+def gain(ours: list[dict[str, float]], theirs: list[dict[str, float]]) -> dict[str, dict[str, Any]]:
+    """By metric, how much one row has more than another, paired over the seeds, with its 95 % interval.
+
+    Example:
+        >>> gain([{"clean": 98.0}, {"clean": 99.0}], [{"clean": 97.0}, {"clean": 98.0}])
+        {'clean': {'difference': 1.0, 'low': 1.0, 'high': 1.0}}
+    """
+    values = [[{i: run[m] for i, run in enumerate(row) if m in run} for m in METRICS] for row in (ours, theirs)]
+    found = {m: paired(a, b) for m, a, b in zip(METRICS, *values, strict=True)}
+    return {m: {"difference": f.mean, "low": f.low, "high": f.high} for m, f in found.items() if f}
 
 
 def text(result: dict[str, Any]) -> str:
@@ -85,7 +96,18 @@ def text(result: dict[str, Any]) -> str:
     )
     for name, stretch in result["equal_time"].items():
         lines.append(f"{name}: {stretch['epochs']} epochs, since a run takes {stretch['ratio']:.2f} times as long.")
+        lines.append(f"  {fair(name, stretch)}")
     return "\n".join(lines)
+
+
+def fair(name: str, stretch: dict[str, Any]) -> str:
+    """A sentence on what MaxUp has more than its twin of equal time, whose name and record are given."""
+    said = []
+    for metric, row in stretch["gain"].items():
+        d = METRICS[metric].decimals
+        interval = f"[{row['low']:+.{d}f}, {row['high']:+.{d}f}]"
+        said.append(f"{short(metric)} {row['difference']:+.{d}f} {interval}")
+    return f"{name.removeprefix('m = 1, time of ')} minus that: {', '.join(said)}."
 
 
 def plot(result: dict[str, Any], path: Path, title: str) -> None:

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from maxup.engine import durable
-from maxup.recipes.load import list_recipes, parse_recipe
+from maxup.recipes.load import list_recipes, parse_recipe, run_name
 from maxup.recipes.schema import Recipe, noise_of
 from maxup.report.paper import Table
-from maxup.report.results import difference, file_name, read_run, scaled, short_name
+from maxup.report.results import difference, file_name, read_run, scaled
 from maxup.sentences import reason
 
 
@@ -29,7 +29,7 @@ class Job:
     @property
     def name(self) -> str:
         """As its result and its folder are called."""
-        return f"{short_name(self.recipe)}/{file_name(self.seed, m=self.m, budget=self.budget)}"
+        return f"{run_name(self.recipe)}/{file_name(self.seed, m=self.m, budget=self.budget)}"
 
     @property
     def arguments(self) -> list[str]:

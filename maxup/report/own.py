@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from maxup.recipes.load import RecipeError, parse_recipe
+from maxup.recipes.load import RecipeError, parse_recipe, run_name
 from maxup.report.paper import Metric, Row, Table, load_paper, table_names
-from maxup.report.results import Result, known_recipe, short_name
+from maxup.report.results import Result, known_recipe
 from maxup.report.tables import belongs
 from maxup.sentences import reason
 
@@ -43,10 +43,10 @@ def table_of(recipes: Iterable[tuple[str, int | None]], caption: str) -> Table:
         'digits/mlp-gaussian'
     """
     chosen = list(recipes)
-    twins = {short_name(recipe) for recipe, m in chosen if m is None}
+    twins = {run_name(recipe) for recipe, m in chosen if m is None}
     rows = {}
     for recipe, m in chosen:
-        name = short_name(recipe)
+        name = run_name(recipe)
         folder, _, rest = name.rpartition("/")
         model, _, method = rest.partition("-")
         twin = name.removesuffix("-maxup")
@@ -79,7 +79,7 @@ def with_other_m(table: Table, results: Iterable[Result]) -> Table:
     rows = dict(table.rows)
     for key, row in table.rows.items():
         there = {other.m for other in rows.values() if other.recipe == row.recipe}
-        for m in copies.get(short_name(row.recipe or ""), set()) - there if row.maxup else ():
+        for m in copies.get(run_name(row.recipe or ""), set()) - there if row.maxup else ():
             rows[f"{key.rpartition('-')[0]}-m{m}"] = replace(row, m=m, values={}, ours=True)
     models = list(dict.fromkeys(row.model for row in rows.values()))
     order = sorted(rows, key=lambda key: (models.index(rows[key].model), rows[key].m or 0))
@@ -141,7 +141,7 @@ def _read_list(path: Path) -> Table:
         if m not in (None, own) and known.objective == "standard":
             raise TableError(f"{path}: {recipe} draws one copy of every example; m is for a recipe with MaxUp")
         chosen.append((place, None if m == own else m))
-    names = [(short_name(recipe), m) for recipe, m in chosen]
+    names = [(run_name(recipe), m) for recipe, m in chosen]
     if twice := [name for name in names if names.count(name) > 1]:
         raise TableError(f"{path} has {twice[0][0]} more than once with one m; results go by that name")
     return table_of(chosen, f"The recipes of {path.name}")

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from maxup.recipes.load import run_name
 from maxup.report.against_m import accuracy_against_m, cost_against_m
 from maxup.report.against_radius import accuracy_against_radius
 from maxup.report.cost import cost
 from maxup.report.curves import curves
 from maxup.report.figure import HUGE, STYLE, Plot, main_metric
 from maxup.report.paper import Row
-from maxup.report.results import Result, short_name
+from maxup.report.results import Result
 from maxup.report.tables import Comparison, Line
 
 
@@ -44,4 +45,4 @@ def _drawable(line: Line) -> Line:
 
 
 def _family(row: Row) -> str:
-    return short_name(row.recipe).removesuffix("-maxup") if row.recipe else row.method
+    return run_name(row.recipe).removesuffix("-maxup") if row.recipe else row.method

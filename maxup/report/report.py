@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
+from maxup.recipes.load import run_name
 from maxup.report.own import find_table, other_results, with_other_m
 from maxup.report.page import page
 from maxup.report.paper import load_paper
 from maxup.report.plots import plots
-from maxup.report.results import load_results, short_name
+from maxup.report.results import load_results
 from maxup.report.tables import compare
 from maxup.report.terminal import show
 
@@ -24,7 +25,7 @@ def report(name: str | None, *, results: Path, runs: Path, out: Path) -> tuple[P
         The page, and a sentence for each file that is left out.
     """
     tables = load_paper() if name is None else {Path(name).stem: find_table(name)}
-    recipes = {short_name(r): r for table in tables.values() for row in table.rows.values() if (r := row.recipe)}
+    recipes = {run_name(r): r for table in tables.values() for row in table.rows.values() if (r := row.recipe)}
     found, notes = load_results(results, runs, recipes)
     tables = {key: with_other_m(table, found) for key, table in tables.items()}
     others = {"others": other_results(found, tables.values()), "text": other_results(found, tables.values(), text=True)}

@@ -57,16 +57,6 @@ def file_name(seed: int, *, m: int | None = None, budget: float = 1.0) -> str:
     return f"seed-{seed}" + (f"-m-{m}" if m is not None else "") + (f"-budget-{budget:g}" if budget != 1 else "")
 
 
-def short_name(recipe: str) -> str:
-    """What results call a recipe: its name, or that of its file.
-
-    Example:
-        >>> short_name("digits/mlp-gaussian"), short_name("some/where/mine.yaml")
-        ('digits/mlp-gaussian', 'mine')
-    """
-    return Path(recipe).stem if recipe.endswith((".yaml", ".yml")) else recipe
-
-
 def load_results(results: Path, runs: Path, recipes: dict[str, str] | None = None) -> tuple[list[Result], list[str]]:
     """The results under two folders, and a sentence for each file that is left out.
 

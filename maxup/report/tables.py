@@ -5,8 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import compress
 
+from maxup.recipes.load import run_name
 from maxup.report.paper import Metric, Row, Table, Value, load_slips
-from maxup.report.results import Result, budget_name, mean_seconds, short_name
+from maxup.report.results import Result, budget_name, mean_seconds
 from maxup.report.statistics import Difference, Estimate, estimate, paired
 
 DASH = "–"  # noqa: RUF001
@@ -214,7 +215,7 @@ def _number(number: float, digits: int, sign: str = "") -> str:
 
 def belongs(result: Result, row: Row) -> bool:
     """Whether a result is one of a row's."""
-    if row.recipe is None or result.recipe not in (short_name(row.recipe), *row.grid):
+    if row.recipe is None or result.recipe not in (run_name(row.recipe), *row.grid):
         return False
     if row.copies:
         return result.m in row.copies

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from maxup.report.comparison import METRICS, plot, summary, text
+from maxup.report.comparison import METRICS, gain, plot, summary, text
 
 
 def fake(seeds=5, rows=("m = 1", "m = 4", "m = 1, time of m = 4")):
@@ -16,7 +16,11 @@ def result(runs):
     return {
         "seeds": list(range(len(runs["m = 1"]))), "summary": summary(runs), "runs": runs,
         "attack": {"radius": 0.5, "p": 2, "steps": 10},
-        "equal_time": {"m = 1, time of m = 4": {"ratio": 2.0, "epochs": 120}},
+        "equal_time": {
+            "m = 1, time of m = 4": {
+                "ratio": 2.0, "epochs": 120, "gain": gain(runs["m = 4"], runs["m = 1, time of m = 4"])
+            }
+        },
     }  # fmt: skip
 
 
@@ -38,8 +42,12 @@ def test_a_metric_some_run_lacks_is_left_out():
     assert "worst" not in summary(runs)
 
 
-def test_text_says_every_row_and_ratio():
-    printed = text(result(fake()))
+def test_text_says_every_row_and_ratio_and_what_is_gained_at_equal_time():
+    runs = fake()
+    printed = text(result(runs))
+    a, b = (np.array([run["attacked"] for run in runs[row]]) for row in ("m = 4", "m = 1, time of m = 4"))
+    low, high = stats.ttest_rel(a, b).confidence_interval(0.95)
+    assert f"PGD {(a - b).mean():+.2f} [{low:+.2f}, {high:+.2f}]" in printed
     for word in ("m = 4", "95 % interval", "radius 0.5, 10 steps", "120 epochs", "2.00 times"):
         assert word in printed
 

@@ -39,6 +39,10 @@ def test_a_budget_scales_the_epochs(budget, epochs):
     assert ("budget" in job.name) == (epochs < 60)
 
 
+def test_a_recipe_in_a_file_has_the_name_that_training_gives_it():
+    assert Job("sub/mine.yaml", 0, 1).name == "sub-mine/seed-0"
+
+
 def test_restarts_may_take_as_many_epochs_again():
     jobs, _ = jobs_of(load_paper()["table-ptb"], 1, 0.1)
     assert describe(jobs, ["to do"] * len(jobs), [])[0].endswith("  50 epochs, up to 150 with restarts  to do")
