@@ -11,7 +11,7 @@ from typing import Any
 
 from maxup.certify.rows import Row, read
 from maxup.report.certified import columns as certified_columns
-from maxup.report.comparison import METRICS, fair
+from maxup.report.comparison import METRICS, at_equal_time
 from maxup.report.paper import load_paper
 from maxup.report.results import load_results
 from maxup.report.statistics import estimate, paired
@@ -42,10 +42,7 @@ def digits() -> str:
         lines.append(f"| {name} | {' | '.join(cells)} |")
     ms = " ".join(name.removeprefix("m = ") for name in table["clean"] if re.fullmatch(r"m = \d+", name))
     command = f"maxup compare digits/mlp-gaussian-maxup --seeds {len(found['seeds'])} --m {ms}"
-    equal = "\n".join(
-        f"- {fair(name, stretch).replace('minus that', f'minus {name}')}"
-        for name, stretch in found["equal_time"].items()
-    )
+    equal = "\n".join(f"- {at_equal_time(name, stretch)}" for name, stretch in found["equal_time"].items())
     return "\n".join(lines) + f"\n\n`{command}` {origin(found['environment'])} At equal time:\n\n{equal}"
 
 
@@ -71,10 +68,8 @@ def cifar() -> str:
     equal = against(paired(seeds[short, 4], seeds[long, 1]), 2, len(seeds[short, 4]))
     commits = ", ".join(sorted({short_commit(r.environment) for r in runs}))
     cost = result("epoch-cuda")
-    second, ratio = (
-        cost["seconds_a_step"]["standard"] * cost["steps"],
-        cost["ratio"]["maxup, running norm, one wide batch"],
-    )
+    second = cost["seconds_a_step"]["standard"] * cost["steps"]
+    ratio = cost["ratio"]["maxup, running norm, one wide batch"]
     said = f"m = 4 minus m = 1 of equal time: {equal}. Runs of commits {commits}.\n"
     said += (
         f"An epoch takes {second:.1f} s with m = 1 and {second * ratio:.1f} s, {ratio:.2f} times as long, with m = 4"

@@ -146,7 +146,7 @@ def describe(subject: Subject, settings: Settings, device: torch.device) -> dict
 def _fused(subject: Subject, device: torch.device) -> bool:
     """Whether the network's blocks run in the kernel of `maxup.models.fused`, which rounds less often than layers."""
     before = fused.launches
-    with torch.autocast(device.type, torch.bfloat16):
+    with torch.random.fork_rng([device]), torch.autocast(device.type, torch.bfloat16):
         subject.model(subject.pixels([0]).to(device))
     return fused.launches > before
 

@@ -104,7 +104,7 @@ def answers(model: nn.Module, images: Images, device: torch.device, dtype: torch
             torch.manual_seed(0)  # of networks that draw noise themselves
             logits = model.to(device)(x)
     except Exception as error:  # of whatever type: it may be others' code
-        if raised_in_own_code(error):
+        if raised_in_own_code(error) or isinstance(error, torch.OutOfMemoryError):
             raise
         seen = f"the network, for images of shape {tuple(x.shape)} in float32,"
         raise ValueError(f"{seen} raised {told(error)}; it must take pixels, and have weights of --dtype") from error

@@ -19,6 +19,7 @@ VERBS = {
     "report": "show our results beside the paper's",
     "data": "show which data sets are found where",
 }
+ALONE = ("compare", "reproduce", "eval", "export")  # what would be done once by every process of torchrun
 HELP = f"""usage: maxup VERB ...
 
 Train on the worst of m random copies of every example.
@@ -48,8 +49,10 @@ def main(argv: list[str] | None = None) -> int:
 
         print(f"maxup: {nearest(verb, VERBS, 'verb')}", file=sys.stderr)
         return 2
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and verb not in ("train", "certify"):
-        print(f"maxup {verb}: it runs in one process; call it without torchrun", file=sys.stderr)
+    world = os.environ.get("WORLD_SIZE", "")
+    if verb in ALONE and world.isdecimal() and int(world) > 1:
+        wanted = "call it without torchrun, or unset WORLD_SIZE"
+        print(f"maxup {verb}: it runs in one process, but WORLD_SIZE is {world}; {wanted}", file=sys.stderr)
         return 2
     module = import_module(f"maxup.cli.{verb}")
     try:

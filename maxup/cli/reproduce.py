@@ -16,17 +16,19 @@ EXAMPLES = """examples:
   maxup reproduce table-cifar10                            5 seeds of every recipe, as the paper
   maxup reproduce table-cifar10 --seeds 3 --budget 0.3     with 0.3 of the epochs; a column of its own in the report
   maxup reproduce mytable.yaml --dry_run                   the recipes of a file such as  recipes: [digits/mlp-gaussian]
-tables: table-resnet50 table-imagenet table-cifar10 table-cifar100 table-ablation table-ptb table-wt2 table-certified
+tables: {}
 What is done is skipped, so the same command goes on after an interruption. maxup report TABLE shows the results.
 """
 
 
 def main(argv: Sequence[str]) -> int:
     """Train a table."""
+    from maxup.report.paper import table_names
+
     parser = parser_of(
         "reproduce",
         "Train the recipes of a table, each with several seeds, one at a time on every visible GPU.",
-        EXAMPLES,
+        EXAMPLES.format(" ".join(table_names())),
     )
     option = partial(parser.add_argument, metavar="DIR", type=new_folder)
     parser.add_argument("table", help="a table of the paper, or a YAML file that lists recipes")
@@ -52,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
     todo = [job for job, s in zip(jobs, states, strict=True) if s == "to do"]
     absent = _absent(todo)
     refused += absent.values()
-    todo = [job for job in todo if job.resolved().data.name not in absent]
+    todo = [job for job in todo if _data_of(job) not in absent]
     print(f"{len(jobs)} trainings, {states.count('done')} done before, {len(todo)} to do", flush=True)
     failures = []
     if todo:
@@ -72,17 +74,23 @@ def main(argv: Sequence[str]) -> int:
     return 1 if failures or refused else 0
 
 
-def _absent(jobs: "Sequence[Job]") -> dict[str, str]:
+def _data_of(job: "Job") -> tuple[str, str | None]:
+    """The data set a job needs, and where it is said to be."""
+    data = job.resolved().data
+    return data.name, data.root
+
+
+def _absent(jobs: "Sequence[Job]") -> dict[tuple[str, str | None], str]:
     """A sentence for each data set that some of them need, and that is not there."""
     from maxup.data import DataError
     from maxup.data.find import find
 
     found = {}
-    for name, root in dict.fromkeys((data.name, data.root) for data in (job.resolved().data for job in jobs)):
+    for name, root in dict.fromkeys(map(_data_of, jobs)):
         try:
             find(name, root)
         except DataError as error:
-            found[name] = f"trainings on {name} are left out: {error}"
+            found[name, root] = f"trainings on {name} are left out: {error}"
     return found
 
 

@@ -72,13 +72,11 @@ def centre_crop(image: Image.Image, size: int, crop_fraction: float, interpolati
     """
     short = int(size / crop_fraction)
     width, height = image.size
-    if max(width, height) > LONGEST * min(
-        width, height
-    ):  # or a stripe of two pixels by thousands would fill the memory
-        side = LONGEST * min(width, height)
-        left, top = (max(width - side, 0) // 2, max(height - side, 0) // 2)
-        image = image.crop((left, top, min(left + side, width), min(top + side, height)))
-        width, height = image.size
+    most = LONGEST * min(width, height)  # or a stripe of two pixels by thousands would fill the memory
+    if max(width, height) > most:
+        left, top = (max(side - most, 0) // 2 for side in (width, height))
+        width, height = min(width, most), min(height, most)
+        image = image.crop((left, top, left + width, top + height))
     wanted = (short, int(short * height / width)) if width <= height else (int(short * width / height), short)
     image = image.resize(wanted, FILTERS[interpolation])
     left, top = (round((side - size) / 2) for side in wanted)

@@ -13,7 +13,7 @@ from typing import Any
 from maxup.engine.durable import read_json, write_json
 from maxup.engine.environment import environment
 from maxup.engine.loop import train
-from maxup.engine.measure import measure, pairs_at_least
+from maxup.engine.measure import join_lone, measure
 from maxup.engine.runs import build_task, open_run
 from maxup.engine.stop import RunError
 from maxup.objectives.adversarial import Adversarial
@@ -154,7 +154,7 @@ def run_once(
     task = run.task
     if "test" not in task.evaluation:
         raise RunError(f"{recipe.data.name} has no test images to compare on")
-    batches = pairs_at_least((task.prepare(x), y) for _, x, y in task.evaluation["test"])
+    batches = join_lone((task.prepare(x), y) for _, x, y in task.evaluation["test"])
     drawn = perturbation(recipe.perturb, len(task.train.classes), **task.pixels)
     built = attack.build(clip=(0.0, 1.0) if recipe.model.normalise else None)  # where x is pixels, it stays so
     found = measure(run.model, batches, drawn, copies=COPIES, attack=built, seed=recipe.seed)

@@ -44,11 +44,11 @@ def gradient_norm(model: nn.Module, batch: Batch) -> Tensor:
     return theory.penalty(model, *batch, m=2, sigma=1.0).gradient_norm
 
 
-def pairs_at_least(batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+def join_lone(batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
     """The batches, one that holds a single example joined to the one before, since some perturbations mix pairs.
 
     Example:
-        >>> [len(y) for _, y in pairs_at_least((torch.zeros(n), torch.zeros(n)) for n in (4, 4, 1))]
+        >>> [len(y) for _, y in join_lone((torch.zeros(n), torch.zeros(n)) for n in (4, 4, 1))]
         [4, 5]
     """
     held: tuple[Tensor, Tensor] | None = None

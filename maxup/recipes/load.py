@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -26,7 +27,7 @@ READERS = {  # of settings and sections that change something only if another se
     "optim.momentum": ("optim.name", "sgd", "asgd"), "optim.nesterov": ("optim.name", "sgd", "asgd"),
     "optim.average_from": ("optim.name", "asgd"), "optim.patience": ("optim.name", "asgd"),
 }  # fmt: skip
-ALL = "maxup train RECIPE --print_config shows all"
+SHOW_ALL = "maxup train RECIPE --print_config shows all"
 SECTIONS = {f.name for f in dataclasses.fields(Recipe) if dataclasses.is_dataclass(f.default_factory)}
 
 
@@ -81,8 +82,8 @@ def run_name(name: str) -> str:
     path = Path(name)
     if path.suffix not in SUFFIXES:
         return name
-    inside = not path.is_absolute() and ".." not in path.parts
-    return "-".join(path.with_suffix("").parts) if inside else path.stem
+    below = Path(os.path.relpath(path))  # this folder, however the path is written
+    return path.stem if ".." in below.parts else "-".join(below.with_suffix("").parts)
 
 
 def read_recipe(name: str) -> dict[str, Any]:
@@ -110,13 +111,14 @@ def parse_recipe(name: str, overrides: list[str], objectives: Iterable[str] = ()
     except Exception as error:
         raise RecipeError(_sentence(error)) from None
     values = flat(dataclasses.asdict(recipe))
-    for option in (one.partition("=")[0] for one in overrides if one.startswith("--")):
+    for option in (one.partition("=")[0].rstrip("+") for one in overrides if one.startswith("--")):
         key = option.removeprefix("--")
-        reader, *wanted = READERS.get(key) or READERS.get(key.partition(".")[0]) or ("objective", recipe.objective)
+        if not (rule := READERS.get(key) or READERS.get(key.partition(".")[0])):
+            continue
+        reader, *wanted = rule
         if not {values[reader], *(objectives if reader == "objective" else ())} & set(wanted):
-            raise RecipeError(
-                f"{option} changes nothing, because {reader} is {values[reader]}; add --{reader} {wanted[0]}"
-            )
+            came = f"{option} changes nothing, because {reader} is {values[reader]}"
+            raise RecipeError(f"{came}; leave it out, or add --{reader} {wanted[0]}")
     return recipe
 
 
@@ -276,11 +278,12 @@ def _sentence(error: Exception) -> str:
     text = " ".join(str(error).split())
     if unknown := re.match(r"unrecognized arguments: (--)?([\w.+-]+)", text):
         if not unknown[1]:
-            return f"{unknown[2]!r} is no option; one begins with --, such as --seed 1 ({ALL})"
+            return f"{unknown[2]!r} is no option; one begins with --, such as --seed 1 ({SHOW_ALL})"
         keys = [*flat(dataclasses.asdict(Recipe()))]
         if same := [key for key in keys if key.endswith(f".{unknown[2]}")]:
-            return f"option {unknown[2]!r} is unknown; did you mean {' or '.join(f'--{key}' for key in same)}? ({ALL})"
-        return f"{nearest(unknown[2], keys, 'option')} ({ALL})"
+            meant = " or ".join(f"--{key}" for key in same)
+            return f"option {unknown[2]!r} is unknown; did you mean {meant}? ({SHOW_ALL})"
+        return f"{nearest(unknown[2], keys, 'option')} ({SHOW_ALL})"
     if section := re.match(r'.*?"(\w+)": Unable to load config', text):
         return f"{section[1]} is a section of settings; give one of them, such as --{_first_of(section[1])}"
     if wrong := re.search(r'"([\w.]+)": (?:Expected|Does not validate).*(?:Got|Given) value: (.*)$', text):
@@ -311,5 +314,6 @@ def _kind(key: str, came: str) -> str:
     if wanted == list[Spec]:
         return f"{key} must be a list of {{name: ..., arguments}}, but has {came:.60}"
     null = " or null" if type(None) in get_args(wanted) else ""
-    kind = choices[0] if null else get_origin(wanted) or wanted
+    kind = choices[0] if null else wanted
+    kind = get_origin(kind) or kind
     return f"{key} must be {KINDS[kind]}{null}, but is {came:.60}" if kind in KINDS else ""

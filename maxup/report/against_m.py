@@ -7,6 +7,7 @@ from maxup.report.figure import COLOURS, Plot, blank, finish, machines, main_met
 from maxup.report.results import Result
 from maxup.report.tables import Comparison, Line, belongs, called
 
+PAPER = "the paper"
 FEWEST = 3  # different m that make a plot
 TIMES = "×"  # noqa: RUF001
 
@@ -16,22 +17,25 @@ def accuracy_against_m(
 ) -> Plot | None:
     """The main metric against m, the paper's and ours; None where there are fewer than three m."""
     by_m = _by_m(lines)
-    series = {"the paper": [(m, p.mean, p.std) for m, line in by_m if (p := line.paper)]}
+    paper = [(m, p.mean, p.std) for m, line in by_m if (p := line.paper)]
+    series = [(_counted(PAPER, [comparison.table.runs]), paper)]
     for budget in comparison.budgets:
-        series[_ours(budget, lines)] = [(m, e.mean, e.std) for m, line in by_m if (e := line.ours.get(budget))]
-    series = {name: points for name, points in series.items() if points}
-    ticks = sorted({m for points in series.values() for m, _, _ in points})
+        found = [(m, e) for m, line in by_m if (e := line.ours.get(budget))]
+        name = _counted(_ours(budget, lines), [e.n for _, e in found])
+        series.append((name, [(m, e.mean, e.std) for m, e in found]))
+    series = [(name, points) for name, points in series if points]
+    ticks = sorted({m for _, points in series for m, _, _ in points})
     if len(ticks) < FEWEST:
         return None
     figure, (panel,) = blank()
-    for i, (name, points) in enumerate(series.items()):
+    for i, (name, points) in enumerate(series):
         x, y, std = zip(*points, strict=True)
-        panel.errorbar(x, y, [s or 0 for s in std], **_look(name, i), capsize=3, label=_counted(name, comparison, by_m))
+        panel.errorbar(x, y, [s or 0 for s in std], **_look(name, i), capsize=3, label=name)
     panel.set(xlabel="copies m", ylabel=metric_label(comparison), xscale="log")
     panel.set_xticks(ticks, [str(m) for m in ticks])
     panel.minorticks_off()
     panel.margins(x=0.08)
-    said = "; ".join(f"{name}: " + ", ".join(f"{y:.2f} at m = {m}" for m, y, _ in v) for name, v in series.items())
+    said = "; ".join(f"{name}: " + ", ".join(f"{y:.2f} at m = {m}" for m, y, _ in v) for name, v in series)
     title = comparison.table.metrics[main_metric(comparison.table)].title.lower()
     return finish(figure, comparison, "m", subject, f"{title} against the number of copies m, mean ± std.", said)
 
@@ -76,17 +80,14 @@ def _ours(budget: float, lines: Sequence[Line]) -> str:
     return "ours" if budget == 1 else f"ours, {called(budget, lines)}"
 
 
-def _counted(name: str, comparison: Comparison, by_m: Sequence[tuple[int, Line]]) -> str:
-    """The name of a series with its number of seeds."""
-    if name == "the paper":
-        return name + (f" (n = {comparison.table.runs})" if comparison.table.runs else "")
-    lines = [line for _, line in by_m]
-    n = {e.n for b in comparison.budgets if _ours(b, lines) == name for line in lines if (e := line.ours.get(b))}
-    return f"{name} (n = {min(n)})" if len(n) == 1 else f"{name} (n = {min(n)} to {max(n)})"
+def _counted(name: str, seeds: Sequence[int | None]) -> str:
+    """The name of a series with its numbers of seeds, where known."""
+    n = sorted({one for one in seeds if one})
+    return name + (f" (n = {n[0]}{f' to {n[-1]}' if len(n) > 1 else ''})" if n else "")
 
 
 def _look(name: str, i: int) -> dict[str, Any]:
-    if name == "the paper":
+    if name.startswith(PAPER):
         return {"fmt": "s--", "color": "#777777", "markersize": 5}
     colour: dict[str, Any] = {"color": COLOURS[1 + i % 7], "marker": "o", "markersize": 5}
     return colour

@@ -87,7 +87,9 @@ def text(result: dict[str, Any]) -> str:
         more = f", radius {attack['radius']:g}, {attack['steps']} steps" if metric == "attacked" else ""
         lines.append(f"\n{about.title}{more}, mean ± std of {seeds} seeds")
         for name, row in by_row.items():
-            line = f"  {name:<{width}} {row['mean']:8.{d}f} ± {row['std']:<6.{d}f}"
+            line = f"  {name:<{width}} {row['mean']:8.{d}f}" + (
+                "" if row["std"] is None else f" ± {row['std']:<6.{d}f}"
+            )
             if "difference" in row:
                 line += f"  {row['difference']:+.{d}f}  [{row['low']:+.{d}f}, {row['high']:+.{d}f}]"
             lines.append(line.rstrip())
@@ -96,18 +98,18 @@ def text(result: dict[str, Any]) -> str:
     )
     for name, stretch in result["equal_time"].items():
         lines.append(f"{name}: {stretch['epochs']} epochs, since a run takes {stretch['ratio']:.2f} times as long.")
-        lines.append(f"  {fair(name, stretch)}")
+        lines.append(f"  {at_equal_time(name, stretch)}")
     return "\n".join(lines)
 
 
-def fair(name: str, stretch: dict[str, Any]) -> str:
+def at_equal_time(name: str, stretch: dict[str, Any]) -> str:
     """A sentence on what MaxUp has more than its twin of equal time, whose name and record are given."""
     said = []
     for metric, row in stretch["gain"].items():
         d = METRICS[metric].decimals
         interval = f"[{row['low']:+.{d}f}, {row['high']:+.{d}f}]"
         said.append(f"{short(metric)} {row['difference']:+.{d}f} {interval}")
-    return f"{name.removeprefix('m = 1, time of ')} minus that: {', '.join(said)}."
+    return f"{name.removeprefix('m = 1, time of ')} minus {name}: {', '.join(said)}."
 
 
 def plot(result: dict[str, Any], path: Path, title: str) -> None:

@@ -167,7 +167,7 @@ def test_settings_of_every_row_can_be_given_and_lone_images_are_measured(tmp_pat
     assert "PGD, radius 0.25" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("recipe", "folder"), [("sub/mine.yml", "sub-mine"), ("/mine.yml", "mine")])
+@pytest.mark.parametrize(("recipe", "folder"), [("sub/mine.yml", "sub-mine"), ("/mine.yml", "sub-mine")])
 def test_where_a_comparison_goes(tmp_path, monkeypatch, recipe, folder):
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "mine.yml").write_text("base: digits/mlp-gaussian-maxup\n")

@@ -32,7 +32,12 @@ def test_every_verb_has_help_with_an_example(verb, capsys):
 def test_verbs_of_one_process_say_so(verb, capsys, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert main([verb, "anything"]) == 2
-    assert capsys.readouterr().err == f"maxup {verb}: it runs in one process; call it without torchrun\n"
+    said = "it runs in one process, but WORLD_SIZE is 2; call it without torchrun, or unset WORLD_SIZE"
+    assert capsys.readouterr().err == f"maxup {verb}: {said}\n"
+    assert main(["ls", "digits"]) == 0
+    monkeypatch.setenv("WORLD_SIZE", "")
+    with pytest.raises(SystemExit):
+        main([verb, "--help"])
 
 
 def test_mistakes(capsys, tmp_path):

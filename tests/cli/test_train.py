@@ -31,8 +31,8 @@ def test_print_config_is_a_recipe_that_says_the_same(tmp_path, capsys, monkeypat
         (["digits/mlp-gaussian", "--seed", "5"], "runs/digits/mlp-gaussian/seed-5"),
         (["sub/mine.yaml"], "runs/sub-mine/seed-0"),
         (["./sub/mine.yml"], "runs/sub-mine/seed-0"),
-        (["/mine.yml"], "runs/mine/seed-0"),
-        (["sub/../sub/mine.yaml"], "runs/mine/seed-0"),
+        (["/mine.yml"], "runs/sub-mine/seed-0"),
+        (["sub/../sub/mine.yaml"], "runs/sub-mine/seed-0"),
         (["sub/mine.yaml", "--out", "there"], "there"),
     ],
 )

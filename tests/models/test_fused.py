@@ -49,6 +49,10 @@ def test_passes_that_fit_and_those_that_do_not(device):
 )  # fmt: skip
 def test_layers_that_the_kernel_does_not_compute(device, own):
     assert not fused.fits(arriving(), *layers(**own))
+
+
+@torch.no_grad()
+def test_layers_that_do_not_belong_together_or_are_none_of_these(device):
     assert not fused.fits(arriving(), *layers(64))  # which the layers refuse themselves
     convs, _ = layers()
     for norm in (nn.BatchNorm2d(16, affine=False).eval(), nn.GroupNorm(4, 16), nn.Identity()):
@@ -107,14 +111,18 @@ def test_without_a_gpu_it_is_the_layers(add, stride):
     )
 
 
+def fail(definitions):
+    raise RuntimeError("no compiler")
+
+
 def test_a_kernel_that_cannot_be_compiled_is_told_once_and_not_tried_again(monkeypatch):
     monkeypatch.setattr(fused, "FOUND", True)
     monkeypatch.setattr(fused, "KERNELS", {})
-    monkeypatch.setattr(fused, "_compile", None)
+    monkeypatch.setattr(fused, "_compile", fail)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(torch.cuda, "device", nullcontext)
     device = torch.device("cuda", 0)
-    with pytest.warns(UserWarning, match="layers run one by one, no kernel could be made"):
+    with pytest.warns(UserWarning, match="one by one, no kernel could be made for this GPU: no compiler"):
         assert fused._kernel(device, "") is None
     assert fused._kernel(device, "") is None  # and says nothing again
     assert not fused.FOUND

@@ -1,5 +1,7 @@
 """Statistics against scipy's own paired test."""
 
+import re
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -50,6 +52,14 @@ def test_text_says_every_row_and_ratio_and_what_is_gained_at_equal_time():
     assert f"PGD {(a - b).mean():+.2f} [{low:+.2f}, {high:+.2f}]" in printed
     for word in ("m = 4", "95 % interval", "radius 0.5, 10 steps", "120 epochs", "2.00 times"):
         assert word in printed
+
+
+def test_a_metric_that_is_infinite_has_no_deviation(tmp_path):
+    runs = fake()
+    runs["m = 4"][1]["gradient"] = np.inf
+    printed = text(result(runs))
+    assert re.search(r"input-gradient norm.*\n.*\n  m = 4 +inf\n", printed)
+    plot(result(runs), tmp_path / "a.png", "tiny")
 
 
 def test_plot_writes_a_picture(tmp_path):

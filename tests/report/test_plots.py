@@ -58,7 +58,7 @@ def test_accuracy_and_time_against_m_where_there_are_three(tmp_path, copies):
     assert [name in found for name in names] == [len(copies) > 2] * 2
     if len(copies) > 2:
         accuracy, time = (found[name].description for name in names)
-        assert accuracy == "ours: " + ", ".join(f"{90 + m / 10:.2f} at m = {m}" for m in copies)
+        assert accuracy == "ours (n = 1): " + ", ".join(f"{90 + m / 10:.2f} at m = {m}" for m in copies)
         assert time == "ours: " + ", ".join(f"{m} minutes at m = {m}" for m in copies)  # of training, not in all
     assert "table-ablation-m-resnet_110" in found  # the paper's
 
