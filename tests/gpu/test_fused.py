@@ -5,7 +5,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from maxup.certify.run import Settings, describe
+from maxup.certify.subject import Subject
+from maxup.data.images import own_images
 from maxup.models import create_model, fused
+from maxup.models.normalised import Normalised
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -104,3 +108,15 @@ def test_training_is_left_alone():
         assert fused.fits(x, [conv], [norm])
         assert not fused.fits(x, [conv], [norm.train()])
         assert not fused.fits(x.float(), [conv], [norm.eval()])
+
+
+def test_certificates_say_whether_blocks_were_fused(monkeypatch):
+    images, _ = own_images((torch.randint(256, (40, 3, 32, 32), dtype=torch.uint8), torch.arange(40) % 10))
+    network = create_model("resnet20", shape=(3, 32, 32), classes=10)
+    subject = Subject("resnet20", Normalised(network, images.mean, images.std).eval(), images, 0.5)
+    said = [
+        describe(subject, Settings(0.5, dtype=d), torch.device("cuda", 0))["forward"] for d in ("bfloat16", "float32")
+    ]
+    assert said == ["compiled and captured, fused blocks", "compiled and captured"]
+    monkeypatch.setattr(fused, "FOUND", False)
+    assert describe(subject, Settings(0.5, dtype="bfloat16"), torch.device("cuda", 0))["forward"] == said[1]
