@@ -9,7 +9,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from maxup.certify.rows import Row, read
+from maxup.certify.rows import read
 from maxup.report.certified import columns as certified_columns
 from maxup.report.comparison import METRICS, at_equal_time
 from maxup.report.paper import load_paper
@@ -56,14 +56,13 @@ def cifar() -> str:
     seeds: dict[tuple[int, int], dict[int, float]] = {}
     for r in runs:
         seeds.setdefault((round(200 * r.budget), r.m), {})[r.seed] = 100 * r.last["test_accuracy"]
-    short, long = sorted(epochs for epochs, m in seeds if m == 1)  # the latter in the time of m = 4
-    names = {(short, 1): "m = 1", (long, 1): "m = 1, time of m = 4"}
+    short, long, *_ = sorted(epochs for epochs, m in seeds if m == 1)  # the second in the time of m = 4
     for (epochs, m), mine in sorted(seeds.items()):
         recipe = "cifar10/resnet110-cutout" + "-maxup" * (m > 1)
         theirs = [row.values["top1"] for row in paper if row.recipe == recipe and epochs == short and m in (1, 4)]
         said = f"{theirs[0].mean:.2f} ± {theirs[0].std:.2f}" if theirs else ""
         gain = against(paired(mine, seeds[short, 1]), 2, len(mine)) if (epochs, m) != (short, 1) else ""
-        name = names.get((epochs, m), f"MaxUp, m = {m}")
+        name = f"MaxUp, m = {m}" if m > 1 else "m = 1, time of m = 4" if epochs == long else "m = 1"
         lines.append(f"| {name} | {epochs} | {text(estimate(list(mine.values())), 2)} | {gain} | {said} |")
     equal = against(paired(seeds[short, 4], seeds[long, 1]), 2, len(seeds[short, 4]))
     commits = ", ".join(sorted({short_commit(r.environment) for r in runs}))
@@ -147,17 +146,13 @@ def certified(network: str) -> str:
         pairs = list(zip(tables[0][1], rows, strict=True))
         found = []
         for at in (float(cell) for cell in radius[1] if cell[0].isdigit()):
-            gains = [100.0 * (_reaches(b, at) - _reaches(a, at)) for a, b in pairs]
+            gains = [100.0 * (b.certified(at) - a.certified(at)) for a, b in pairs]
             found.append(f"{statistics.mean(gains):+.1f} ± {statistics.stdev(gains) / len(gains) ** 0.5:.1f}")
         found += [""] * (len(cells) - len(found))
         columns.insert(columns.index((name, cells)) + 1, ("difference", found))
     lines = [f"| {' | '.join(heading for heading, _ in columns)} |", "|---" * len(columns) + "|"]
     lines += [f"| {' | '.join(row)} |" for row in zip(*(cells for _, cells in columns), strict=True)]
     return "\n".join(lines) + f"\n\n{origin(tables[0][0]['environment'])}"
-
-
-def _reaches(row: Row, radius: float) -> bool:
-    return row.correct and row.radius >= radius
 
 
 def cost() -> str:

@@ -33,7 +33,7 @@ def certified_accuracy(rows: Sequence[Row], radius: float) -> Share:
         >>> certified_accuracy(rows, 0.5).mean, certified_accuracy(rows, 0.0).mean
         (0.5, 1.0)
     """
-    k, n = sum(row.correct and row.radius >= radius for row in rows), len(rows)
+    k, n = sum(row.certified(radius) for row in rows), len(rows)
     return Share(k / n, lower_bound(k, n, 0.025), upper_bound(k, n, 0.025), n)
 
 

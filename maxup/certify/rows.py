@@ -68,6 +68,10 @@ class Row:
             raise ValueError(line)
         return row
 
+    def certified(self, radius: float) -> bool:
+        """Whether the answer is right and cannot be changed within a radius."""
+        return self.correct and self.radius >= radius
+
     def text(self, *, samples: bool) -> str:
         """As its line."""
         cells = [self.idx, self.label, self.predict, f"{self.radius:.6f}", int(self.correct), self.time]

@@ -55,7 +55,9 @@ def open_run(
     for option in ("model_from", "data_from"):
         if before.get(option) and own.get(option) is None:
             raise RunError(f"{folder} was trained with --{option} {before[option]}; give the same option here")
-    bare = replace(recipe.model, pretrained=False, weights=None)  # what training began with is not needed again
+    bare = replace(
+        recipe.model, pretrained=False, weights=None, new_head=False
+    )  # what training began with is not needed again
     built = build_task(replace(recipe, model=bare, precision="no"), **own)  # nor is the precision of its steps
     built.refuse_another(before, folder)
     weights = state["ema"] if state["ema"] is not None else state["model"]

@@ -36,10 +36,10 @@ def fits(x: Tensor, convs: Sequence[nn.Conv2d], norms: Sequence[nn.BatchNorm2d])
         and x.is_cuda
         and x.dtype is torch.bfloat16
         and not torch.is_grad_enabled()
-        and x.shape[1] == convs[0].in_channels
-        and 0 < x.numel() < 2**31
         and all(map(_plain_conv, convs))
         and all(map(_plain_norm, norms))
+        and x.shape[1] == convs[0].in_channels
+        and 0 < x.numel() < 2**31
         and not any(layer._forward_hooks or layer._forward_pre_hooks for layer in (*convs, *norms))
     )
 

@@ -87,9 +87,8 @@ def text(result: dict[str, Any]) -> str:
         more = f", radius {attack['radius']:g}, {attack['steps']} steps" if metric == "attacked" else ""
         lines.append(f"\n{about.title}{more}, mean ± std of {seeds} seeds")
         for name, row in by_row.items():
-            line = f"  {name:<{width}} {row['mean']:8.{d}f}" + (
-                "" if row["std"] is None else f" ± {row['std']:<6.{d}f}"
-            )
+            line = f"  {name:<{width}} {row['mean']:8.{d}f}"
+            line += "" if row["std"] is None else f" ± {row['std']:<6.{d}f}"
             if "difference" in row:
                 line += f"  {row['difference']:+.{d}f}  [{row['low']:+.{d}f}, {row['high']:+.{d}f}]"
             lines.append(line.rstrip())

@@ -121,6 +121,8 @@ class Vision:
                 f"model.args must not have {twice[0]!r}: name and pretrained stand beside args, in model, and shape "
                 "and classes are the data's"
             )
+        if said.new_head and said.weights is None:
+            raise ValueError("model.new_head is for the last layer of model.weights, and there are none; leave it out")
         create = model_from or partial(create_model, said.name, pretrained=said.pretrained)
         model = create(shape=self.train.shape, classes=classes, **said.args)
         check_model(model)

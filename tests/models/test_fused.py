@@ -55,6 +55,8 @@ def test_layers_that_the_kernel_does_not_compute(device, own):
 def test_layers_that_do_not_belong_together_or_are_none_of_these(device):
     assert not fused.fits(arriving(), *layers(64))  # which the layers refuse themselves
     convs, _ = layers()
+    _, norms = layers()
+    assert not fused.fits(arriving(), [nn.Identity()], norms)
     for norm in (nn.BatchNorm2d(16, affine=False).eval(), nn.GroupNorm(4, 16), nn.Identity()):
         assert not fused.fits(arriving(), convs, [norm])
 

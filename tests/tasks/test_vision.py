@@ -162,6 +162,13 @@ def test_settings_of_texts_are_refused(changes, name):
         Vision(recipe_from(changes), torch.device("cpu"))
 
 
+def test_a_new_head_wants_weights():
+    with pytest.raises(
+        ValueError, match=r"model\.new_head is for the last layer of model\.weights, and there are none"
+    ):
+        Vision(recipe_from(BASE | {"model": {"new_head": True}}), torch.device("cpu"))
+
+
 def test_processes_must_share_a_batch_evenly():
     with pytest.raises(ValueError, match="batch_size=50 cannot be shared evenly by 3 processes"):
         Vision(recipe_from(BASE), torch.device("cpu"), world_size=3)
