@@ -4,13 +4,14 @@ python -m benchmarks.tables          # rewrites what stands between <!-- NAME --
 """
 
 import json
+import math
 import re
-import statistics
 from pathlib import Path
 from typing import Any
 
 from maxup.certify.rows import read
 from maxup.report.certified import columns as certified_columns
+from maxup.report.certified import differences
 from maxup.report.comparison import METRICS, at_equal_time
 from maxup.report.paper import load_paper
 from maxup.report.results import load_results
@@ -125,34 +126,53 @@ def finetune() -> str:
 
 
 def certify_speed() -> str:
-    """Noisy copies a second by the usual loop, by ours, and by the bare network."""
+    """Images a minute by the usual loop and by ours, with the copies a second of the bare network."""
     found = result("certify_speed-cuda")
-    ways = {name: way for name, way in found["ways"].items() if "adaptive" not in name}
-    usual = ways["usual loop, float32"]["copies_a_second"]
-    lines = [f"| ResNet-110, n = {found['n']:,} | noisy copies a second | times the usual loop |", "|---|---|---|"]
-    for name, way in sorted(ways.items(), key=lambda item: item[1]["copies_a_second"]):
-        lines.append(f"| {name} | {way['copies_a_second']:,.0f} | {way['copies_a_second'] / usual:.1f} |")
+    headings = [
+        f"ResNet-110, n = {found['n']:,}",
+        "images a minute",
+        "times the usual loop",
+        "copies a second",
+        "saved",
+    ]
+    lines = [f"| {' | '.join(headings)} |", "|---" * len(headings) + "|"]
+    for name, way in sorted(found["ways"].items(), key=lambda item: item[1].get("images_a_minute", math.inf)):
+        formats = {"images_a_minute": ".0f", "times_the_usual": ".1f", "copies_a_second": ",.0f", "saved": ".0%"}
+        cells = [format(way[key], how) if way.get(key) else "" for key, how in formats.items()]
+        lines.append(f"| {' | '.join([name, *cells])} |")
+    apart = [
+        f"in {dtype} {way['same_class']:.0%} of the classes are equal and {way['compared']} radii at most "
+        f"{way['largest_in_errors']:.1f} standard errors of a difference apart"
+        for dtype, way in found["agreement"].items()
+    ]
+    said = f"Against {found['usual_images']} images of the usual loop, {'; '.join(apart)}."
+    return "\n".join(lines) + f"\n\n{said} {origin(found['environment'])}"
+
+
+def certify_epochs() -> str:
+    """Seconds of an epoch of training for certificates, by way."""
+    found = result("certify_epochs-cuda")
+    lines = ["| ResNet-110, CIFAR-10 | seconds an epoch | times Gaussian noise |", "|---|---|---|"]
+    for name, seconds in found["seconds_an_epoch"].items():
+        lines.append(f"| {name} | {seconds:.1f} | {found['ratio'][name]:.2f} |")
     return "\n".join(lines) + f"\n\n{origin(found['environment'])}"
 
 
 def certified(network: str) -> str:
     """Certified accuracy of a network's models by radius, and the difference to the first, image by image."""
     tables = [
-        read(path) for path in sorted((ROOT / "results" / "certified").glob(f"{network}-*"), key=lambda p: p.stem)
+        read(path) for path in sorted((ROOT / "results" / "certified").glob(f"{network}-*.tsv"), key=lambda p: p.stem)
     ]
-    radius, *models = [c for c in certified_columns(tables) if not c[0].startswith(("best", "paper"))]
-    columns = [radius, *models]
-    for (name, cells), (_, rows) in zip(models[1:], tables[1:], strict=True):
-        pairs = list(zip(tables[0][1], rows, strict=True))
-        found = []
-        for at in (float(cell) for cell in radius[1] if cell[0].isdigit()):
-            gains = [100.0 * (b.certified(at) - a.certified(at)) for a, b in pairs]
-            found.append(f"{statistics.mean(gains):+.1f} ± {statistics.stdev(gains) / len(gains) ** 0.5:.1f}")
-        found += [""] * (len(cells) - len(found))
-        columns.insert(columns.index((name, cells)) + 1, ("difference", found))
-    lines = [f"| {' | '.join(heading for heading, _ in columns)} |", "|---" * len(columns) + "|"]
-    lines += [f"| {' | '.join(row)} |" for row in zip(*(cells for _, cells in columns), strict=True)]
-    return "\n".join(lines) + f"\n\n{origin(tables[0][0]['environment'])}"
+    radius, first, *others = certified_columns(tables)
+    grid = [radius, ("Gaussian", first[1])]
+    for (name, more), (_, cells) in zip(
+        differences(tables), others, strict=False
+    ):  # the best and the paper's are behind
+        m = name.partition("-m-")[2] or "5"
+        grid += [(f"MaxUp, m = {m}", cells), ("minus Gaussian", more + [""] * (len(cells) - len(more)))]
+    lines = [f"| {' | '.join(heading for heading, _ in grid)} |", "|---" * len(grid) + "|"]
+    lines += [f"| {' | '.join(row)} |" for row in zip(*(cells for _, cells in grid), strict=True)]
+    return "\n".join(lines) + f"\n\n{origin(*(about['environment'] for about, _ in tables))}"
 
 
 def cost() -> str:
@@ -176,11 +196,13 @@ def cost() -> str:
     return "\n".join(lines) + "\n\n" + " ".join(origin(t["environment"]) for t in times)
 
 
-def origin(where: dict[str, Any]) -> str:
+def origin(where: dict[str, Any], *others: dict[str, Any]) -> str:
+    """Hardware and torch, and the commits of all."""
     device = (
         f"{where['hardware']}, {where['threads']} threads" if "NVIDIA" not in where["hardware"] else where["hardware"]
     )
-    return f"({device}; torch {where['versions']['torch']}; commit {short_commit(where)}.)"
+    commits = " and ".join(dict.fromkeys(map(short_commit, (where, *others))))
+    return f"({device}; torch {where['versions']['torch']}; commit {commits}.)"
 
 
 def short_commit(where: dict[str, Any]) -> str:
@@ -199,7 +221,9 @@ FILLERS = {
     "ptb": lambda: f"\n{ptb()}\n",
     "finetune": lambda: f"\n{finetune()}\n",
     "certify-speed": lambda: f"\n{certify_speed()}\n",
+    "certify-epochs": lambda: f"\n{certify_epochs()}\n",
     "certified-resnet20": lambda: f"\n{certified('resnet20')}\n",
+    "certified-resnet110": lambda: f"\n{certified('resnet110')}\n",
     "cost": lambda: f"\n{cost()}\n",
     "overhead-cpu": lambda: percent("cpu"),
     "overhead-cuda": lambda: percent("cuda"),

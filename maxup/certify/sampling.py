@@ -50,6 +50,17 @@ def adaptive(n: int, alpha: float) -> list[Look]:
     return [*(Look(k, early) for k in counts[:-1]), Look(n, alpha / 2)]
 
 
+def reach(looks: Sequence[Look], sigma: float) -> float:
+    """The radius where all samples are of one class, the largest there is: sigma * Phi^-1(alpha^(1/n)).
+
+    Example:
+        >>> round(reach(fixed(100_000, 0.001), sigma=0.5), 2)
+        1.91
+    """
+    last = looks[-1]
+    return max(0.0, radius_of(lower_bound(last.n, last.n, last.alpha), sigma))
+
+
 @dataclass
 class Evidence:
     """What is known of one image's class after some looks.

@@ -262,17 +262,18 @@ def _attack(args: argparse.Namespace, subject: "Subject", settings: "Settings", 
     from maxup.certify.attack import check
     from maxup.certify.run import find_device, make_smooth
     from maxup.engine.durable import write_json
+    from maxup.engine.environment import environment
 
     smooth = make_smooth(subject, settings, find_device())
     x = subject.pixels([row.idx for row in rows])
+    how = {"factor": args.attack, "n": min(settings.n, 10_000), "alpha": settings.alpha, "seed": settings.seed}
     report = check(
-        smooth, x, [row.predict for row in rows], [row.radius for row in rows], n=min(settings.n, 10_000),
-        alpha=settings.alpha, batch_size=settings.batch_size, factor=args.attack,
-    )  # fmt: skip
+        smooth, x, [row.predict for row in rows], [row.radius for row in rows], batch_size=settings.batch_size, **how
+    )
     factor = f"-{args.attack:g}" if args.attack != 1 else ""
     write_json(
         path.with_name(f"{path.name.removesuffix('.tsv')}.attack{factor}.json"),
-        {"factor": args.attack} | report.record(),
+        how | report.record() | {"environment": environment()},
     )
     print(f"At {args.attack:g} times the certified radii: {report}.")
 

@@ -5,30 +5,32 @@ from pathlib import Path
 from typing import Any
 
 from maxup.certify.analysis import RADII, Share, abstained, average_radius, certified_accuracy, envelope
-from maxup.certify.bounds import lower_bound, radius_of
 from maxup.certify.rows import Row
-from maxup.certify.sampling import adaptive, fixed
+from maxup.certify.sampling import adaptive, fixed, reach
 from maxup.report.figure import COLOURS, STYLE
 from maxup.report.paper import load_paper
+from maxup.report.statistics import paired
+from maxup.report.tables import against
 
 Table = tuple[dict[str, Any], Sequence[Row]]  # what a TSV is about, with the file's own name, and its rows
 SETTINGS = ("n", "alpha", "sampling", "radii", "dtype")  # that shift a radius
 
 
 def names(tables: Sequence[Table]) -> list[str]:
-    """A name for each: what was certified, or else the file, without the folders that all have in common, and sigma.
+    """A name for each: what was certified, or else the file, without what all have in common; sigma where they differ.
 
     Example:
         >>> names([({"subject": "runs/a/seed-0", "sigma": 0.5}, []), ({"subject": "runs/b/seed-0", "sigma": 0.25}, [])])
         ['a, sigma 0.5', 'b, sigma 0.25']
     """
+    ends = ["" if _sigma(tables) else f", sigma {about['sigma']:g}" for about, _ in tables]
     for key in ("subject", "file"):
         parts = [list(Path(str(about.get(key, "?"))).parts) for about, _ in tables]
         for end in (0, -1):
             while len(parts) > 1 and min(map(len, parts)) > 1 and len({part[end] for part in parts}) == 1:
                 for part in parts:
                     part.pop(end)
-        found = [f"{'/'.join(part)}, sigma {about['sigma']:g}" for part, (about, _) in zip(parts, tables, strict=True)]
+        found = ["/".join(part) + end for part, end in zip(parts, ends, strict=True)]
         if len(set(found)) == len(found):
             break
     return found
@@ -46,7 +48,7 @@ def columns(tables: Sequence[Table]) -> list[tuple[str, list[str]]]:
     named = dict(zip(names(tables), tables, strict=True))
     for name, (about, rows) in named.items():
         cells = [
-            "" if not _known(about, radius) else "out of reach" if radius > reach(about)
+            "" if not _known(about, radius) else "out of reach" if radius > _reach(about)
             else _percent(certified_accuracy(rows, radius)) for radius in radii
         ]  # fmt: skip
         if average:
@@ -79,22 +81,41 @@ def notes(tables: Sequence[Table]) -> list[str]:
     return found
 
 
-def reach(about: dict[str, Any]) -> float:
-    """The radius where all noisy copies have one class, the largest there is: sigma * Phi^-1(alpha^(1/n)).
+def differences(tables: Sequence[Table]) -> list[tuple[str, list[str]]]:
+    """What each further table has more than the first, in points: a heading, then a text for every radius.
 
-    Example:
-        >>> round(reach({"sampling": "fixed", "n": 100_000, "alpha": 0.001, "sigma": 0.5}), 2)
-        1.91
+    Paired image by image, with Student's 95 % interval. Nothing where the tables are of other images; a radius that one
+    of the two does not know or cannot reach stays empty.
     """
+    if _other_images(tables):
+        return []
+    (first, base), *others = tables
+    out = []
+    for name, (about, rows) in zip(names(tables)[1:], others, strict=True):
+        cells = []
+        for radius in _split(tables)[0]:
+            known = all(_known(a, radius) and radius <= _reach(a) for a in (first, about))
+            mine, theirs = ({row.idx: 100.0 * row.certified(radius) for row in found} for found in (rows, base))
+            cells.append(against(paired(mine, theirs), 1, len(rows)) if known else "")
+        out.append((name, cells))
+    return out
+
+
+def _reach(about: dict[str, Any]) -> float:
     looks = fixed if about["sampling"] == "fixed" else adaptive
-    last = looks(about["n"], about["alpha"])[-1]
-    return max(0.0, radius_of(lower_bound(last.n, last.n, last.alpha), about["sigma"]))
+    return reach(looks(about["n"], about["alpha"]), about["sigma"])
+
+
+def _sigma(tables: Sequence[Table]) -> str:
+    """Such as ", sigma 0.5", where it is one for all."""
+    (sigma, *others) = {about["sigma"] for about, _ in tables}
+    return "" if others else f", sigma {sigma:g}"
 
 
 def _split(tables: Sequence[Table]) -> tuple[list[float], list[float]]:
     """The radii that some table knows and can reach, and the others."""
     wanted = sorted({radius for about, _ in tables for radius in _radii(about)})
-    shown = [r for r in wanted if any(_known(about, r) and r <= reach(about) for about, _ in tables)]
+    shown = [r for r in wanted if any(_known(about, r) and r <= _reach(about) for about, _ in tables)]
     return shown, [r for r in wanted if r not in shown]
 
 
@@ -123,14 +144,22 @@ def show(tables: Sequence[Table]) -> None:
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
         console = Console(highlight=False, markup=False, width=200, no_color=True)
-    grid = columns(tables)
-    printed = Rich(box=None, pad_edge=False, header_style="bold")
-    for heading, _ in grid:
-        printed.add_column(heading, justify="left" if heading == "radius" else "right")
-    for cells in zip(*(texts for _, texts in grid), strict=True):
-        printed.add_row(*cells)
-    console.print("Certified accuracy [%] by l2 radius, ± standard error", style="bold")
-    console.print(printed)
+
+    def show_grid(title: str, grid: list[tuple[str, list[str]]]) -> None:
+        printed = Rich(box=None, pad_edge=False, header_style="bold")
+        for heading, _ in grid:
+            printed.add_column(heading, justify="left" if heading == "radius" else "right", overflow="fold")
+        for cells in zip(*(texts for _, texts in grid), strict=True):
+            printed.add_row(*cells)
+        console.print(title, style="bold")
+        console.print(printed)
+
+    (heading, radii), (first, cells), *rest = columns(tables)
+    title = f"Certified accuracy [%] by l2 radius{_sigma(tables)}, ± standard error"
+    show_grid(title, [(heading, radii), (first, cells), *rest])
+    if more := differences(tables):
+        radii = radii[: len(more[0][1])]
+        show_grid(f"Minus {first}: points, image by image [95 % interval]", [(heading, radii), *more])
     for note in notes(tables):
         console.print(note)
 
@@ -153,7 +182,7 @@ def draw(path: Path, tables: Sequence[Table]) -> None:
         for number, (name, (about, rows)) in enumerate(zip(names(tables), tables, strict=True)):
             colour = COLOURS[(number + 1) % len(COLOURS)]
             if about["radii"] is not None:  # between them nothing is known
-                asked = sorted({radius for radius in _radii(about) if radius <= reach(about)})
+                asked = sorted({radius for radius in _radii(about) if radius <= _reach(about)})
                 points = [certified_accuracy(rows, radius) for radius in asked]
                 errors = [[100 * (s.mean - s.low) for s in points], [100 * (s.high - s.mean) for s in points]]
                 axes.errorbar(asked, [100 * s.mean for s in points], errors, fmt="o", color=colour, label=name)
@@ -167,8 +196,9 @@ def draw(path: Path, tables: Sequence[Table]) -> None:
                 values = [row.values[str(radius)].mean for radius in RADII]
                 axes.plot(RADII, values, style, color=COLOURS[0], label=f"paper: {row.method.partition(' (')[0]}")
         axes.set(
-            xlabel="l2 radius, of pixels in [0, 1]", ylabel="certified accuracy [%]", ylim=(0, 100), xlim=(0, None)
-        )
+            xlabel=f"l2 radius, of pixels in [0, 1]{_sigma(tables)}", ylabel="certified accuracy [%]",
+            ylim=(0, 100), xlim=(0, None),
+        )  # fmt: skip
         figure.legend(loc="outside lower center", ncols=2 if len(tables) < 5 else 3)
         figure.savefig(path, dpi=160)
 

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from maxup.certify.sampling import adaptive, fixed, reach
 from maxup.engine import durable
 from maxup.recipes.load import RecipeError, flat, list_recipes, parse_recipe
 from maxup.recipes.schema import Recipe
@@ -43,6 +44,8 @@ class Result:
     seconds: float | None
     """Of training alone; in all, where the run did not tell them apart; None where it shared its GPU with others."""
     environment: dict[str, Any]
+    reach: float = math.inf
+    """The largest radius that its certificates could have."""
     curve: Path | None = None
     """Its metrics.jsonl, where the run's folder is there."""
 
@@ -136,8 +139,12 @@ def _result(name: str, path: Path, stem: str, recipe: str) -> Result:
     last = {k: float(v) for k, v in run["last"].items() if isinstance(v, int | float)}
     seconds = float(run.get("training_seconds", run["seconds"]))
     _check(last, seconds)
-    shared = run["environment"].get("shared_gpu")
-    return Result(name, run["seed"], m, own_m, budget, last, None if shared else seconds, run["environment"], curve)
+    alone = None if run["environment"].get("shared_gpu") else seconds
+    largest = math.inf
+    match run.get("certified"):
+        case {"n": int() as n, "alpha": float() as alpha, "sigma": float() as sigma, "adaptive": bool() as early}:
+            largest = reach((adaptive if early else fixed)(n, alpha), sigma)
+    return Result(name, run["seed"], m, own_m, budget, last, alone, run["environment"], largest, curve)
 
 
 def _check(last: dict[str, float], seconds: float) -> None:

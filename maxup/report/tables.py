@@ -183,7 +183,7 @@ def measured(result: Result, row: Row, metric: str) -> float | None:
             return last.get(f"{split}_{'dynamic_' if row.dynamic else ''}perplexity")
         case radius:
             found = last.get(f"certified_accuracy_{radius}")
-            return None if found is None else 100 * found
+            return None if found is None or float(radius) > result.reach else 100 * found
 
 
 def ours(found: Estimate | None, digits: int) -> str:

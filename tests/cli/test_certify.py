@@ -244,6 +244,8 @@ def test_certificates_hold_under_attack(run, capsys):
     assert certify(run, *QUICK, "--attack") == 0
     assert " 0 broken" in capsys.readouterr().out
     record = json.loads((run / "certified-0.5.attack.json").read_text())
+    assert (record["n"], record["alpha"], record["seed"]) == (500, 0.001, 0)
+    assert record["environment"] == read(run / "certified-0.5.tsv")[0]["environment"]
     assert record["attacked"] == record["held"] + record["abstained"] > 20
     assert certify(run, *QUICK, "--attack", "4") == 0
     assert json.loads((run / "certified-0.5.attack-4.json").read_text())["broken"] > 5

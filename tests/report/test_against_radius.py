@@ -1,3 +1,5 @@
+import json
+
 from maxup.report.against_radius import accuracy_against_radius
 from maxup.report.paper import load_paper
 from maxup.report.results import load_results
@@ -32,6 +34,16 @@ def test_a_row_is_the_best_of_its_grid_at_each_radius(tmp_path):
         ("gaussian-maxup", "0.25"): 45.0, ("gaussian-maxup", "1.0"): 35.0,  # m = 7 is not of the grid
     }  # fmt: skip
     assert lines["gaussian-maxup", "1.0"].differences[1.0].mean == 5.0
+
+
+def test_a_radius_out_of_reach_has_no_number(tmp_path):
+    """Sigma 0.25 ends at 0.95 with 100,000 copies: 0 % at 1.0 would be no measurement."""
+    path = write_run(tmp_path, "certify/resnet110-gaussian0.25", 0, 0.8, **certified(0.6, 0.0))
+    settings = {"sigma": 0.25, "n": 100_000, "alpha": 0.001, "adaptive": False}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"certified": settings}))
+    found, _ = load_results(tmp_path, tmp_path)
+    lines = compare("table-certified", TABLE, found).lines
+    assert [(line.key, line.metric) for line in lines if line.ours] == [("gaussian", "0.25")]
 
 
 def test_it_is_drawn_where_there_is_something_of_ours(tmp_path):

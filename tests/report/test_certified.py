@@ -1,11 +1,13 @@
 """The table of TSVs: what stands in it was counted, and the paper's rows stand beside those of the same data."""
 
 import pytest
+from scipy.stats import ttest_rel
 
 from maxup.certify.analysis import RADII, certified_accuracy
 from maxup.certify.rows import Row
-from maxup.report.certified import columns, draw, names, notes, show
+from maxup.report.certified import columns, differences, draw, names, notes, show
 from maxup.report.paper import load_paper
+from maxup.report.tables import MINUS
 
 CIFAR10 = ["airplane", "automobile", "bird"]
 
@@ -44,9 +46,32 @@ def test_the_paper_s_rows_stand_beside_cifar_10_and_nothing_else():
 
 
 def test_names_tell_tables_apart():
-    assert names([table()]) == ["runs/a/seed-0, sigma 0.5"]
-    assert names([table(), table(file="b.tsv")]) == ["a.tsv, sigma 0.5", "b.tsv, sigma 0.5"]
-    assert names([table(file="x/one/c.tsv"), table(file="x/two/c.tsv")]) == ["one, sigma 0.5", "two, sigma 0.5"]
+    assert names([table()]) == ["runs/a/seed-0"]
+    assert names([table(), table(file="b.tsv")]) == ["a.tsv", "b.tsv"]
+    assert names([table(file="x/one/c.tsv"), table(file="x/two/c.tsv")]) == ["one", "two"]
+    assert names([table(), table(sigma=1)]) == ["seed-0, sigma 0.5", "seed-0, sigma 1"]
+
+
+def test_differences_are_paired_by_image():
+    one, two = table(), table("runs/b/seed-0", reach=2.0)
+    two[1].reverse()  # by number, not by place
+    ((name, cells),) = differences([one, two])
+    assert name == "b"
+    for radius, cell in zip([0.0, *RADII], cells, strict=True):
+        mine = [100.0 * row.certified(radius) for row in sorted(two[1], key=lambda row: row.idx)]
+        theirs = [100.0 * row.certified(radius) for row in one[1]]
+        test = ttest_rel(mine, theirs)
+        interval = (0.0, 0.0) if mine == theirs else test.confidence_interval(0.95)
+        mean = sum(mine) / 40 - sum(theirs) / 40
+        assert cell.replace(MINUS, "-") == f"{mean:+.1f} [{interval[0]:+.1f}, {interval[1]:+.1f}]"
+    assert differences([one]) == []
+    assert differences([one, table("runs/b/seed-0", images="b")]) == []
+
+
+def test_a_difference_needs_a_radius_that_both_know_and_reach():
+    near, asked = table(n=500, alpha=0.001), table("runs/b/seed-0", sampling="adaptive", radii=[0.5, 1.25])
+    ((_, cells),) = differences([near, asked])
+    assert [bool(cell) for cell in cells] == [r in ("0", "0.5") for r in dict(columns([near, asked]))["radius"][:6]]
 
 
 @pytest.mark.parametrize(("other", "why"), [({"images": "b"}, "different data"), ({}, "different images of the data")])
@@ -72,10 +97,10 @@ def test_of_adaptive_sampling_only_the_radii_asked_for_are_known(tmp_path):
     assert found["radius"] == ["0", "0.3", "0.5", "abstained [%]", "images"]
     found = dict(columns([table(), asked]))
     assert found["radius"][:5] == ["0", "0.25", "0.3", "0.5", "0.75"]
-    shown = [bool(cell) for cell in found["b, sigma 0.5"]]
+    shown = [bool(cell) for cell in found["b"]]
     assert shown == [label in ("0", "0.3", "0.5", "abstained [%]", "images") for label in found["radius"]]
-    assert found["best at each"][1] == found["a, sigma 0.5"][1]
-    assert found["best at each"][3] == found["b, sigma 0.5"][3]
+    assert found["best at each"][1] == found["a"][1]
+    assert found["best at each"][3] == found["b"][3]
     draw(tmp_path / "a.svg", [table(), asked])
 
 
@@ -94,7 +119,9 @@ def test_radii_out_of_reach_are_left_out_or_marked():
 def test_it_prints_and_draws(tmp_path, capsys, classes):
     tables = [table(classes=classes), table("runs/b/seed-0", reach=2.0, classes=classes)]
     show(tables)
-    assert "a, sigma 0.5" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "Certified accuracy [%] by l2 radius, sigma 0.5" in out
+    assert "Minus a: points, image by image" in out
     draw(tmp_path / "a.svg", tables)
     drawn = (tmp_path / "a.svg").read_text()
     assert drawn.count("certified accuracy") >= 1
