@@ -20,6 +20,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,9 @@ from torch import Tensor, nn
 
 from benchmarks.epoch import prepare, timed, wait
 from maxup.certify.analysis import RADII
-from maxup.certify.bounds import lower_bound, radius_of
+from maxup.certify.bounds import lower_bound, probability_of, radius_of
 from maxup.certify.run import Settings, find_device, make_smooth
-from maxup.certify.smooth import DTYPES
+from maxup.certify.smooth import DTYPES, Certificate
 from maxup.certify.subject import Subject, of_folder
 from maxup.data.images import own_images
 from maxup.engine.environment import environment
@@ -96,64 +97,75 @@ def throughput(model: nn.Module, shape: tuple[int, ...], batch: int, dtype: torc
     return passes * batch / (time.perf_counter() - begun)
 
 
-def speed(args: argparse.Namespace) -> dict[str, Any]:
-    device = find_device()
-    chosen = list(range(0, 20 * args.images, 20))
-    ways: dict[str, dict[str, Any]] = {}
-    certificates: dict[str, list[tuple[int, float]]] = {}
-    for dtype in ("float32", "bfloat16"):
-        for name, more in (("fixed", {}), ("adaptive", {"adaptive": True, "radii": tuple(RADII)})):
-            subject = subject_of(args)
-            sigma = args.sigma or subject.sigma or 0.5
-            settings = Settings(sigma, n=args.n, dtype=dtype, batch_size=args.batch, **more)  # type: ignore[arg-type]
-            smooth = make_smooth(subject, settings, device)
-            how = settings.n0, settings.n, settings.alpha, settings.batch_size
-            next(smooth.certify_many(subject.pixels(chosen[:1]), settings.n0, settings.n0, 0.1, args.batch))  # warm up
-            wait()
-            begun = time.perf_counter()
-            found = list(smooth.certify_many(
-                subject.pixels(chosen), *how, indices=chosen, adaptive=settings.adaptive, radii=settings.radii
-            ))  # fmt: skip
-            wait()
-            seconds, samples = time.perf_counter() - begun, sum(c.samples for c in found)
-            key = f"{name}, {dtype}"
-            certificates[key] = [(c.predict, c.radius) for c in found]
-            ways[key] = {"images_a_minute": 60 * len(chosen) / seconds, "copies_a_second": samples / seconds}
-            ways[key] |= {"samples": samples, "saved": 1 - samples / (settings.n * len(chosen))}
-            if name == "fixed":
-                shape = tuple(subject.images.x.shape[1:])
-                bare = subject.model, shape, args.batch, DTYPES[dtype], args.seconds
-                ways[f"bare network, {dtype}"] = {"copies_a_second": throughput(*bare)}
-                if fused.FOUND and dtype == "bfloat16":
-                    fused.FOUND = False  # and so compiled anew
-                    ways["bare network, bfloat16, not fused"] = {"copies_a_second": throughput(*bare)}
-                    fused.FOUND = True
-            print(key, ways[key], flush=True)
-    subject = subject_of(args)
-    model = subject.model.to(device)
-    few = chosen[: args.usual_images]
-    x = subject.pixels(few).to(device)
-    usual(model, x[0], len(subject.images.classes), Settings(sigma, n=args.n // 100 + 100))  # warm up
+def ours(subject: Subject, settings: Settings, chosen: list[int]) -> tuple[dict[str, Any], list[Certificate]]:
+    """Images a minute and copies a second by the library, and the certificates."""
+    smooth = make_smooth(subject, settings, find_device())
+    how = settings.n0, settings.n, settings.alpha, settings.batch_size
+    warm = subject.pixels(chosen[:1]), settings.n0, settings.n0, 0.1, settings.batch_size
+    next(smooth.certify_many(*warm))
     wait()
     begun = time.perf_counter()
-    slow = [usual(model, image, len(subject.images.classes), Settings(sigma, n=args.n)) for image in x]
+    found = list(smooth.certify_many(
+        subject.pixels(chosen), *how, indices=chosen, adaptive=settings.adaptive, radii=settings.radii
+    ))  # fmt: skip
+    wait()
+    seconds, samples = time.perf_counter() - begun, sum(c.samples for c in found)
+    way = {"images_a_minute": 60 * len(chosen) / seconds, "copies_a_second": samples / seconds}
+    return way | {"samples": samples, "saved": 1 - samples / (settings.n * len(chosen))}, found
+
+
+def bare(subject: Subject, settings: Settings, seconds: float) -> dict[str, dict[str, float]]:
+    """Copies a second of the compiled network alone; in bfloat16 also without the fused pass."""
+    how = tuple(subject.images.x.shape[1:]), settings.batch_size, DTYPES[settings.dtype], seconds
+    name = f"bare network, {settings.dtype}"
+    ways = {name: {"copies_a_second": throughput(subject.model, *how)}}
+    if fused.FOUND and settings.dtype == "bfloat16":
+        fused.FOUND = False  # and so compiled anew
+        ways[f"{name}, not fused"] = {"copies_a_second": throughput(subject.model, *how)}
+        fused.FOUND = True
+    return ways
+
+
+def usual_loop(
+    subject: Subject, settings: Settings, chosen: list[int]
+) -> tuple[dict[str, Any], list[tuple[int, float]]]:
+    """Images a minute and copies a second by the usual loop, and its answers."""
+    device, classes = find_device(), len(subject.images.classes)
+    model, x = subject.model.to(device), subject.pixels(chosen).to(device)
+    usual(model, x[0], classes, replace(settings, n=settings.n // 100 + 100))  # warm up
+    wait()
+    begun = time.perf_counter()
+    found = [usual(model, image, classes, settings) for image in x]
     wait()
     seconds = time.perf_counter() - begun
-    ways["usual loop, float32"] = {
-        "images_a_minute": 60 * len(few) / seconds,
-        "copies_a_second": len(few) * args.n / seconds,
-    }
-    per_minute = ways["usual loop, float32"]["images_a_minute"]
+    way = {"images_a_minute": 60 * len(x) / seconds, "copies_a_second": len(x) * settings.n / seconds}
+    return way, found
+
+
+def speed(args: argparse.Namespace) -> dict[str, Any]:
+    chosen = list(range(0, 20 * args.images, 20))
+    few = chosen[: args.usual_images]
+    subject = subject_of(args)
+    plain = Settings(sigma=args.sigma or subject.sigma or 0.5, n=args.n, batch_size=args.batch)
+    ways: dict[str, dict[str, Any]] = {}
+    fixed: dict[str, list[tuple[int, float]]] = {}
+    for dtype in ("float32", "bfloat16"):
+        settings = replace(plain, dtype=dtype)
+        subject = subject_of(args)  # each anew: it is compiled in place
+        ways[f"fixed, {dtype}"], found = ours(subject, settings, chosen)
+        fixed[dtype] = [(c.predict, c.radius) for c in found[: len(few)]]
+        ways |= bare(subject, settings, args.seconds)
+        early = replace(settings, adaptive=True, radii=tuple(RADII))
+        ways[f"adaptive, {dtype}"], _ = ours(subject_of(args), early, chosen)
+        print({name: way for name, way in ways.items() if dtype in name}, flush=True)
+    ways["usual loop, float32"], slow = usual_loop(subject_of(args), plain, few)
     for way in ways.values():
         if "images_a_minute" in way:
-            way["times_the_usual"] = way["images_a_minute"] / per_minute
-    agreement = {
-        dtype: compare(slow, certificates[f"fixed, {dtype}"][: len(few)], sigma, args.n)
-        for dtype in ("float32", "bfloat16")
-    }
+            way["times_the_usual"] = way["images_a_minute"] / ways["usual loop, float32"]["images_a_minute"]
+    agreement = {dtype: compare(slow, found, plain.sigma, args.n) for dtype, found in fixed.items()}
     if not agreement["float32"]["compared"]:
         print("No radii were compared: give a trained network with --run, and more --usual_images.")
-    return {"n": args.n, "batch": args.batch, "images": len(chosen), "usual_images": len(few), "sigma": sigma,
+    return {"n": args.n, "batch": args.batch, "images": len(chosen), "usual_images": len(few), "sigma": plain.sigma,
             "subject": subject.name, "ways": ways, "agreement": agreement, "fused": fused.launches > 0}  # fmt: skip
 
 
@@ -164,7 +176,7 @@ def compare(one: list[tuple[int, float]], other: list[tuple[int, float]], sigma:
         same += a == b
         if a == b >= 0 and max(r, s) < radius_of(1 - 20 / n, sigma):  # where counts are about normal
             z = (r + s) / 2 / sigma
-            p = 0.5 * math.erfc(-z / math.sqrt(2))
+            p = probability_of(z, 1.0)
             error = sigma * math.sqrt(2 * p * (1 - p) / n) * math.sqrt(2 * math.pi) * math.exp(z * z / 2)
             scores.append(abs(r - s) / error)
     return {"same_class": same / len(one), "compared": len(scores), "largest_in_errors": max(scores, default=0.0)}

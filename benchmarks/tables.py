@@ -145,14 +145,15 @@ def certify_speed() -> str:
         f"{way['largest_in_errors']:.1f} standard errors of a difference apart"
         for dtype, way in found["agreement"].items()
     ]
-    said = f"Against {found['usual_images']} images of the usual loop, {'; '.join(apart)}."
+    said = f"Of {found['images']} images, of the usual loop {found['usual_images']} of these: {'; '.join(apart)}."
     return "\n".join(lines) + f"\n\n{said} {origin(found['environment'])}"
 
 
 def certify_epochs() -> str:
     """Seconds of an epoch of training for certificates, by way."""
     found = result("certify_epochs-cuda")
-    lines = ["| ResNet-110, CIFAR-10 | seconds an epoch | times Gaussian noise |", "|---|---|---|"]
+    what = f"ResNet-110, {found['images']:,} random images, from the time of {found['timed_images']:,}"
+    lines = [f"| {what} | seconds an epoch | times Gaussian noise |", "|---|---|---|"]
     for name, seconds in found["seconds_an_epoch"].items():
         lines.append(f"| {name} | {seconds:.1f} | {found['ratio'][name]:.2f} |")
     return "\n".join(lines) + f"\n\n{origin(found['environment'])}"
@@ -160,16 +161,13 @@ def certify_epochs() -> str:
 
 def certified(network: str) -> str:
     """Certified accuracy of a network's models by radius, and the difference to the first, image by image."""
-    tables = [
-        read(path) for path in sorted((ROOT / "results" / "certified").glob(f"{network}-*.tsv"), key=lambda p: p.stem)
-    ]
-    radius, first, *others = certified_columns(tables)
-    grid = [radius, ("Gaussian", first[1])]
-    for (name, more), (_, cells) in zip(
-        differences(tables), others, strict=False
-    ):  # the best and the paper's are behind
-        m = name.partition("-m-")[2] or "5"
-        grid += [(f"MaxUp, m = {m}", cells), ("minus Gaussian", more + [""] * (len(cells) - len(more)))]
+    files = {"MaxUp, m = 5": "gaussian-maxup", "MaxUp, m = 25": "gaussian-maxup-m-25"}
+    folder = ROOT / "results" / "certified"
+    tables = [read(folder / f"{network}-{name}.tsv") for name in ("gaussian", *files.values())]
+    (_, radii), (_, base), *others = certified_columns(tables)
+    grid = [("radius", radii), ("Gaussian", base)]
+    for name, (_, cells), (_, more) in zip(files, others[: len(files)], differences(tables), strict=True):
+        grid += [(name, cells), ("minus Gaussian", more + [""] * (len(cells) - len(more)))]
     lines = [f"| {' | '.join(heading for heading, _ in grid)} |", "|---" * len(grid) + "|"]
     lines += [f"| {' | '.join(row)} |" for row in zip(*(cells for _, cells in grid), strict=True)]
     return "\n".join(lines) + f"\n\n{origin(*(about['environment'] for about, _ in tables))}"
@@ -206,7 +204,7 @@ def origin(where: dict[str, Any], *others: dict[str, Any]) -> str:
 
 
 def short_commit(where: dict[str, Any]) -> str:
-    return f"{where['commit'][:7]}{where['commit'][40:]}"
+    return where["commit"].rstrip("+")[:7] + "+" * where["commit"].endswith("+")
 
 
 def percent(device: str) -> str:

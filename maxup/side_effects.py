@@ -69,6 +69,17 @@ def untraced(model: nn.Module, batch: Batch, *, norm: str = "batch") -> Iterator
         torch.clear_autocast_cache()
 
 
+@contextmanager
+def evaluating(model: Any, batch: Batch) -> Iterator[None]:
+    """Forward passes in evaluation mode that leave no trace; what is no module is called as it is."""
+    if not isinstance(model, nn.Module):
+        yield
+        return
+    with untraced(model, batch, norm="running"):
+        model.eval()
+        yield
+
+
 def autocast(batch: Batch, dtype: torch.dtype | None) -> AbstractContextManager[Any]:
     """Run in this precision; None leaves it as it is."""
     if dtype is None:

@@ -2,14 +2,13 @@
 
 The attack climbs the loss of the soft smoothed classifier, E softmax f(x + noise), with fresh noise at every step. What
 it reaches is judged by `predict` at level alpha. An abstention is no break: the certificate is about the smoothed
-classifier itself, and `predict` only says that it cannot tell. A certificate is wrong with probability alpha at most,
-and so is a prediction: at most 2 * alpha * n breaks are expected of n images.
+classifier itself, and `predict` only says that it cannot tell. Of n images that were examined at most alpha * n have
+a wrong certificate on average, abstentions counted in n; and of k predictions at most alpha * k are wrong.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor
@@ -18,7 +17,7 @@ from maxup.certify.bounds import ABSTAIN
 from maxup.certify.smooth import Smooth
 from maxup.objectives.smoothadv import pgd, soft
 from maxup.perturb.draws import column
-from maxup.side_effects import untraced
+from maxup.side_effects import evaluating
 
 TOGETHER = 8  # images attacked at once
 
@@ -42,10 +41,6 @@ class Report:
             f"{self.attacked} certified images attacked: {self.held} predicted as certified, {self.abstained} "
             f"abstained, {self.broken} broken (at most {self.expected:.2g} expected within the certified radii)"
         )
-
-    def record(self) -> dict[str, Any]:
-        """As plain data."""
-        return asdict(self)
 
 
 def check(
@@ -101,7 +96,7 @@ def check(
             report.held += found == wanted
             report.abstained += found == ABSTAIN
             report.broken += found not in (wanted, ABSTAIN)
-    report.expected = 2 * alpha * report.attacked
+    report.expected = alpha * (len(predict) + report.attacked)
     return report
 
 
@@ -120,8 +115,5 @@ def attack(
         with torch.autocast(device.type, smooth.dtype, enabled=smooth.dtype != torch.float32):
             return soft(model, noise, x + scale * moved)
 
-    if not isinstance(model, torch.nn.Module):
-        return x + scale * pgd(scores, torch.zeros_like(x), y, radius=1.0, steps=steps)
-    with untraced(model, (x, y)):
-        model.eval()
+    with evaluating(model, (x, y)):
         return x + scale * pgd(scores, torch.zeros_like(x), y, radius=1.0, steps=steps)

@@ -88,12 +88,9 @@ def read(path: Path) -> tuple[dict[str, Any], list[Row]]:
 
 def begin(path: Path, about: dict[str, Any]) -> list[Row]:
     """Make a file ready for more rows, new or of the very same kind, its last line mended; returns its rows."""
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        durable.replace(path, _text(about, []).encode())
-        return []
-    theirs, rows, end = _read(path)
+    theirs, rows, end = _read(path) if path.exists() else (about, [], 0)
     if not rows:  # nothing to lose: it may be about anything
+        path.parent.mkdir(parents=True, exist_ok=True)
         durable.replace(path, _text(about, []).encode())
         return []
     for key in SAME:

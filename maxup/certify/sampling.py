@@ -50,8 +50,13 @@ def adaptive(n: int, alpha: float) -> list[Look]:
     return [*(Look(k, early) for k in counts[:-1]), Look(n, alpha / 2)]
 
 
+def plan(n: int, alpha: float, *, early: bool) -> list[Look]:
+    """The looks of adaptive sampling, or of fixed."""
+    return adaptive(n, alpha) if early else fixed(n, alpha)
+
+
 def reach(looks: Sequence[Look], sigma: float) -> float:
-    """The radius where all samples are of one class, the largest there is: sigma * Phi^-1(alpha^(1/n)).
+    """The largest radius there is, where all samples are of one class: sigma * Phi^-1(alpha^(1/n)), of the last look.
 
     Example:
         >>> round(reach(fixed(100_000, 0.001), sigma=0.5), 2)
@@ -90,7 +95,7 @@ class Evidence:
 
     @property
     def radius(self) -> float:
-        """The radius certified; 0 or less is an abstention."""
+        """The radius certified; below 0 it is an abstention."""
         return radius_of(self.p, self.sigma)
 
     def see(self, k: int) -> None:

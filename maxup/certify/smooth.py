@@ -146,7 +146,7 @@ class Smooth:
         if radii is not None and not adaptive:
             raise ValueError("radii says when to stop early; it needs adaptive=True")
         check_radii(radii)
-        looks = sampling.adaptive(n, alpha) if adaptive else sampling.fixed(n, alpha)
+        looks = sampling.plan(n, alpha, early=adaptive)
         return self._certify(self._groups(x, indices, batch_size), n0, looks, radii)
 
     def _certify(

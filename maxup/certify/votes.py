@@ -101,8 +101,9 @@ class Votes:
             if at:
                 self.owner[at:] = self.rest
                 self._vote()
+        all_broken = self.broken.tolist()
         for request in requests:
-            if broken := int(self.broken[request.row]):
+            if broken := all_broken[request.row]:
                 raise ValueError(
                     f"the model answered {broken} noisy copies of image {request.index} with logits that are not "
                     "finite; a certificate of it would mean nothing: look at its weights, or use dtype float32"

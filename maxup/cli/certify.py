@@ -134,6 +134,7 @@ def _number(text: str) -> float:
 
 
 def _certify(args: argparse.Namespace) -> None:
+    from maxup.certify.record import record
     from maxup.certify.run import Settings, certify
     from maxup.engine.stop import InterruptedRunError, RunError
 
@@ -142,7 +143,7 @@ def _certify(args: argparse.Namespace) -> None:
     if sigma is None:
         raise RunError(f"{subject.name} was not trained with Gaussian noise on pixels; say which noise with --sigma")
     settings = Settings(
-        sigma, args.n0, args.n, args.alpha, args.batch, args.dtype, args.seed,
+        sigma=sigma, n0=args.n0, n=args.n, alpha=args.alpha, batch_size=args.batch, dtype=args.dtype, seed=args.seed,
         adaptive=args.adaptive or args.radii is not None, radii=tuple(args.radii) if args.radii else None,
         fast=not args.eager,
     )  # fmt: skip
@@ -167,40 +168,14 @@ def _certify(args: argparse.Namespace) -> None:
         used, most = sum(row.samples or 0 for row in rows), settings.n * len(rows)
         print(f"Adaptive sampling took {used:,} of {most:,} samples: {100 * (1 - used / most):.1f} % saved.")
     if args.what and (args.what[0] / "run.json").is_file():
-        _record(args, settings, rows, subject.sigma)
+        why = record(
+            args.what[0] / "run.json", rows, settings, trained=subject.sigma, images=len(subject.images),
+            last=args.checkpoint == "last", own_file=args.out is None,
+        )  # fmt: skip
+        if why:
+            print(why)
     if args.attack is not None:
         _attack(args, subject, settings, rows, path)
-
-
-def _record(args: argparse.Namespace, settings: "Settings", rows: "list[Row]", trained: float | None) -> None:
-    """Write what the certificates amount to into run.json, where reports find it; or say why reports may not show it.
-
-    Any n will do, since fewer copies only shorten radii; a larger alpha would lengthen them.
-    """
-    from dataclasses import asdict
-
-    from maxup.certify.analysis import RADII, metrics
-    from maxup.engine.durable import write_json
-    from maxup.report.results import read_run
-
-    path = args.what[0] / "run.json"
-    wanted = {
-        "the last checkpoint": args.checkpoint == "last",
-        "no --out": args.out is None,
-        "the sigma of the training": settings.sigma == trained,
-        "alpha 0.001 or less": settings.alpha <= 0.001,
-        f"all radii from {RADII[0]:g} to {RADII[-1]:g}": settings.radii is None or set(RADII) <= set(settings.radii),
-        "every 20th image, or --all": args.max is None and (args.all or args.skip == 20),
-    }
-    if not all(wanted.values()):
-        print(f"{path} stays as it is: reports want {', '.join(what for what, met in wanted.items() if not met)}.")
-        return
-    run = read_run(path)
-    run["last"] = run["last"] | metrics(rows)
-    if settings.adaptive:
-        del run["last"]["average_certified_radius"]  # radii are no longer than was asked for
-    run["certified"] = asdict(settings) | {"images": len(rows)}
-    write_json(path, run)
 
 
 def _subject(args: argparse.Namespace) -> "Subject":
@@ -259,6 +234,8 @@ def _show(paths: Sequence[Path], plot: Path | None) -> None:
 
 
 def _attack(args: argparse.Namespace, subject: "Subject", settings: "Settings", rows: "list[Row]", path: Path) -> None:
+    from dataclasses import asdict
+
     from maxup.certify.attack import check
     from maxup.certify.run import find_device, make_smooth
     from maxup.engine.durable import write_json
@@ -273,7 +250,7 @@ def _attack(args: argparse.Namespace, subject: "Subject", settings: "Settings", 
     factor = f"-{args.attack:g}" if args.attack != 1 else ""
     write_json(
         path.with_name(f"{path.name.removesuffix('.tsv')}.attack{factor}.json"),
-        how | report.record() | {"environment": environment()},
+        how | asdict(report) | {"environment": environment()},
     )
     print(f"At {args.attack:g} times the certified radii: {report}.")
 

@@ -33,7 +33,7 @@ def environment() -> dict[str, Any]:
 def _commit() -> str | None:
     """The commit of the source tree, with "+" where files other than results differ from it.
 
-    Where the checkout is not the source's own (in a container, say), MAXUP_COMMIT says which it is.
+    Where the checkout is not the source's own (in a container, say), MAXUP_COMMIT says which it is, "+" included.
     """
 
     def git(*args: str) -> str:

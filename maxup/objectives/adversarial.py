@@ -14,7 +14,7 @@ from maxup.checks import check_choice, check_whole
 from maxup.objectives.base import Forward, Loss, Objective, Outcome, bare, call, cross_entropy
 from maxup.perturb.base import pick
 from maxup.perturb.draws import Batch
-from maxup.perturb.noise import UniformBall, add, into_ball, nonnegative, unit
+from maxup.perturb.noise import UniformBall, add, check_clip, clamped, into_ball, nonnegative, unit
 from maxup.side_effects import untraced
 
 
@@ -56,10 +56,8 @@ class Adversarial(Objective):
         generator: Generator | None = None,
     ) -> None:
         nonnegative("Adversarial", "radius", radius)
-        if clip is not None and not clip[0] < clip[1]:
-            raise ValueError(f"Adversarial(clip={clip!r}): clip is (lowest, highest)")
         super().__init__(UniformBall(radius, p=p, key=key), loss=loss, forward=forward, generator=generator)
-        self.radius, self.p, self.key, self.clip = radius, p, key, clip
+        self.radius, self.p, self.key, self.clip = radius, p, key, check_clip("Adversarial", clip)
         self.steps = check_whole("steps", steps)
         self.step_size = 2.5 * radius / steps if step_size is None else step_size
         self.norm = check_choice("norm", norm, "batch", "running")
@@ -95,4 +93,4 @@ class Adversarial(Objective):
     def _inside(self, delta: Tensor, origin: Tensor) -> Tensor:
         """The nearest point of the ball (and then of the allowed values)."""
         delta = delta.clamp(-self.radius, self.radius) if self.p == math.inf else into_ball(delta, self.radius)
-        return delta if self.clip is None else (origin + delta).clamp(*self.clip) - origin
+        return clamped(origin, delta, self.clip)

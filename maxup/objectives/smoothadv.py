@@ -17,8 +17,8 @@ from torch.nn import functional as F
 from maxup.checks import check_choice, check_whole
 from maxup.objectives.base import Forward, Objective, Outcome, bare, call
 from maxup.perturb.draws import column
-from maxup.perturb.noise import Gaussian, into_ball, nonnegative, norms, unit
-from maxup.side_effects import untraced
+from maxup.perturb.noise import Gaussian, check_clip, clamped, into_ball, nonnegative, unit
+from maxup.side_effects import evaluating
 
 Scores = Callable[[Tensor], Tensor]  # images (B, ...) -> log-probabilities (B, C)
 GAMMA = 0.05  # by how much DDN lengthens or shortens a perturbation
@@ -57,12 +57,13 @@ class SmoothAdv(Objective):
     ) -> None:
         super().__init__(Gaussian(sigma), samples, forward=forward, generator=generator)
         self.radius = radius if callable(radius) else nonnegative("SmoothAdv", "radius", radius)
-        self.steps, self.clip = check_whole("steps", steps), clip
+        self.steps, self.clip = check_whole("steps", steps), check_clip("SmoothAdv", clip)
         self.attack = {"pgd": pgd, "ddn": ddn}[check_choice("attack", attack, "pgd", "ddn")]
 
     def depends_on(self) -> tuple[int, float]:
         """The copies and the radius of this step."""
-        return self.copies(), self.radius(self.step) if callable(self.radius) else self.radius
+        radius = self.radius(self.step) if callable(self.radius) else self.radius
+        return self.copies(), nonnegative("SmoothAdv", "radius", radius)
 
     def run(self, model: object, x: Tensor, y: Tensor) -> Outcome:
         """The mean loss of all k noisy copies of the point the attack reached; output and losses are (k * B, ...)."""
@@ -72,8 +73,7 @@ class SmoothAdv(Objective):
             copies, radius = self.depends_on()
             draws = self._draws(batch, generator, copies)
             network, noise = bare(model), [draw[0] for draw in draws]
-            with untraced(network, batch, norm="running"):
-                network.eval()
+            with evaluating(network, batch):
                 scores = partial(soft, lambda x: self.forward(network, x), noise)
                 x = self.attack(scores, x, y, radius=radius, steps=self.steps, clip=self.clip)
             output, target, losses = self._forward(model, (x, y), draws)
@@ -125,7 +125,7 @@ def pgd(
     delta = torch.zeros_like(x)
     for _ in range(steps):
         gradient, _ = _ascent(scores, x, y, delta)
-        delta = into_ball(_inside(x, delta + 2 * radius / steps * gradient, clip), radius)
+        delta = into_ball(clamped(x, delta + 2 * radius / steps * gradient, clip), radius)
     return x + delta
 
 
@@ -142,18 +142,17 @@ def ddn(
     """
     delta, best = torch.zeros_like(x), torch.zeros_like(x)
     length = torch.full((len(x),), float(radius), dtype=x.dtype, device=x.device)
-    shortest, found = torch.full_like(length, math.inf), torch.zeros_like(length, dtype=torch.bool)
+    shortest = torch.full_like(length, math.inf)
     for step in range(steps):
         rate = 0.01 + 0.99 * (1 + math.cos(math.pi * step / steps)) / 2
         gradient, answer = _ascent(scores, x, y, delta)
         fooled, size = answer != y, delta.flatten(1).norm(dim=1)
         shorter = fooled & (size < shortest)
         best, shortest = torch.where(column(shorter, x), delta, best), torch.where(shorter, size, shortest)
-        found = found | fooled
         delta = delta + rate * gradient
         length = (length * torch.where(fooled, 1 - GAMMA, 1 + GAMMA)).clamp(max=radius)
-        delta = _inside(x, delta * column(length / norms(delta), delta), clip)
-    return x + torch.where(column(found, x), best, delta)
+        delta = clamped(x, column(length, delta) * unit(delta), clip)
+    return x + torch.where(column(shortest.isfinite(), x), best, delta)
 
 
 def _ascent(scores: Scores, x: Tensor, y: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
@@ -163,7 +162,3 @@ def _ascent(scores: Scores, x: Tensor, y: Tensor, delta: Tensor) -> tuple[Tensor
         found = scores(x + delta)
         (gradient,) = torch.autograd.grad(F.nll_loss(found, y, reduction="sum"), delta)
     return unit(gradient), found.detach().argmax(1)
-
-
-def _inside(x: Tensor, delta: Tensor, clip: tuple[float, float] | None) -> Tensor:
-    return delta if clip is None else (x + delta).clamp(*clip) - x

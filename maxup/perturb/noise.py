@@ -91,6 +91,18 @@ def into_ball(x: Tensor, radius: float) -> Tensor:
     return x * column((radius / norms(x)).clamp(max=1), x)
 
 
+def clamped(x: Tensor, delta: Tensor, clip: tuple[float, float] | None) -> Tensor:
+    """What is left of delta where x + delta keeps to (lowest, highest)."""
+    return delta if clip is None else (x + delta).clamp(*clip) - x
+
+
+def check_clip(who: str, clip: tuple[float, float] | None) -> tuple[float, float] | None:
+    """Lowest and highest value, or None for no limit."""
+    if clip is not None and not clip[0] < clip[1]:
+        raise ValueError(f"{who}(clip={clip!r}): clip is (lowest, highest)")
+    return clip
+
+
 def check_p(p: float) -> float:
     """2 or infinity, the balls this project knows."""
     if p not in (2, math.inf):

@@ -1,5 +1,7 @@
 """Certified accuracy against the radius, the best of each row's models, beside the paper's."""
 
+from itertools import cycle
+
 from maxup.report.figure import COLOURS, MARKERS, Plot, blank, finish
 from maxup.report.tables import Comparison, called
 
@@ -15,13 +17,14 @@ def accuracy_against_radius(comparison: Comparison) -> Plot | None:
         name, look = row.method.partition(" (")[0], {"color": COLOURS[i], "marker": MARKERS[i], "markersize": 4}
         if paper := [(float(line.metric), line.paper.mean) for line in lines if line.paper]:
             panel.plot(*zip(*paper, strict=True), "--", **look, alpha=0.6, label=f"the paper: {name}")
-        for budget in comparison.budgets:
+        for budget, style in zip(comparison.budgets, cycle(("-", ":", "-.")), strict=False):
             found = [(float(line.metric), e.mean, e.std or 0) for line in lines if (e := line.ours.get(budget))]
             if found:
                 radius, mean, std = zip(*found, strict=True)
                 text = name + ("" if budget == 1 else f", {called(budget, lines)}")
-                panel.errorbar(radius, mean, std, **look, capsize=3, label=f"ours: {text}")
+                panel.errorbar(radius, mean, std, linestyle=style, **look, capsize=3, label=f"ours: {text}")
                 said.append(f"{text}: " + ", ".join(f"{y:.1f} at {r:g}" for r, y, _ in found))
     panel.set(xlabel="l2 radius", ylabel="certified accuracy [%]", ylim=(0, None))
+    model = next(iter(comparison.table.rows.values())).model
     title = "certified accuracy against the radius, the best model at each; mean ± std over the seeds."
-    return finish(figure, comparison, "radius", row.model, title, "; ".join(said))
+    return finish(figure, comparison, "radius", model, title, "; ".join(said))

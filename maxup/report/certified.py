@@ -6,14 +6,16 @@ from typing import Any
 
 from maxup.certify.analysis import RADII, Share, abstained, average_radius, certified_accuracy, envelope
 from maxup.certify.rows import Row
-from maxup.certify.sampling import adaptive, fixed, reach
+from maxup.certify.sampling import plan, reach
 from maxup.report.figure import COLOURS, STYLE
 from maxup.report.paper import load_paper
 from maxup.report.statistics import paired
 from maxup.report.tables import against
+from maxup.report.terminal import make_console, show_table
 
 Table = tuple[dict[str, Any], Sequence[Row]]  # what a TSV is about, with the file's own name, and its rows
-SETTINGS = ("n", "alpha", "sampling", "radii", "dtype")  # that shift a radius
+SETTINGS = ("n", "alpha", "sampling", "radii", "dtype", "forward", "seed")  # that shift a radius
+CIFAR10 = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 
 
 def names(tables: Sequence[Table]) -> list[str]:
@@ -45,8 +47,7 @@ def columns(tables: Sequence[Table]) -> list[tuple[str, list[str]]]:
     average = any(about["radii"] is None for about, _ in tables)
     more = ["average radius"] * average + ["abstained [%]", "images"]
     out = [("radius", [f"{radius:g}" for radius in radii] + more)]
-    named = dict(zip(names(tables), tables, strict=True))
-    for name, (about, rows) in named.items():
+    for name, (about, rows) in zip(names(tables), tables, strict=True):
         cells = [
             "" if not _known(about, radius) else "out of reach" if radius > _reach(about)
             else _percent(certified_accuracy(rows, radius)) for radius in radii
@@ -55,16 +56,14 @@ def columns(tables: Sequence[Table]) -> list[tuple[str, list[str]]]:
             cells.append(f"{average_radius(rows):.3f}" if about["radii"] is None else "")
         out.append((name, [*cells, f"{100 * abstained(rows):.1f}", str(len(rows))]))
     rest = [""] * len(more)
-    if len(named) > 1 and not _other_images(tables):
+    if len(tables) > 1 and not _other_images(tables):
         best = []
         for radius in radii:
-            known = {name: rows for name, (about, rows) in named.items() if _known(about, radius)}
+            known = {str(i): rows for i, (about, rows) in enumerate(tables) if _known(about, radius)}
             best.append(_percent(envelope(known, [radius])[radius][1]))
         out.append(("best at each", best + rest))
-    if all("airplane" in about.get("classes", []) for about, _ in tables):  # CIFAR-10, as the paper's
-        for row in load_paper()["table-certified"].rows.values():
-            values = [f"{row.values[str(radius)].mean:.0f}" if str(radius) in row.values else "" for radius in radii]
-            out.append((f"paper: {row.method.partition(' (')[0]}", values + rest))
+    for name, values in _paper(tables).items():
+        out.append((name, [f"{values[radius]:.0f}" if radius in values else "" for radius in radii] + rest))
     return out
 
 
@@ -74,9 +73,9 @@ def notes(tables: Sequence[Table]) -> list[str]:
     if beyond := _split(tables)[1]:
         found.append(f"Out of reach of n, alpha and sigma, and left out: {', '.join(f'{r:g}' for r in beyond)}.")
     if len(tables) > 1 and (why := _other_images(tables)):
-        found.append(f"Not compared by the best at each radius: {why}.")
+        found.append(f"There is no best at each radius, and no difference: {why}.")
     values = {key: dict.fromkeys(str(about[key]) for about, _ in tables) for key in SETTINGS}
-    if differ := [f"{key} ({', '.join(their)})" for key, their in values.items() if len(their) > 1]:
+    if differ := [f"{key} ({'; '.join(their)})" for key, their in values.items() if len(their) > 1]:
         found.append(f"The files differ in {', '.join(differ)}.")
     return found
 
@@ -84,8 +83,8 @@ def notes(tables: Sequence[Table]) -> list[str]:
 def differences(tables: Sequence[Table]) -> list[tuple[str, list[str]]]:
     """What each further table has more than the first, in points: a heading, then a text for every radius.
 
-    Paired image by image, with Student's 95 % interval. Nothing where the tables are of other images; a radius that one
-    of the two does not know or cannot reach stays empty.
+    Paired image by image, with Student's 95 % interval; "equal" where no image differs, empty at a radius that one of
+    the two does not know or cannot reach. Nothing where the tables are of other images.
     """
     if _other_images(tables):
         return []
@@ -96,14 +95,23 @@ def differences(tables: Sequence[Table]) -> list[tuple[str, list[str]]]:
         for radius in _split(tables)[0]:
             known = all(_known(a, radius) and radius <= _reach(a) for a in (first, about))
             mine, theirs = ({row.idx: 100.0 * row.certified(radius) for row in found} for found in (rows, base))
-            cells.append(against(paired(mine, theirs), 1, len(rows)) if known else "")
+            cells.append(
+                "" if not known else "equal" if mine == theirs else against(paired(mine, theirs), 1, len(rows))
+            )
         out.append((name, cells))
     return out
 
 
 def _reach(about: dict[str, Any]) -> float:
-    looks = fixed if about["sampling"] == "fixed" else adaptive
-    return reach(looks(about["n"], about["alpha"]), about["sigma"])
+    return reach(plan(about["n"], about["alpha"], early=about["sampling"] != "fixed"), about["sigma"])
+
+
+def _paper(tables: Sequence[Table]) -> dict[str, dict[float, float]]:
+    """The paper's rows, by radius, where all tables are of CIFAR-10 as they are."""
+    if any(about.get("classes") != CIFAR10 for about, _ in tables):
+        return {}
+    rows = load_paper()["table-certified"].rows.values()
+    return {f"paper: {row.method.partition(' (')[0]}": {r: row.values[str(r)].mean for r in RADII} for row in rows}
 
 
 def _sigma(tables: Sequence[Table]) -> str:
@@ -138,28 +146,14 @@ def _other_images(tables: Sequence[Table]) -> str | None:
 
 def show(tables: Sequence[Table]) -> None:
     """Print the table; percent, with standard errors of the images."""
-    from rich.console import Console
-    from rich.table import Table as Rich
-
-    console = Console(highlight=False, markup=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, markup=False, width=200, no_color=True)
-
-    def show_grid(title: str, grid: list[tuple[str, list[str]]]) -> None:
-        printed = Rich(box=None, pad_edge=False, header_style="bold")
-        for heading, _ in grid:
-            printed.add_column(heading, justify="left" if heading == "radius" else "right", overflow="fold")
-        for cells in zip(*(texts for _, texts in grid), strict=True):
-            printed.add_row(*cells)
-        console.print(title, style="bold")
-        console.print(printed)
-
-    (heading, radii), (first, cells), *rest = columns(tables)
-    title = f"Certified accuracy [%] by l2 radius{_sigma(tables)}, ± standard error"
-    show_grid(title, [(heading, radii), (first, cells), *rest])
+    console = make_console()
+    found = columns(tables)
+    grids = {f"Certified accuracy [%] by l2 radius{_sigma(tables)}, ± standard error": found}
     if more := differences(tables):
-        radii = radii[: len(more[0][1])]
-        show_grid(f"Minus {first}: points, image by image [95 % interval]", [(heading, radii), *more])
+        grids[f"Minus {found[1][0]}: points, image by image [95 % interval]"] = [found[0], *more]
+    for title, grid in grids.items():
+        headings, texts = zip(*grid, strict=True)
+        show_table(console, title, headings, list(zip(*texts, strict=False)))  # of radii, as many as there are
     for note in notes(tables):
         console.print(note)
 
@@ -187,14 +181,13 @@ def draw(path: Path, tables: Sequence[Table]) -> None:
                 errors = [[100 * (s.mean - s.low) for s in points], [100 * (s.high - s.mean) for s in points]]
                 axes.errorbar(asked, [100 * s.mean for s in points], errors, fmt="o", color=colour, label=name)
                 continue
-            shares = [certified_accuracy(rows, radius) for radius in radii]
+            within = [radius for radius in radii if radius <= _reach(about)]
+            shares = [certified_accuracy(rows, radius) for radius in within]
             low, high = [100 * s.low for s in shares], [100 * s.high for s in shares]
-            axes.fill_between(radii, low, high, color=colour, alpha=0.15, linewidth=0, step="post")
-            axes.step(radii, [100 * s.mean for s in shares], where="post", color=colour, label=name)
-        if all("airplane" in about.get("classes", []) for about, _ in tables):
-            for row, style in zip(load_paper()["table-certified"].rows.values(), (":", "-.", "--"), strict=True):
-                values = [row.values[str(radius)].mean for radius in RADII]
-                axes.plot(RADII, values, style, color=COLOURS[0], label=f"paper: {row.method.partition(' (')[0]}")
+            axes.fill_between(within, low, high, color=colour, alpha=0.15, linewidth=0, step="post")
+            axes.step(within, [100 * s.mean for s in shares], where="post", color=colour, label=name)
+        for (name, values), style in zip(_paper(tables).items(), (":", "-.", "--"), strict=False):
+            axes.plot(*zip(*values.items(), strict=True), style, color=COLOURS[0], label=name)
         axes.set(
             xlabel=f"l2 radius, of pixels in [0, 1]{_sigma(tables)}", ylabel="certified accuracy [%]",
             ylim=(0, 100), xlim=(0, None),

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from maxup.certify.sampling import adaptive, fixed, reach
+from maxup.certify.sampling import plan, reach
 from maxup.engine import durable
 from maxup.recipes.load import RecipeError, flat, list_recipes, parse_recipe
 from maxup.recipes.schema import Recipe
@@ -139,12 +139,18 @@ def _result(name: str, path: Path, stem: str, recipe: str) -> Result:
     last = {k: float(v) for k, v in run["last"].items() if isinstance(v, int | float)}
     seconds = float(run.get("training_seconds", run["seconds"]))
     _check(last, seconds)
-    alone = None if run["environment"].get("shared_gpu") else seconds
-    largest = math.inf
     match run.get("certified"):
-        case {"n": int() as n, "alpha": float() as alpha, "sigma": float() as sigma, "adaptive": bool() as early}:
-            largest = reach((adaptive if early else fixed)(n, alpha), sigma)
-    return Result(name, run["seed"], m, own_m, budget, last, alone, run["environment"], largest, curve)
+        case None:
+            largest = math.inf
+        case {"n": int(n), "alpha": int(alpha) | float(alpha), "sigma": int(s) | float(s), "adaptive": bool(early)}:
+            largest = reach(plan(n, alpha, early=early), s)
+        case _:
+            raise ValueError("its record of how it was certified is not whole")
+    return Result(
+        recipe=name, seed=run["seed"], m=m, own_m=own_m, budget=budget, last=last,
+        seconds=None if run["environment"].get("shared_gpu") else seconds,
+        environment=run["environment"], reach=largest, curve=curve,
+    )  # fmt: skip
 
 
 def _check(last: dict[str, float], seconds: float) -> None:

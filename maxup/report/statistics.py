@@ -18,7 +18,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean difference over the seeds that two methods have in common."""
+    """The mean difference over the seeds (or images) that two methods have in common."""
 
     mean: float
     low: float | None

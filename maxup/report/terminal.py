@@ -3,40 +3,56 @@
 import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
+from typing import TYPE_CHECKING
 
 from maxup.report.tables import LEGEND, Comparison, grid, tied, title
 
-WORDS = ("model", "size", "method", "metric")
+if TYPE_CHECKING:
+    from rich.console import Console
+
+WORDS = ("model", "size", "method", "metric", "radius")
 NAMES = ("model", "size", "method", "m")  # said once for all metrics of a row
 
 
 def show(comparisons: Sequence[Comparison]) -> None:
-    """Print the tables; with lines and colours on a terminal, plain elsewhere."""
-    from rich.console import Console
-
-    console = Console(highlight=False, markup=False)
-    room = console.width
-    if not console.is_terminal:
-        console, room = Console(highlight=False, markup=False, width=200, no_color=True), 10_000
+    """Print the tables of a report; with lines and colours on a terminal, plain elsewhere."""
+    console = make_console()
     for comparison in comparisons:
-        console.print(title(comparison), style="bold")
         out = grid(comparison)
-        columns = list(zip(out.headings, *(map(str, row) for row in out.rows), strict=True))
-        gap = "  " if sum(widths(columns, room)) + 2 * len(columns) <= room else " "
-        across = widths(columns, room - len(gap) * (len(columns) - 1))
-        for text in lines(out.headings, out.headings, across, gap):
-            console.print(text, style="bold", soft_wrap=True)
-        before = ""
+        rows, before = [], ""
         for row, line in zip(out.rows, comparison.lines, strict=True):
             again = line.key == before
-            cells = ["" if again and h in NAMES else str(c) for h, c in zip(out.headings, row, strict=True)]
-            for text in lines(cells, out.headings, across, gap):
-                console.print(text, style="bold" if line.row.maxup else "", soft_wrap=True)
+            rows.append(["" if again and h in NAMES else str(c) for h, c in zip(out.headings, row, strict=True)])
             before = line.key
+        bold = [line.row.maxup for line in comparison.lines]
+        show_table(console, title(comparison), out.headings, rows, bold)
         for note in (*(f"[{number}] {note}" for number, note in enumerate(out.notes, 1)), *out.remarks):
             console.print(f"  {note}", style="dim")
         console.print()
     console.print(LEGEND, style="dim")
+
+
+def make_console() -> "Console":
+    """Of the terminal's width; 200 columns and no colours elsewhere."""
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False)
+    return console if console.is_terminal else Console(highlight=False, markup=False, width=200, no_color=True)
+
+
+def show_table(
+    console: "Console", title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], bold: Sequence[bool] = ()
+) -> None:
+    """Print a table, its lines broken where the terminal is narrow, and the rows of `bold` in bold."""
+    room = console.width if console.is_terminal else 10_000
+    columns = list(zip(headings, *rows, strict=True))
+    gap = "  " if sum(widths(columns, room)) + 2 * len(columns) <= room else " "
+    across = widths(columns, room - len(gap) * (len(columns) - 1))
+    console.print(title, style="bold")
+    for number, row in enumerate([headings, *rows]):
+        strong = number == 0 or (bold and bold[number - 1])
+        for text in lines(row, headings, across, gap):
+            console.print(text, style="bold" if strong else "", soft_wrap=True)
 
 
 def fold(text: str, width: int, *, cut: bool = True) -> list[str]:
@@ -53,19 +69,24 @@ def fold(text: str, width: int, *, cut: bool = True) -> list[str]:
 def widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:
     """The width of each column, which begins with its heading, all within a room where that can be.
 
-    The widest gives way first, down to its longest word; names may be cut in the end, numbers never.
+    The widest gives way first, down to its longest word; names and headings may be cut in the end, numbers never.
 
     Example:
         >>> widths([["model", "ResNet-110"], ["ours", "95.41 ± 0.08 (n = 5)"]], 25)
         [10, 15]
     """
     found = [max(map(len, column)) for column in columns]
-    words = [max(len(line) for text in column for line in fold(text, 1, cut=False)) for column in columns]
-    names = [min(8, least) if column[0] in WORDS else least for column, least in zip(columns, words, strict=True)]
+    words = [_longest_word(column) for column in columns]
+    numbers = [_longest_word(column[1:]) if column[0] not in WORDS else 0 for column in columns]
+    names = [max(number, min(8, least)) for number, least in zip(numbers, words, strict=True)]
     for least in (words, names):
         while sum(found) > room and found != least:
             found[max(range(len(found)), key=lambda i: (found[i] > least[i], found[i]))] -= 1
     return found
+
+
+def _longest_word(texts: Sequence[str]) -> int:
+    return max((len(line) for text in texts for line in fold(text, 1, cut=False)), default=0)
 
 
 def lines(cells: Sequence[str], headings: Sequence[str], across: Sequence[int], gap: str) -> Iterator[str]:

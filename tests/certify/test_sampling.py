@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maxup.certify.bounds import lower_bound, radius_of
-from maxup.certify.sampling import Evidence, adaptive, fixed
+from maxup.certify.sampling import Evidence, adaptive, fixed, plan, reach
 
 
 @given(st.integers(1, 10**6), st.floats(1e-6, 0.5))
@@ -17,6 +17,15 @@ def test_looks_grow_to_n_and_spend_alpha(n, alpha):
     assert counts[-1] == n
     assert sum(look.alpha for look in looks) == pytest.approx(alpha, rel=1e-12)
     assert all(look.alpha > 0 for look in looks)
+
+
+@given(st.integers(1, 10**5), st.floats(1e-6, 0.4), st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_the_reach_is_the_radius_where_every_copy_agrees(n, alpha, early):
+    evidence = Evidence(plan(n, alpha, early=early), 0.5)
+    while not evidence.settled:
+        evidence.see(evidence.n + evidence.wanted)
+    assert reach(evidence.looks, 0.5) == pytest.approx(max(0.0, evidence.radius), rel=1e-12)
 
 
 def test_fixed_sampling_is_cohen_s():

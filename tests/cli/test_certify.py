@@ -126,7 +126,7 @@ def test_killed_in_the_middle_and_resumed_it_is_the_same(run, tmp_path):
 
 def test_two_processes_write_the_same_file(run, tmp_path):
     assert certify(run, *QUICK, "--out", tmp_path / "one.tsv") == 0
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29617", "-m",
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone", "-m",
                "--", "maxup", "certify", str(run), *QUICK, "--out", str(tmp_path / "two.tsv")]  # fmt: skip
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
@@ -199,10 +199,19 @@ def test_a_mended_forward_pass_is_another_network(mine, tmp_path, capsys):
     assert (tmp_path / "certified-0.5.tsv").read_bytes() == before
 
 
-@pytest.mark.parametrize("wrong", ["[0]", ".nonsense()", " / 0"])
-def test_a_network_that_fails_leaves_no_file(mine, tmp_path, capsys, wrong):
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("[0]", "the model returned shape (10,) for"),
+        (".nonsense()", "'Tensor' object has no attribute 'nonsense'"),
+        (" / 0", "logits that are not finite"),
+    ],
+)
+def test_a_network_that_fails_leaves_no_file(mine, tmp_path, capsys, wrong, said):
     assert mine(NET.replace("x.flatten(1))", f"x.flatten(1)){wrong}")) == 1
-    assert "Traceback" not in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert said in err
+    assert "Traceback" not in err
     assert [path.name for path in tmp_path.iterdir()] == ["mine.py"]
 
 
@@ -315,10 +324,12 @@ def test_what_cannot_be_certified_gets_a_sentence(run, tmp_path, capsys):
     assert certify(tmp_path / "plain") == 1
     assert "say which noise with --sigma" in capsys.readouterr().err
     assert certify(tmp_path / "nowhere") == 1
+    assert f"{tmp_path / 'nowhere'}" in capsys.readouterr().err
     assert certify("--module", "json:loads", "--sigma", "1") == 1
     assert "--module needs images" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         certify()
+    assert "give one folder, or --module; or TSV files to be shown" in capsys.readouterr().err
     assert certify("--module", "json:loads", "--data", "text", "--sigma", "1") == 1
     assert "text has no test images in memory to certify on" in capsys.readouterr().err
     assert certify(tmp_path / "nofile.tsv") == 1

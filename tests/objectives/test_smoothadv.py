@@ -60,9 +60,19 @@ def test_attacks_go_straight_where_the_network_is_sure_of_itself(attack, margin)
     torch.testing.assert_close(worst, x - 0.3 * steepest)
 
 
-def test_attacks_stay_where_there_is_no_gradient():
+@pytest.mark.parametrize("attack", [pgd, ddn])
+@pytest.mark.parametrize("radius", [1.0, 8.0])
+def test_attacks_stay_where_there_is_no_gradient(attack, radius):
     x = torch.rand(2, 3)
-    assert torch.equal(pgd(lambda x: 0 * x, x, torch.tensor([0, 1]), radius=1.0, steps=3), x)
+    assert torch.equal(attack(lambda x: 0 * x, x, torch.tensor([0, 0]), radius=radius, steps=3), x)
+
+
+def test_a_clip_and_a_scheduled_radius_are_checked():
+    with pytest.raises(ValueError, match=r"SmoothAdv\(clip=\(1.0, 0.0\)\): clip is \(lowest, highest\)"):
+        SmoothAdv(0.25, 0.5, clip=(1.0, 0.0))
+    smoothadv, (x, y) = SmoothAdv(0.25, lambda step: -1.0), batch()
+    with pytest.raises(ValueError, match="a finite number, 0 or more"):
+        smoothadv(net(), x, y)
 
 
 def test_ddn_leaves_what_is_wrong_already():

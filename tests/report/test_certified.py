@@ -5,17 +5,15 @@ from scipy.stats import ttest_rel
 
 from maxup.certify.analysis import RADII, certified_accuracy
 from maxup.certify.rows import Row
-from maxup.report.certified import columns, differences, draw, names, notes, show
+from maxup.report.certified import CIFAR10, columns, differences, draw, names, notes, show
 from maxup.report.paper import load_paper
 from maxup.report.tables import MINUS
-
-CIFAR10 = ["airplane", "automobile", "bird"]
 
 
 def table(subject="runs/a/seed-0", sigma=0.5, reach=1.0, classes=CIFAR10, **more):
     rows = [Row(i, 0, 0 if i % 4 else -1, reach * i / 40 if i % 4 else 0.0, bool(i % 4), "") for i in range(40)]
     about = {"subject": subject, "file": "a.tsv", "sigma": sigma, "classes": classes, "images": "a", "dtype": "float32",
-             "n": 10**9, "alpha": 0.5, "sampling": "fixed", "radii": None}  # fmt: skip
+             "n": 10**9, "alpha": 0.5, "sampling": "fixed", "radii": None, "forward": "eager", "seed": 0}  # fmt: skip
     return about | more, rows
 
 
@@ -61,7 +59,10 @@ def test_differences_are_paired_by_image():
         mine = [100.0 * row.certified(radius) for row in sorted(two[1], key=lambda row: row.idx)]
         theirs = [100.0 * row.certified(radius) for row in one[1]]
         test = ttest_rel(mine, theirs)
-        interval = (0.0, 0.0) if mine == theirs else test.confidence_interval(0.95)
+        if mine == theirs:
+            assert cell == "equal"
+            continue
+        interval = test.confidence_interval(0.95)
         mean = sum(mine) / 40 - sum(theirs) / 40
         assert cell.replace(MINUS, "-") == f"{mean:+.1f} [{interval[0]:+.1f}, {interval[1]:+.1f}]"
     assert differences([one]) == []
@@ -80,14 +81,14 @@ def test_files_of_other_images_have_no_best(other, why):
     tables = [table(), (about, rows if other else rows[1:])]
     assert "best at each" not in dict(columns(tables))
     assert notes(tables) == [
-        f"Not compared by the best at each radius: the files {'are of' if other else 'hold'} {why}."
+        f"There is no best at each radius, and no difference: the files {'are of' if other else 'hold'} {why}."
     ]
     assert notes([table(), table("runs/b/seed-0")]) == []
 
 
 def test_files_that_differ_say_so():
-    tables = [table(), table("runs/b/seed-0", n=10**8, dtype="bfloat16", alpha=0.1)]
-    said = "The files differ in n (1000000000, 100000000), alpha (0.5, 0.1), dtype (float32, bfloat16)."
+    tables = [table(), table("runs/b/seed-0", n=10**8, dtype="bfloat16", alpha=0.1, seed=3)]
+    said = "The files differ in n (1000000000; 100000000), alpha (0.5; 0.1), dtype (float32; bfloat16), seed (0; 3)."
     assert notes(tables) == [said]
 
 
@@ -102,6 +103,7 @@ def test_of_adaptive_sampling_only_the_radii_asked_for_are_known(tmp_path):
     assert found["best at each"][1] == found["a"][1]
     assert found["best at each"][3] == found["b"][3]
     draw(tmp_path / "a.svg", [table(), asked])
+    assert (tmp_path / "a.svg").read_text().count("LineCollection") > 0  # error bars, and no line between them
 
 
 def test_radii_out_of_reach_are_left_out_or_marked():

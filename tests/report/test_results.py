@@ -109,6 +109,8 @@ def test_wrong_types_inside_are_left_out_too(tmp_path):
         ({"seconds": 1e308}, "1e+308 seconds"),
         ({"last": {"test_accuracy": 7e300}}, "test_accuracy is 7e+300"),
         ({"last": {"certified_accuracy_0.25": "nan"}}, "certified_accuracy_0.25 is nan"),
+        ({"certified": {"n": 100}}, "its record of how it was certified is not whole"),
+        ({"certified": {"n": 0, "alpha": 1, "sigma": 1, "adaptive": False}}, "k=0, n=0, alpha=1"),
         ({"last": {"test_perplexity": "nan"}}, "test_perplexity is nan"),
         ({"last": {"test_loss": 10**400}}, "too large"),
         ({"seed": 7}, "its name says seed 0, its content seed 7"),
