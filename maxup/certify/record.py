@@ -1,5 +1,6 @@
 """Which certificates a report may show: those of the very settings that its table is about go into run.json."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -45,10 +46,13 @@ def record(
     }
     if missing := [what for what, met in wanted.items() if not met]:
         return f"{path} stays as it is: reports want {', '.join(missing)}."
-    run = read_run(path)
+    run, about = read_run(path), asdict(settings)
+    match run.get("certified"):
+        case {"images": int(before), **same} if before > len(rows) and same == json.loads(json.dumps(about)):
+            return f"{path} stays as it is: it has these certificates of {before} images."
     run["last"] = run["last"] | metrics(rows)
     if settings.adaptive:
         del run["last"]["average_certified_radius"]  # radii are no longer than was asked for
-    run["certified"] = asdict(settings) | {"images": len(rows)}
+    run["certified"] = about | {"images": len(rows)}
     write_json(path, run)
     return None

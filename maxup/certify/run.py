@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -16,6 +16,7 @@ from maxup.certify.rows import Row
 from maxup.certify.smooth import DTYPES, TOGETHER, Smooth, check_radii, check_sampling
 from maxup.certify.subject import Subject, answers, digest
 from maxup.checks import check_whole
+from maxup.engine.checkpoint import CheckpointError, locked
 from maxup.engine.environment import environment
 from maxup.models import fused
 
@@ -64,10 +65,16 @@ def certify(
     device = find_device()
     about = describe(subject, settings, device)
     smooth = make_smooth(subject, settings, device)
-    with _processes() as (rank, world, wait):
+    with _processes() as (rank, world, wait), ExitStack() as held:
+        refused: Exception | None = None
         if rank == 0:
-            table.gather(path, about)  # what an earlier run left, or its complaint
-        wait()
+            try:
+                held.enter_context(locked(path.parent, path.name))
+                table.gather(path, about)  # what an earlier run left, or its complaint
+            except (table.RowsError, CheckpointError) as error:
+                refused = error
+        if _in_first(refused is not None, world):
+            raise refused or SystemExit(1)  # the first process says why
         done = {row.idx for row in _rows(path)}
         todo = [i for i in indices if i not in done]
         mine = todo[rank::world]
@@ -94,6 +101,17 @@ def certify(
         wait()
         wanted = set(indices)
         return [row for row in _rows(path) if row.idx in wanted]
+
+
+def _in_first(yes: bool, world: int) -> bool:
+    """Whether something is so in the first process, for all to know."""
+    if world == 1:
+        return yes
+    from torch import distributed
+
+    said = [yes]
+    distributed.broadcast_object_list(said)
+    return said[0]
 
 
 def _rows(path: Path) -> list[Row]:

@@ -104,9 +104,10 @@ class Votes:
         all_broken = self.broken.tolist()
         for request in requests:
             if broken := all_broken[request.row]:
+                wider = "" if self.dtype == torch.float32 else ", or use dtype float32"
                 raise ValueError(
                     f"the model answered {broken} noisy copies of image {request.index} with logits that are not "
-                    "finite; a certificate of it would mean nothing: look at its weights, or use dtype float32"
+                    f"finite; a certificate of it would mean nothing: look at its weights{wider}"
                 )
         return self.counts[: len(images)].to("cpu", copy=True)
 

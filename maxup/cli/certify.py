@@ -3,7 +3,7 @@
 import argparse
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
         help="adaptive: stop where these are settled; after the folder",
     )
     images = parser.add_mutually_exclusive_group()
-    images.add_argument("--skip", type=int, default=20, help="certify every SKIP-th image (default: 20)")
+    images.add_argument("--skip", type=int, help="certify every SKIP-th image (default: 20)")
     images.add_argument("--all", action="store_true", help="certify every image")
     option("--max", type=int, help="certify no more than this many")
     option("--eager", action="store_true", help="on a GPU, neither compile nor capture the network")
@@ -72,17 +72,17 @@ def main(argv: Sequence[str]) -> int:
     option("--image", type=int, default=0, metavar="IDX", help="which one (default: 0)")
     option("--plot", type=_drawing, metavar="FILE", help="plot certified accuracy against the radius: PNG, SVG or PDF")
     args = parser.parse_args(argv)
-    tables = [path for path in args.what if path.suffix == ".tsv"]
+    tables = [path for path in args.what if path.suffix == ".tsv" or path.is_file()]
     showing = bool(tables) and len(tables) == len(args.what) and args.module is None
     _refuse_idle(parser, args, showing=showing)
     if showing:
-        _show(tables, args.plot)
+        from maxup.certify.rows import read
+
+        _show({path: read(path) for path in tables}, args.plot)
         return 0
     if len(args.what) + (args.module is not None) != 1:
         parser.error("give one folder, or --module; or TSV files to be shown")
-    if args.what and args.what[0].is_file():
-        parser.error(f"{args.what[0]} is a file; give the folder of a run or of an exported model, or TSV files")
-    for name, least in (("skip", 1), ("max", 1), ("image", 0)):
+    for name, least in (("skip", 1), ("max", 1), ("image", 0), ("n0", 1), ("n", 1), ("batch", 1)):
         if (value := getattr(args, name)) is not None and value < least:
             parser.error(f"--{name} {value}: must be a whole number, {least} or more")
     if args.attack is not None and not 0 < args.attack < math.inf:
@@ -135,6 +135,7 @@ def _number(text: str) -> float:
 
 def _certify(args: argparse.Namespace) -> None:
     from maxup.certify.record import record
+    from maxup.certify.rows import read
     from maxup.certify.run import Settings, certify
     from maxup.engine.stop import InterruptedRunError, RunError
 
@@ -156,14 +157,14 @@ def _certify(args: argparse.Namespace) -> None:
     for file in (path, args.plot):
         if file is not None:
             _try_place(file)
-    indices = list(range(0, len(subject.images), 1 if args.all else args.skip))[: args.max]
+    indices = list(range(0, len(subject.images), 1 if args.all else args.skip or 20))[: args.max]
     try:
         rows = certify(subject, settings, indices, path, say=lambda line: print(line, flush=True))
     except KeyboardInterrupt:
         raise InterruptedRunError("interrupted; the same command goes on where it stopped") from None
     if _rank():
         return
-    _show([path], args.plot)
+    _show({path: (read(path)[0], rows)}, args.plot)
     if settings.adaptive:
         used, most = sum(row.samples or 0 for row in rows), settings.n * len(rows)
         print(f"Adaptive sampling took {used:,} of {most:,} samples: {100 * (1 - used / most):.1f} % saved.")
@@ -198,6 +199,8 @@ def _subject(args: argparse.Namespace) -> "Subject":
         raise RunError("--module needs images: name a data set with --data, or your own with --data_from")
     train, test = found if isinstance(found, tuple) else (None, None)
     images = train if test is None else test
+    if test is None and train is not None and not _rank():
+        print(f"{args.data or args.data_from} has no test part: all its images are certified, also those of a training")
     if not isinstance(images, Images) or not len(images):
         raise RunError(f"{args.data or args.data_from} has no test images in memory to certify on; choose other data")
     return of_module(args.module, build, images)
@@ -217,11 +220,10 @@ def _try_place(path: Path) -> None:
         raise RunError(f"{path} cannot be written: {reason(error)}; choose another place") from None
 
 
-def _show(paths: Sequence[Path], plot: Path | None) -> None:
-    from maxup.certify.rows import RowsError, read
+def _show(tables: "Mapping[Path, tuple[dict[str, Any], list[Row]]]", plot: Path | None) -> None:
+    from maxup.certify.rows import RowsError
     from maxup.report.certified import draw, show
 
-    tables = {path: read(path) for path in paths}
     for path, (_, rows) in tables.items():
         if not rows:
             raise RowsError(f"{path} has no certificates yet")
@@ -237,22 +239,37 @@ def _attack(args: argparse.Namespace, subject: "Subject", settings: "Settings", 
     from dataclasses import asdict
 
     from maxup.certify.attack import check
+    from maxup.certify.rows import read
     from maxup.certify.run import find_device, make_smooth
     from maxup.engine.durable import write_json
     from maxup.engine.environment import environment
 
     smooth = make_smooth(subject, settings, find_device())
     x = subject.pixels([row.idx for row in rows])
+    factor = f"-{args.attack:g}" if args.attack != 1 else ""
+    out = path.with_name(f"{path.name.removesuffix('.tsv')}.attack{factor}.json")
+    about = {"model": read(path)[0]["model"], "sigma": settings.sigma, "images": len(rows)}
     how = {"factor": args.attack, "n": min(settings.n, 10_000), "alpha": settings.alpha, "seed": settings.seed}
     report = check(
         smooth, x, [row.predict for row in rows], [row.radius for row in rows], batch_size=settings.batch_size, **how
     )
-    factor = f"-{args.attack:g}" if args.attack != 1 else ""
-    write_json(
-        path.with_name(f"{path.name.removesuffix('.tsv')}.attack{factor}.json"),
-        how | asdict(report) | {"environment": environment()},
-    )
+    if _holds_more(out, about):
+        print(f"{out} stays as it is: it is of more images.")
+    else:
+        write_json(out, about | how | asdict(report) | {"environment": environment()})
     print(f"At {args.attack:g} times the certified radii: {report}.")
+
+
+def _holds_more(report: Path, about: dict[str, Any]) -> bool:
+    """Whether an earlier report of the same network is of more images."""
+    from maxup.engine.durable import read_json
+
+    try:
+        before = read_json(report)
+    except (OSError, ValueError):
+        return False
+    same = isinstance(before, dict) and before.get("model") == about["model"]
+    return same and int(before.get("images", 0)) > about["images"]
 
 
 def _picture(args: argparse.Namespace, subject: "Subject", settings: "Settings") -> None:

@@ -38,6 +38,8 @@ def main(argv: Sequence[str]) -> int:
     from maxup.recipes.schema import noise_of
 
     recipe = parse_recipe(args.recipe, overrides)
+    if (root := recipe.data.root) is not None and not Path(root).expanduser().is_dir():
+        raise RecipeError(f"data.root: there is no folder {root}; correct it, or leave it out for the usual places")
     if args.certify and recipe.task == "language":
         raise RecipeError(f"--certify is for images, and {args.recipe} is of text; leave it out")
     if args.certify and noise_of(recipe) is None:
@@ -65,7 +67,9 @@ def main(argv: Sequence[str]) -> int:
     )
     from maxup.engine.log import describe
 
-    measured = {k: v for k, v in result["last"].items() if k not in ("epoch", "skipped_images")}
+    measured = {
+        k: v for k, v in result["last"].items() if k not in ("epoch", "skipped_images") and "certified" not in k
+    }
     epoch = f"after epoch {result['last']['epoch']}"
     if recipe.optim.restarts:
         epoch = f"at epoch {result['best']['epoch']}, the best of {result['last']['epoch']}"

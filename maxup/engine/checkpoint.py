@@ -130,8 +130,8 @@ def best(folder: Folder, warn: Warn) -> tuple[int, Any] | None:
 
 
 @contextmanager
-def locked(folder: Folder) -> Iterator[None]:
-    """Keep others off a folder; the lock ends with the block, or with the process however that ends.
+def locked(folder: Folder, what: str = "") -> Iterator[None]:
+    """Keep others off a folder, or off one file in it; the lock ends with the block, or with the process.
 
     Example:
         >>> import tempfile
@@ -139,11 +139,13 @@ def locked(folder: Folder) -> Iterator[None]:
         ...     Path(folder, ".lock").read_text() == str(os.getpid())
         True
     """
-    lock = -1
+    lock, place = -1, Path(folder, f".{what}.lock" if what else ".lock")
     try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        lock = os.open(Path(folder, ".lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        lock = os.open(place, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(lock), place.lstat()):  # its holder has just ended, and taken it away
+            raise BlockingIOError
         os.ftruncate(lock, 0)
         os.pwrite(lock, str(os.getpid()).encode(), 0)
     except OSError as error:
@@ -153,13 +155,15 @@ def locked(folder: Folder) -> Iterator[None]:
             why = f"is in use by process {int(holder) if holder.isdigit() else '?'}: let it end, or end it"
         if lock >= 0:
             os.close(lock)
-        raise CheckpointError(f"{folder} {why}") from error
+        raise CheckpointError(f"{Path(folder, what)} {why}") from error
     _locks.add(lock)
     try:
         yield
     finally:
         if lock in _locks:  # not so in a forked child
             _locks.remove(lock)
+            if what:
+                place.unlink(missing_ok=True)
             os.close(lock)
 
 

@@ -160,5 +160,7 @@ def _ascent(scores: Scores, x: Tensor, y: Tensor, delta: Tensor) -> tuple[Tensor
     with torch.enable_grad():
         delta = delta.detach().requires_grad_()
         found = scores(x + delta)
+        if not found.requires_grad:
+            raise ValueError("the model's answers have no gradient by x, which an attack climbs; give one that has")
         (gradient,) = torch.autograd.grad(F.nll_loss(found, y, reduction="sum"), delta)
     return unit(gradient), found.detach().argmax(1)

@@ -18,11 +18,12 @@ def accuracy_against_radius(comparison: Comparison) -> Plot | None:
         if paper := [(float(line.metric), line.paper.mean) for line in lines if line.paper]:
             panel.plot(*zip(*paper, strict=True), "--", **look, alpha=0.6, label=f"the paper: {name}")
         for budget, style in zip(comparison.budgets, cycle(("-", ":", "-.")), strict=False):
-            found = [(float(line.metric), e.mean, e.std or 0) for line in lines if (e := line.ours.get(budget))]
+            found = [(float(line.metric), e.mean, e.std) for line in lines if (e := line.ours.get(budget))]
             if found:
                 radius, mean, std = zip(*found, strict=True)
                 text = name + ("" if budget == 1 else f", {called(budget, lines)}")
-                panel.errorbar(radius, mean, std, linestyle=style, **look, capsize=3, label=f"ours: {text}")
+                bars = None if None in std else std  # of one seed there are none
+                panel.errorbar(radius, mean, bars, linestyle=style, **look, capsize=3, label=f"ours: {text}")
                 said.append(f"{text}: " + ", ".join(f"{y:.1f} at {r:g}" for r, y, _ in found))
     panel.set(xlabel="l2 radius", ylabel="certified accuracy [%]", ylim=(0, None))
     model = next(iter(comparison.table.rows.values())).model

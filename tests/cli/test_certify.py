@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 
 from maxup.certify.rows import read
 from maxup.cli.main import main
+from maxup.engine.checkpoint import locked
 from maxup.engine.loop import train
 from maxup.recipes.load import parse_recipe
 
@@ -285,7 +287,6 @@ def test_several_tables_are_shown_side_by_side(run, tmp_path, capsys):
         (["--sigma", "0"], "sigma=0.0: the noise's standard deviation must be"),
         (["--n", "50"], "n=50 is below n0=100"),
         (["--alpha", "2"], "alpha=2.0"),
-        (["--batch", "0"], "batch_size=0"),
         (["--radii", "nan"], "radii=(nan,): give a list of one or more finite numbers"),
         (["--out", "/dev/null/a.tsv"], "/dev/null/a.tsv cannot be written: "),
         (["--plot", "/dev/null/a.png"], "/dev/null/a.png cannot be written: "),
@@ -299,6 +300,19 @@ def test_wrong_settings_get_a_sentence(run, capsys, arguments, sentence):
     assert sentence in err
     assert "Traceback" not in err
     assert not list(run.glob("*.tsv"))
+
+
+@pytest.mark.parametrize("option", ["n", "n0", "batch", "skip", "max"])
+def test_counts_are_checked_before_anything_is_loaded(capsys, option):
+    with pytest.raises(SystemExit):
+        certify("nowhere", f"--{option}", "0")
+    assert f"--{option} 0: must be a whole number, 1 or more" in capsys.readouterr().err
+
+
+def test_skip_and_all_exclude_each_other(capsys):
+    with pytest.raises(SystemExit):
+        certify("nowhere", "--skip", "20", "--all")
+    assert "not allowed with argument" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -317,6 +331,44 @@ def test_rows_of_another_model_are_refused(run, tmp_path, capsys):
     train(parse_recipe("smoke/digits-gaussian-maxup", ["--epochs", "1"]), tmp_path / "other", quiet=True)
     assert certify(tmp_path / "other", *QUICK, "--out", run / "certified-0.5.tsv") == 1
     assert "belongs to another model" in capsys.readouterr().err
+
+
+def test_what_was_asked_for_is_shown_and_more_that_is_known_is_kept(run, capsys):
+    assert certify(run, *QUICK, "--all", "--attack") == 0
+    whole, attack = (run / "run.json").read_bytes(), (run / "certified-0.5.attack.json").read_bytes()
+    capsys.readouterr()
+    assert certify(run, *QUICK, "--attack") == 0
+    out = capsys.readouterr().out
+    assert re.search(r"images +65\n", out)
+    assert "run.json stays as it is: it has these certificates of 1297 images" in out
+    assert "certified-0.5.attack.json stays as it is: it is of more images" in out
+    assert ((run / "run.json").read_bytes(), (run / "certified-0.5.attack.json").read_bytes()) == (whole, attack)
+
+
+def test_a_file_is_written_by_one_at_a_time(run, capsys):
+    with locked(run, "certified-0.5.tsv"):
+        assert certify(run, *QUICK) == 1
+    assert f"certified-0.5.tsv is in use by process {os.getpid()}: let it end" in capsys.readouterr().err
+    assert certify(run, *QUICK) == 0
+    assert not list(run.glob(".certified*"))
+
+
+def test_several_processes_are_refused_in_one_sentence(run, tmp_path):
+    (tmp_path / "other.tsv").write_text("something else")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone", "-m",
+               "--", "maxup", "certify", str(run), *QUICK, "--out", str(tmp_path / "other.tsv")]  # fmt: skip
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert done.stderr.count("maxup certify: ") == 1
+    assert "Connection closed" not in done.stderr
+    assert (tmp_path / "other.tsv").read_text() == "something else"
+
+
+def test_an_attack_needs_a_gradient(mine, capsys):
+    still = NET.replace("return super().forward(x.flatten(1))", "return super().forward(x.flatten(1)).detach()")
+    assert mine(still, "--attack") == 1
+    assert "the model's answers have no gradient by x, which an attack climbs" in capsys.readouterr().err
 
 
 def test_what_cannot_be_certified_gets_a_sentence(run, tmp_path, capsys):
