@@ -23,7 +23,7 @@ BLOCKS = [
     pytest.param(code, id=f"{page.name}-{number}")
     for page in [
         *PAGES,
-        *(ROOT / "docs" / f"{name}.md" for name in ("perturbations", "command", "certify")),
+        *(ROOT / "docs" / f"{name}.md" for name in ("perturbations", "command", "trainers")),
     ]
     for number, code in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
 ]

@@ -1,5 +1,7 @@
 """`maxup data`: which data sets are found where, and how to get the missing ones."""
 
+import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,6 +23,9 @@ def main(argv: Sequence[str]) -> int:
 
     if args.root is not None and not Path(args.root).expanduser().is_dir():
         raise DataError(f"there is no folder {args.root}; correct --root, or leave it out to see the usual places")
+    told = os.environ.get("MAXUP_DATA")
+    if told and not Path(told).expanduser().is_dir():
+        print(f"MAXUP_DATA is {told}, and there is no such folder", file=sys.stderr)
     for name in list_data():
         found = WITH.get(name) or locate(name, args.root)
         print(f"{name:<14} {found if found else 'not found. ' + missing(name)}")

@@ -27,12 +27,18 @@ def add_root(parser: argparse.ArgumentParser) -> None:
     Example:
         >>> parser = parser_of("eval", "Evaluate.", "")
         >>> add_root(parser)
-        >>> parser.parse_args(["--data.root", "texts"]).root
-        'texts'
+        >>> parser.parse_args(["--data.root", "."]).root
+        '.'
     """
     parser.add_argument(
-        "--data.root", dest="root", metavar="DIR", help="where the data are now (default: as in training)"
+        "--data.root", dest="root", type=_folder, metavar="DIR", help="where the data are now (default: as in training)"
     )
+
+
+def _folder(text: str) -> str:
+    if not Path(text).expanduser().is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {text!r}")
+    return text
 
 
 def new_folder(text: str) -> Path:

@@ -182,7 +182,10 @@ def own_images(found: Any) -> tuple[Images, Images | None]:
     """
     if not isinstance(found, tuple | list) or len(found) not in (2, 4):
         raise DataError(f"your data are a {type(found).__name__}; return (x, y) or (x, y, x_test, y_test)")
-    x, y, *test = (torch.as_tensor(part) for part in found)
+    try:
+        x, y, *test = (torch.as_tensor(part) for part in found)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"your data cannot be read as arrays ({error}); return tensors or numpy arrays") from None
     if x.dtype != torch.uint8 or x.ndim not in (3, 4) or not len(x):
         raise DataError(
             f"your images are {x.dtype} of shape {tuple(x.shape)}; return bytes (N, C, H, W), such as "

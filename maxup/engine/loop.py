@@ -142,8 +142,9 @@ class _Run:
         with Progress(self.total, self.step, quiet=self.quiet) as progress:
             if self.accelerator.device.type == "cuda":
                 progress.say(f"step as one CUDA graph: {'no, ' + self.not_captured if self.not_captured else 'yes'}")
-                if self.recipe.compile:
-                    progress.say(f"blocks compiled: {self.compiled or 'none, since none repeats'}")
+            if self.recipe.compile:
+                why = "since none repeats" if self.accelerator.device.type == "cuda" else "which is for a GPU"
+                progress.say(f"blocks compiled: {self.compiled or f'none, {why}'}")
             while not self.stages.done:
                 epoch = loader.epoch
                 if self.stages.over:

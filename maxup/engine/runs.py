@@ -100,7 +100,9 @@ def _state(folder: Path, which: str) -> tuple[dict[str, Any], int]:
     found = (checkpoint.best if which == "best" else checkpoint.latest)(where, said.append)
     if found is None:
         other = "last" if which == "best" else "best"
-        raise RunError(f"{folder} has no {which} checkpoint{_because(said)}; try --checkpoint {other}")
+        there = (checkpoint.latest if which == "best" else checkpoint.best)(where, said.append)
+        hint = f"try --checkpoint {other}" if there else "it has no other either: train it again"
+        raise RunError(f"{folder} has no {which} checkpoint{_because(said)}; {hint}")
     step, state = found
     for sentence in said:
         print(f"{sentence}; step {step} is taken instead", file=sys.stderr)

@@ -73,6 +73,11 @@ class Transform(Perturbation):
         labels = y if self.labels else [None] * len(x)
         pairs = [call(image, label) for image, label in zip(x, labels, strict=True)]
         images = _stack([image for image, _ in pairs])
+        if images.shape[1:] == (1, *x.shape[1:]):
+            raise ValueError(
+                f"the transform returned {tuple(images.shape[1:])} for one image {tuple(x.shape[1:])}, as those for "
+                "batches do; pass batched=True"
+            )
         return images, torch.stack([torch.as_tensor(label) for _, label in pairs]) if self.labels else y
 
 

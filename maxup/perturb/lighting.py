@@ -31,6 +31,8 @@ class Lighting(Pixels):
         torch.Size([8, 3, 32, 32])
     """
 
+    cuts = False
+
     def __init__(
         self,
         sigma: float = 0.1,

@@ -6,9 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from maxup.checks import is_capturing
 from maxup.perturb.arguments import real
 from maxup.perturb.base import Perturbation, constant, images, in_format_of, put
 from maxup.perturb.draws import Batch, Draw
+
+MARGIN = 0.05  # by which pixels may leave [0, 1]: rounding, or a little noise
 
 
 class Pixels(Perturbation):
@@ -20,6 +23,8 @@ class Pixels(Perturbation):
         key: Which entry of x holds the images; default every floating leaf, all with one draw.
     """
 
+    cuts = True  # whether pixels beyond [0, 1] are cut off
+
     def __init__(
         self,
         mean: float | Sequence[float] = 0.0,
@@ -28,6 +33,7 @@ class Pixels(Perturbation):
         key: Hashable | None = None,
     ) -> None:
         self.mean, self.std, self.key = self._numbers("mean", mean), self._numbers("std", std), key
+        self._seen = False  # whether a batch was looked at
         if min(self.std) <= 0:
             raise ValueError(f"{self._name}(std={std!r}): every deviation must be above 0")
 
@@ -63,11 +69,25 @@ class Pixels(Perturbation):
                 raise TypeError(f"{self._name} wants floating images or bytes, not {leaf.dtype}; use .float()")
         return leaves
 
+    def _check_range(self, pixels: Tensor) -> None:
+        """Refuse normalised images whose mean and std nobody told: once, since looking makes a GPU wait."""
+        if self._seen or not self.cuts or torch.compiler.is_compiling() or is_capturing(pixels.device):
+            return
+        low, high = (float(end) for end in pixels.aminmax())
+        if low < -MARGIN or high > 1 + MARGIN:
+            raise ValueError(
+                f"{self._name} is for pixels in [0, 1], but with mean {self.mean} and std {self.std} they run from "
+                f"{low:.3g} to {high:.3g}; give the mean= and std= that x was normalised by, and add noise behind it"
+            )
+        self._seen = True
+
     def _changed(self, leaf: Tensor, draw: Draw) -> Tensor:
         if leaf.dtype == torch.uint8:
             changed = self.change(leaf / 255, draw) * 255
             return in_format_of(changed.round().clamp(0, 255).to(leaf.dtype), leaf)
         dtype = torch.promote_types(leaf.dtype, torch.float32)
         mean, std = (constant(v, leaf.device, dtype).view(-1, 1, 1) for v in (self.mean, self.std))  # (C, 1, 1)
-        changed = self.change(leaf.to(dtype) * std + mean, draw)
+        pixels = leaf.to(dtype) * std + mean
+        self._check_range(pixels)
+        changed = self.change(pixels, draw)
         return in_format_of(((changed - mean) / std).to(leaf.dtype), leaf)

@@ -12,7 +12,7 @@ import yaml
 from jsonargparse import ArgumentParser
 
 from maxup.recipes.schema import Recipe, Spec
-from maxup.registry import nearest
+from maxup.registry import nearest, some
 from maxup.sentences import reason
 
 FOLDER = Path(__file__).parent
@@ -68,6 +68,10 @@ def find_recipe(name: str) -> Path:
             raise RecipeError(f"there is no file {name}")
         return path
     if name not in list_recipes():
+        if inside := [one for one in list_recipes() if one.startswith(f"{name.rstrip('/')}/")]:
+            raise RecipeError(
+                f"{name} is a folder of recipes; name one of them: {some(inside)} (`maxup ls` lists them)"
+            )
         raise RecipeError(nearest(name, list_recipes(), "recipe") + " (`maxup ls` lists them)")
     return FOLDER / f"{name}.yaml"
 
@@ -146,7 +150,8 @@ def check_keys(said: Any, schema: type, where: str) -> None:
     fields = {f.name: f for f in dataclasses.fields(schema)}
     for key, value in said.items():
         if key not in fields:
-            raise RecipeError(f"{where}: " + nearest(str(key), list(fields), "key"))
+            known = [*fields, *(["base"] if schema is Recipe else [])]
+            raise RecipeError(f"{where}: " + nearest(str(key), known, "key"))
         inner = fields[key].default_factory
         if dataclasses.is_dataclass(inner) and isinstance(inner, type):
             check_keys(value, inner, f"{where}, {key}")
@@ -198,6 +203,8 @@ def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
     if path.resolve() in above:
         raise RecipeError(f"{path.name} is its own base, by way of {len(above)} files; give it another base")
     said = plain(path)
+    if not said:
+        raise RecipeError(f"{path} is empty; a recipe may begin with  base: digits/mlp-gaussian-maxup")
     base = said.pop("base", None)
     check_keys(said, Recipe, str(path))
     if base is None:
@@ -210,7 +217,10 @@ def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
 def find_base(base: str, path: Path) -> Path:
     """The file of a base that the recipe in `path` names: one beside it, or else as `find_recipe` has it."""
     beside = path.parent / (base if Path(base).suffix in SUFFIXES else f"{base}.yaml")
-    return beside if beside.is_file() else find_recipe(base)
+    try:
+        return beside if beside.is_file() else find_recipe(base)
+    except RecipeError as error:
+        raise RecipeError(f"{path}, base: {error}") from None
 
 
 def _merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
@@ -225,6 +235,11 @@ def _instantiate(parser: ArgumentParser, found: Any) -> Recipe:
         ("epochs", recipe.epochs, 1, 10**6), ("batch_size", recipe.batch_size, 1, 10**6),
         ("maxup.m", recipe.maxup.m, 1, 10**4), ("optim.accumulate", recipe.optim.accumulate, 1, 10**6),
         ("optim.lr", recipe.optim.lr, 0, 1e9), ("data.validation", recipe.data.validation, 0, 0.9),
+        ("smoothadv.radius", recipe.smoothadv.radius, 0, 1e9), ("smoothadv.steps", recipe.smoothadv.steps, 1, 10**4),
+        ("smoothadv.warmup", recipe.smoothadv.warmup, 0, 10**6),
+        ("smoothadv.samples", recipe.smoothadv.samples, 1, 10**4),
+        ("adversarial.radius", recipe.adversarial.radius, 0, 1e9),
+        ("adversarial.steps", recipe.adversarial.steps, 1, 10**4),
         ("maxup.warmup", recipe.maxup.warmup, 0, 10**6), ("optim.warmup", recipe.optim.warmup, 0, 1),
         ("seed", recipe.seed, 0, 4 * 10**9),  # numpy takes 32 bits, and every process adds its number
         ("data.size", recipe.data.size, 1, 10**4),

@@ -122,11 +122,11 @@ def _read_list(path: Path) -> Table:
     except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
         raise TableError(f"{path} cannot be read as YAML: {reason(error)}") from None
     rows = said.get("recipes") if isinstance(said, dict) and set(said) == {"recipes"} else None
-    if not isinstance(rows, list) or not rows or not all(map(_is_row, rows)):
-        raise TableError(
-            f"{path} must hold a list of recipes and nothing else, such as  recipes: [digits/mlp-gaussian, {{recipe: "
-            "digits/mlp-gaussian-maxup, m: 10}]"
-        )
+    wanted = "such as  recipes: [digits/mlp-gaussian, {recipe: digits/mlp-gaussian-maxup, m: 10}]"
+    if not isinstance(rows, list) or not rows:
+        raise TableError(f"{path} must hold a list of recipes and nothing else, {wanted}")
+    if wrong := [row for row in rows if not _is_row(row)]:
+        raise TableError(f"{path} has {str(wrong[0])[:60]}, which is no recipe with a whole m of 1 or more; {wanted}")
     chosen = []
     for recipe, m in ((row, None) if isinstance(row, str) else (row["recipe"], row["m"]) for row in rows):
         place = str(path.parent / recipe) if recipe.endswith((".yaml", ".yml")) else recipe

@@ -35,6 +35,8 @@ class Line:
     differences: dict[float, Difference]
     seconds: dict[float, float]
     """Mean wall time of our runs."""
+    models: dict[float, list[tuple[str, int]]]
+    """Recipe and m of our runs; of several, the best in this metric is shown."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,7 @@ def compare(name: str, table: Table, results: Iterable[Result]) -> Comparison:
                 {b: e for b, v in values.items() if (e := estimate(list(v.values())))},
                 {b: d for b, v in values.items() if (d := paired(v, twin.get(b, {})))},
                 {b: s for b in values if (s := mean_seconds([r for r in mine[key] if r.budget == b])) is not None},
+                {b: sorted({(r.recipe, r.m) for r in mine[key] if r.budget == b}) for b in values},
             ))  # fmt: skip
     return Comparison(name, table, lines, [1.0, *budgets])
 
@@ -136,7 +139,8 @@ def grid(comparison: Comparison) -> Grid:
         digits = max(table.digits, 2)
         for budget in comparison.budgets:
             found, other = line.ours.get(budget), line.differences.get(budget)
-            cells += [Cell(ours(found, digits)), Cell(against(other, digits, found.n if found else 0))]
+            cells += [Cell(ours(found, digits), _best_of(line, budget, comparison, out))]
+            cells += [Cell(against(other, digits, found.n if found else 0))]
         out.rows.append(cells)
     for slip in load_slips():
         if comparison.name in slip.tables:
@@ -229,6 +233,18 @@ def _by_seed(results: Iterable[Result], row: Row, metric: str) -> dict[float, di
             seeds = values.setdefault(result.budget, {})
             seeds[result.seed] = max(value, seeds.get(result.seed, value))  # of a grid, the best
     return values
+
+
+def _best_of(line: Line, budget: float, comparison: Comparison, out: Grid) -> tuple[int, ...]:
+    """The note that a number is chosen from several models, where it is."""
+    models = line.models.get(budget, [])
+    if len(models) < 2:
+        return ()
+    twin = next((other for other in comparison.lines if other.key == line.row.baseline), None)
+    its = len(twin.models.get(budget, [])) if twin else 0
+    ms = ", ".join(str(m) for m in sorted({m for _, m in models}))
+    beside = f"; its twin's is the best of {its}" if its else ""
+    return (out.note(f"Ours is the best of {len(models)} models, m in {ms}, chosen on the test images{beside}."),)
 
 
 def _copies(row: Row) -> str:

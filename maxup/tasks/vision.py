@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from maxup.checks import check_model
 from maxup.data import DataError, load_data
 from maxup.data.folder import MEAN, STD, Folder
 from maxup.data.images import Images, own_images, own_scale, split
@@ -125,7 +124,8 @@ class Vision:
             raise ValueError("model.new_head is for the last layer of model.weights, and there are none; leave it out")
         create = model_from or partial(create_model, said.name, pretrained=said.pretrained)
         model = create(shape=self.train.shape, classes=classes, **said.args)
-        check_model(model)
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model_from returned a {type(model).__name__}; it must return a torch.nn.Module")
         if said.normalise:
             model = Normalised(model, self.train.mean, self.train.std)
         if said.weights is not None:
@@ -300,7 +300,7 @@ def _as_said(images: Images | Folder, recipe: Recipe) -> Images | Folder:
     """Images normalised as the recipe says, and those of folders decoded so."""
     said, decoding = recipe.data, ("size", "test_size", "crop_fraction", "interpolation")
     if isinstance(images, Images):
-        for name in decoding:
+        for name in (*decoding, "workers"):
             if getattr(said, name) != getattr(Data(), name):
                 raise DataError(f"data.{name} is for image folders, and these images are arrays; leave it out")
         return replace(images, mean=tuple(said.mean or images.mean), std=tuple(said.std or images.std))

@@ -23,6 +23,14 @@ def test_it_prints_every_split(run, capsys):
     assert set(numbers) == {"test", "validation"}
 
 
+def test_data_that_are_not_there_are_named(run, capsys):
+    with pytest.raises(SystemExit):
+        main(["eval", str(run[0]), "--data.root", "/nowhere"])
+    assert "--data.root: there is no folder '/nowhere'" in capsys.readouterr().err
+    assert main(["train", "digits/mlp-gaussian", "--data.root", "/nowhere"]) == 1
+    assert "data.root: there is no folder /nowhere; correct it, or leave it out" in capsys.readouterr().err
+
+
 def test_bad_folders_give_a_sentence(run, tmp_path, capsys):
     assert main(["eval", str(tmp_path / "nothing")]) == 1
     said = capsys.readouterr().err
@@ -37,4 +45,5 @@ def test_bad_folders_give_a_sentence(run, tmp_path, capsys):
     assert main(["eval", str(broken)]) == 1
     said = capsys.readouterr().err
     assert "no last checkpoint" in said
+    assert "it has no other either: train it again" in said
     assert "not a whole checkpoint" in said

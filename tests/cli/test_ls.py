@@ -31,7 +31,7 @@ def cells(tmp_path, monkeypatch, capsys):
     return found
 
 
-def pretend(monkeypatch, tmp_path, *names, text="# A network of tests. And more.\n"):
+def pretend(monkeypatch, tmp_path, *names, text="# A network of tests. And more.\nseed: 0\n"):
     """Let the package have recipes of these names."""
     folder = tmp_path / "recipes"
     for name in names:

@@ -75,12 +75,12 @@ SENTENCES = {
     "a plot of no kind": (["certify", "a.tsv", "--plot", "p"], "argument --plot: 'p' must end in .png, .svg, .pdf"),
     "a folder for a picture": (["certify", "a", "--picture", "/"], "--picture: '/' is a folder; name a file"),
     "no name": (["certify", "a", "--out", ""], "argument --out: '' is no name; name a file"),
-    "a file for a run": (["certify", "file"], "file is a file; give the folder of a run or of an exported model"),
+    "a file for a run": (["certify", "a", "file"], "give one folder, or --module; or TSV files to be shown"),
     "tables and a picture": (
         ["certify", "a.tsv", "--picture", "a.png"],
         "--picture does nothing where TSV files are shown; leave it out",
     ),
-    "tables and a place": (["certify", "a.tsv", "--data.root", "b"], "--data.root does nothing where TSV files are"),
+    "tables and a place": (["certify", "a.tsv", "--data.root", "."], "--data.root does nothing where TSV files are"),
     "tables and sigma": (["certify", "a.tsv", "--sigma", "1"], "--sigma does nothing where TSV files are shown"),
     "a picture and an attack": (
         ["certify", "a", "--picture", "a.png", "--attack"],

@@ -141,6 +141,7 @@ def test_split_is_a_partition():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
+        ({1: list("abcdef")}, "your data cannot be read as arrays .*; return tensors or numpy arrays"),
         ({1: torch.rand(6)}, "your labels are torch.float32"),
         ({1: torch.zeros(6, 1).long()}, r"shape \(6, 1\)"),
         ({3: torch.tensor([0, 7])}, "classes without a training image: 7"),

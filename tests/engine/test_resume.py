@@ -9,6 +9,7 @@ import torch
 from maxup.engine import loop
 from maxup.engine.stop import RunError
 from maxup.recipes.load import recipe_from
+from tests.data.fake import write_folders
 from tests.engine.test_loop import RECIPE, train
 
 
@@ -56,12 +57,15 @@ def test_a_checkpoint_of_another_recipe_is_named_and_an_older_one_of_this_taken(
     assert result["last"] == whole[1]["last"]
 
 
-def test_the_number_of_workers_may_change(tmp_path, whole):
+def test_the_number_of_workers_may_change(tmp_path):
     """It changes no image, and a run that lost one for want of memory goes on with fewer."""
-    shutil.copytree(whole[0], tmp_path / "run")
+    write_folders(tmp_path / "imagenette2-160")
+    data = {"name": "imagenette", "root": str(tmp_path), "size": 32, "workers": 0}
+    said = {"data": data, "model": {"name": "resnet20"}, "batch_size": 4}
+    whole = train(tmp_path / "run", said)
     shutil.rmtree(max((tmp_path / "run" / "checkpoints").glob("step-*")))
-    result = train(tmp_path / "run", {"data": RECIPE["data"] | {"workers": 1}})
-    assert result["last"] == whole[1]["last"]
+    (tmp_path / "run" / "run.json").unlink()
+    assert train(tmp_path / "run", said | {"data": data | {"workers": 1}})["last"] == whole["last"]
 
 
 def twelve_classes():

@@ -79,6 +79,8 @@ def test_transforms_that_do_not_fit_are_refused():
         mu.Transform(3)
     with pytest.raises(TypeError, match="tensors of one shape, but returned a NoneType"):
         mu.Transform(lambda x: None)(torch.zeros(2, 2))
+    with pytest.raises(ValueError, match=r"returned \(1, 3, 8, 8\) for one image \(3, 8, 8\).*; pass batched=True"):
+        mu.Transform(lambda image: image[None])(torch.zeros(2, 3, 8, 8))
     with pytest.raises(TypeError, match="returned a str"):
         mu.Transform(lambda x: "no", batched=True)(torch.zeros(2, 2))
     with pytest.raises(ValueError, match="2 are floating; name one with key="):

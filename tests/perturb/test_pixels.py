@@ -20,6 +20,17 @@ def test_normalised_images_get_what_plain_ones_get(kind):
     assert not torch.equal(plain, x)
 
 
+@pytest.mark.parametrize("kind", [RandAugment, TrivialAugment, AutoAugment, ColorJitter])
+def test_normalised_images_are_not_taken_for_plain_ones(kind):
+    x, y = torch.randn(8, 3, 16, 16, generator=generator()), torch.zeros(8)
+    said = rf"^{kind.__name__} is for pixels in \[0, 1\], but with mean \(0.0,\) and std \(1.0,\) they run from -"
+    with pytest.raises(ValueError, match=said):
+        kind()(x, y)
+    with pytest.raises(ValueError, match=said):
+        kind()(2 * torch.rand(8, 3, 16, 16) - 1, y)
+    kind()(x.clamp(0, 1) + 0.01, y)  # a little beyond is cut off
+
+
 @pytest.mark.parametrize("kind", ALL)
 def test_bytes_stay_bytes_and_get_the_same(kind):
     x = torch.randint(256, (32, 3, 16, 16), generator=generator(), dtype=torch.uint8)

@@ -3,7 +3,7 @@ import json
 from maxup.report.against_radius import accuracy_against_radius
 from maxup.report.paper import load_paper
 from maxup.report.results import load_results
-from maxup.report.tables import compare
+from maxup.report.tables import compare, grid
 from tests.report.runs import write_run
 
 TABLE = load_paper()["table-certified"]
@@ -34,6 +34,8 @@ def test_a_row_is_the_best_of_its_grid_at_each_radius(tmp_path):
         ("gaussian-maxup", "0.25"): 45.0, ("gaussian-maxup", "1.0"): 35.0,  # m = 7 is not of the grid
     }  # fmt: skip
     assert lines["gaussian-maxup", "1.0"].differences[1.0].mean == 5.0
+    said = "Ours is the best of 2 models, m in 5, 25, chosen on the test images; its twin's is the best of 2."
+    assert said in grid(compare("table-certified", TABLE, results(tmp_path))).notes
 
 
 def test_a_radius_out_of_reach_has_no_number(tmp_path):

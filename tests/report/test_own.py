@@ -51,6 +51,12 @@ def test_a_row_may_have_another_m_and_m_1_is_the_twin(tmp_path):
     ]  # fmt: skip
 
 
+def test_a_row_that_is_none_is_named(tmp_path):
+    (tmp_path / "table.yaml").write_text("recipes: [{recipe: digits/mlp-gaussian-maxup, m: x}]")
+    with pytest.raises(TableError, match=r"'m': 'x'\}, which is no recipe with a whole m of 1 or more; such as"):
+        find_table(str(tmp_path / "table.yaml"))
+
+
 @pytest.mark.parametrize(
     "text", ["", "recipes: []", "recipes: 3", "recipes: [a/b]", "recipes: [3]", "other: 1", "{", "- x", "\x00",
              "recipes: [digits/mlp-gaussian, digits/mlp-gaussian]", "recipes: [missing.yaml]",

@@ -231,7 +231,8 @@ def test_a_mean_or_std_that_does_not_fit_arrays_is_refused(said):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("size", 32), ("test_size", 32), ("crop_fraction", 0.5), ("interpolation", "bicubic")]
+    ("name", "value"),
+    [("size", 32), ("test_size", 32), ("crop_fraction", 0.5), ("interpolation", "bicubic"), ("workers", 3)],
 )
 def test_settings_of_image_folders_are_refused_for_arrays(name, value):
     with pytest.raises(DataError, match=rf"^data\.{name} is for image folders, .*; leave it out$"):
@@ -352,7 +353,7 @@ def test_data_of_ones_own_without_a_test_part_are_not_blamed_on_others():
 
 
 def test_what_is_no_network_gets_a_sentence():
-    with pytest.raises(TypeError, match=r"the model is a function, not an nn\.Module"):
+    with pytest.raises(TypeError, match=r"^model_from returned a function; it must return a torch\.nn\.Module"):
         Vision(recipe_from(BASE), torch.device("cpu"), model_from=lambda shape, classes: lambda x: x)
 
 
