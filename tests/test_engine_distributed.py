@@ -79,6 +79,7 @@ def test_what_is_recorded_is_what_the_checkpoint_gives(tmp_path):
     assert found["loss"] == pytest.approx(recorded["test_loss"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_ends_all_processes(tmp_path):
     options = ["--optim.lr", "1e9", "--optim.schedule", "constant"]
     process = torchrun(tmp_path, tmp_path / "run", options=options)

@@ -64,7 +64,14 @@ def two_steps(task):
     assert any(not torch.equal(p, b) for p, b in zip(parameters, before, strict=True))
 
 
-@pytest.mark.parametrize("name", [name for name in list_recipes() if parse_recipe(name, []).task == "vision"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if "efficientnet_b" in name else ())  # the largest networks
+        for name in list_recipes()
+        if parse_recipe(name, []).task == "vision"
+    ],
+)
 def test_recipe(name, folders):
     recipe = parse_recipe(name, [])
     said = recipe.data.name

@@ -74,7 +74,7 @@ def killed_until_done(tmp_path, whole, kills, seed):
 
 
 def test_killed_runs_end_bit_identical(tmp_path, whole):
-    assert killed_until_done(tmp_path, whole, kills=3, seed=1) > 0
+    assert killed_until_done(tmp_path, whole, kills=2, seed=1) > 0
 
 
 @pytest.mark.slow

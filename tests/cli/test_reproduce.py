@@ -95,7 +95,7 @@ def killed_until_done(folder, whole, kills, seed):
 
 
 def test_a_killed_queue_ends_as_one_never_interrupted(tmp_path, whole):
-    killed_until_done(tmp_path, whole, kills=2, seed=3)
+    killed_until_done(tmp_path, whole, kills=1, seed=3)
 
 
 @pytest.mark.slow

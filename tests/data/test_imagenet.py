@@ -102,7 +102,7 @@ def test_a_run_completes_counts_what_it_cannot_read_and_goes_on_the_same(few, tm
     assert again["last"] == result["last"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_signal_to_all_processes_together_saves_and_leaves_none_behind(tmp_path, number):
     write_folders(tmp_path / "imagenette")
     said = RECIPE | {"data": RECIPE["data"] | {"root": str(tmp_path), "size": 8}, "epochs": 10_000, "batch_size": 4}
