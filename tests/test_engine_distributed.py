@@ -69,6 +69,7 @@ def test_two_processes_finish_and_evaluate_every_example_once(whole):
     assert out.count("epoch 4/4") == 1  # one process speaks
 
 
+@pytest.mark.slow
 def test_what_is_recorded_is_what_the_checkpoint_gives(tmp_path):
     """BatchNorm's statistics differ from process to process, and those of one are saved."""
     recipe = RECIPE.replace("model: {args: {hidden: [16]}}", "model: {name: conv, args: {width: 4}}")

@@ -14,6 +14,7 @@ from maxup.tasks.vision import Vision
 from tests.data.fake import write_folders
 
 # Images by data set, (C, H, W), and the number of classes. Image folders have their own, of 6 classes.
+TASKS = {name: parse_recipe(name, []).task for name in list_recipes()}
 ARRAYS = {"digits": ((1, 8, 8), 10), "fashion_mnist": ((1, 28, 28), 10), "cifar10": ((3, 32, 32), 10)}
 ARRAYS |= {"cifar100": ((3, 32, 32), 100)}
 FOLDERS = ("imagenet", "imagenette")
@@ -68,8 +69,8 @@ def two_steps(task):
     "name",
     [
         pytest.param(name, marks=pytest.mark.slow if "efficientnet_b" in name else ())  # the largest networks
-        for name in list_recipes()
-        if parse_recipe(name, []).task == "vision"
+        for name in TASKS
+        if TASKS[name] == "vision"
     ],
 )
 def test_recipe(name, folders):
@@ -95,7 +96,7 @@ def texts(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("name", [name for name in list_recipes() if parse_recipe(name, []).task == "language"])
+@pytest.mark.parametrize("name", [name for name in TASKS if TASKS[name] == "language"])
 def test_recipe_of_text(name, texts):
     """With the recipe's layers, dropout, noise and regularisers; small in width, and without first epochs of m = 1."""
     recipe = parse_recipe(name, [])

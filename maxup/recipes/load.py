@@ -5,6 +5,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -104,14 +105,17 @@ def parse_recipe(name: str, overrides: list[str], objectives: Iterable[str] = ()
         >>> parse_recipe("digits/mlp-gaussian-maxup", ["--maxup.m", "8"]).maxup.m
         8
     """
-    said = read_recipe(name)
-    parser = recipe_parser()
+    said, parser = read_recipe(name), recipe_parser()
     try:
-        parser.set_defaults(flat(parser.parse_object(said).as_dict()))  # checked: defaults are not
+        found = parser.parse_object(said)
     except Exception as error:  # the parser lets some through on strange values, such as OverflowError
         raise RecipeError(f"{name}: {_sentence(error)}") from None
     try:
-        recipe = _instantiate(parser, parser.parse_args(overrides))
+        if overrides:
+            parser = recipe_parser.__wrapped__()  # of its own: its defaults are this recipe
+            parser.set_defaults(flat(found.as_dict()))
+            found = parser.parse_args(overrides)
+        recipe = _instantiate(parser, found)
     except Exception as error:
         raise RecipeError(_sentence(error)) from None
     values = flat(dataclasses.asdict(recipe))
@@ -136,8 +140,9 @@ def recipe_from(said: Mapping[str, Any]) -> Recipe:
         raise RecipeError(_sentence(error)) from None
 
 
+@cache
 def recipe_parser() -> ArgumentParser:
-    """A parser with an option for every field of a recipe."""
+    """A parser with an option for every field of a recipe; one for all, since it takes long to make."""
     parser = ArgumentParser(exit_on_error=False, add_help=False, allow_abbrev=False)
     parser.add_class_arguments(Recipe)
     return parser
