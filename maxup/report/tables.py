@@ -131,7 +131,9 @@ def grid(comparison: Comparison) -> Grid:
         cells = [Cell(row.model)]
         if sizes:
             cells.append(_size(row, out))
-        cells += [_method(row, out), Cell(_copies(row))]
+        method = _method(row, out)
+        chosen = [mark for budget in comparison.budgets for mark in _best_of(line, budget, comparison, out)]
+        cells += [replace(method, marks=(*method.marks, *chosen)), Cell(_copies(row))]
         if several:
             cells.append(_metric(table.metrics[line.metric], out))
         if paper:
@@ -139,8 +141,7 @@ def grid(comparison: Comparison) -> Grid:
         digits = max(table.digits, 2)
         for budget in comparison.budgets:
             found, other = line.ours.get(budget), line.differences.get(budget)
-            cells += [Cell(ours(found, digits), _best_of(line, budget, comparison, out))]
-            cells += [Cell(against(other, digits, found.n if found else 0))]
+            cells += [Cell(ours(found, digits)), Cell(against(other, digits, found.n if found else 0))]
         out.rows.append(cells)
     for slip in load_slips():
         if comparison.name in slip.tables:
@@ -244,7 +245,10 @@ def _best_of(line: Line, budget: float, comparison: Comparison, out: Grid) -> tu
     its = len(twin.models.get(budget, [])) if twin else 0
     ms = ", ".join(str(m) for m in sorted({m for _, m in models}))
     beside = f"; its twin's is the best of {its}" if its else ""
-    return (out.note(f"Ours is the best of {len(models)} models, m in {ms}, chosen on the test images{beside}."),)
+    after = "" if budget == 1 else f" after {called(budget, [line])}"
+    return (
+        out.note(f"Ours{after} is the best of {len(models)} models, m in {ms}, chosen on the test images{beside}."),
+    )
 
 
 def _copies(row: Row) -> str:
