@@ -81,38 +81,71 @@ def vit():
     return ViTForImageClassification(ViTConfig(image_size=16, patch_size=8, num_labels=4, **sizes, **drops))
 
 
+def hugging_face(kind, folder, accumulate, **options):
+    """Two steps by a trainer of that kind, on images in order; returns the model."""
+    import transformers
+
+    class InOrder(kind):
+        def _get_train_sampler(self, *args):
+            return SequentialSampler(self.train_dataset)
+
+    settings = transformers.TrainingArguments(
+        output_dir=str(folder), per_device_train_batch_size=4, gradient_accumulation_steps=accumulate, max_steps=2,
+        learning_rate=0.1, lr_scheduler_type="constant", optim="sgd", max_grad_norm=0.0, report_to=[], use_cpu=True,
+        save_strategy="no", disable_tqdm=True,
+    )  # fmt: skip
+    images, model = [{"pixel_values": x, "labels": y} for x, y in data()], vit()
+    InOrder(model, settings, train_dataset=images, **options).train()
+    return model
+
+
+def by_hand(maxup, accumulate):
+    """The same two steps in a loop; returns the model."""
+    model = vit().train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for number, (x, y) in enumerate(list(DataLoader(data(), batch_size=4))[: 2 * accumulate], 1):
+        x, y = maxup.select(model, {"pixel_values": x}, y)
+        (F.cross_entropy(model(**x).logits, y) / accumulate).backward()
+        if number % accumulate == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+    return model
+
+
+def assert_same(one, other):
+    for mine, theirs in zip(one.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(theirs, mine, atol=1e-6, rtol=1e-5)
+
+
+def maxup_of(perturbation):
+    return mu.MaxUp(perturbation, m=4, forward=lambda model, x: model(**x).logits, generator=generator())
+
+
 @pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_hugging_face(tmp_path, mixed, accumulate):
     torchvision_v2()
-    transformers = pytest.importorskip("transformers")
-    Trainer = shown("MaxUpTrainer(Trainer)").MaxUpTrainer  # noqa: N806
-    kind = mu.CutMix(num_classes=4, key="pixel_values") if mixed else mu.Gaussian(0.1, key="pixel_values")
-
-    def maxup():
-        return mu.MaxUp(kind, m=4, forward=lambda model, x: model(**x).logits, generator=generator())
-
-    class InOrder(Trainer):
-        def _get_train_sampler(self, *args):
-            return SequentialSampler(self.train_dataset)
-
-    InOrder.maxup = maxup()
-    settings = transformers.TrainingArguments(
-        output_dir=str(tmp_path), per_device_train_batch_size=4, gradient_accumulation_steps=accumulate, max_steps=2,
-        learning_rate=0.1, lr_scheduler_type="constant", optim="sgd", max_grad_norm=0.0, report_to=[], use_cpu=True,
-        save_strategy="no", disable_tqdm=True,
-    )  # fmt: skip
-    images = [{"pixel_values": x, "labels": y} for x, y in data()]
-    model, by_hand = vit(), vit().train()
+    pytest.importorskip("transformers")
+    kind = shown("MaxUpTrainer(Trainer)").MaxUpTrainer
+    drawn = mu.CutMix(num_classes=4, key="pixel_values") if mixed else mu.Gaussian(0.1, key="pixel_values")
+    kind.maxup = maxup_of(drawn)
     loss = {"compute_loss_func": shown("soft_cross_entropy").soft_cross_entropy} if mixed else {}
-    InOrder(model, settings, train_dataset=images, **loss).train()
+    assert_same(by_hand(maxup_of(drawn), accumulate), hugging_face(kind, tmp_path, accumulate, **loss))
 
-    select, optimizer = maxup(), torch.optim.SGD(by_hand.parameters(), lr=0.1)
-    for number, (x, y) in enumerate(list(DataLoader(data(), batch_size=4))[: 2 * accumulate], 1):
-        x, y = select.select(by_hand, {"pixel_values": x}, y)
-        (F.cross_entropy(by_hand(**x).logits, y) / accumulate).backward()
-        if number % accumulate == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-    for mine, theirs in zip(by_hand.parameters(), model.parameters(), strict=True):
-        torch.testing.assert_close(theirs, mine, atol=1e-6, rtol=1e-5)
+
+def test_hugging_face_with_a_loss_of_ones_own(tmp_path):
+    """As the page's caveat says: accumulating, Trainer must be told that the loss is not scaled yet."""
+    torchvision_v2()
+    transformers = pytest.importorskip("transformers")
+    drawn = mu.Gaussian(0.1, key="pixel_values")
+    maxup = maxup_of(drawn)
+
+    class Own(transformers.Trainer):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.model_accepts_loss_kwargs = False
+
+        def compute_loss(self, model, inputs, *args, **kwargs):
+            return maxup.run(model, {"pixel_values": inputs["pixel_values"]}, inputs["labels"]).loss
+
+    assert_same(by_hand(maxup_of(drawn), 3), hugging_face(Own, tmp_path, 3))
