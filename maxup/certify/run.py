@@ -71,7 +71,7 @@ def certify(
             try:
                 held.enter_context(locked(path.parent, path.name))
                 table.gather(path, about)  # what an earlier run left, or its complaint
-            except (table.RowsError, CheckpointError) as error:
+            except (table.RowsError, CheckpointError, OSError) as error:
                 refused = error
         if _in_first(refused is not None, world):
             raise refused or SystemExit(1)  # the first process says why
