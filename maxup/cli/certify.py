@@ -253,7 +253,7 @@ def _attack(args: argparse.Namespace, subject: "Subject", settings: "Settings", 
     report = check(
         smooth, x, [row.predict for row in rows], [row.radius for row in rows], batch_size=settings.batch_size, **how
     )
-    if _holds_more(out, about):
+    if _holds_more(out, about | how):
         print(f"{out} stays as it is: it is of more images.")
     else:
         write_json(out, about | how | asdict(report) | {"environment": environment()})
@@ -261,15 +261,18 @@ def _attack(args: argparse.Namespace, subject: "Subject", settings: "Settings", 
 
 
 def _holds_more(report: Path, about: dict[str, Any]) -> bool:
-    """Whether an earlier report of the same network is of more images."""
+    """Whether an earlier report of the same network and settings is of more images."""
     from maxup.engine.durable import read_json
 
     try:
         before = read_json(report)
     except (OSError, ValueError):
         return False
-    same = isinstance(before, dict) and before.get("model") == about["model"]
-    return same and int(before.get("images", 0)) > about["images"]
+    match before:
+        case {"images": int(images)}:
+            same = all(before.get(key) == value for key, value in about.items() if key != "images")
+            return same and images > about["images"]
+    return False
 
 
 def _picture(args: argparse.Namespace, subject: "Subject", settings: "Settings") -> None:

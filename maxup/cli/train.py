@@ -38,8 +38,6 @@ def main(argv: Sequence[str]) -> int:
     from maxup.recipes.schema import noise_of
 
     recipe = parse_recipe(args.recipe, overrides)
-    if (root := recipe.data.root) is not None and not Path(root).expanduser().is_dir():
-        raise RecipeError(f"data.root: there is no folder {root}; correct it, or leave it out for the usual places")
     if args.certify and recipe.task == "language":
         raise RecipeError(f"--certify is for images, and {args.recipe} is of text; leave it out")
     if args.certify and noise_of(recipe) is None:
@@ -54,6 +52,9 @@ def main(argv: Sequence[str]) -> int:
 
         print(yaml.safe_dump(asdict(recipe), sort_keys=False), end="")
         return 0
+    root = None if args.data_from else recipe.data.root
+    if root is not None and not Path(root).expanduser().is_dir():
+        raise RecipeError(f"data.root: there is no folder {root}; correct it, or leave it out for the usual places")
     from maxup.engine.loop import train
 
     out = args.out or Path("runs") / run_name(args.recipe) / f"seed-{recipe.seed}"

@@ -142,10 +142,13 @@ def locked(folder: Folder, what: str = "") -> Iterator[None]:
     lock, place = -1, Path(folder, f".{what}.lock" if what else ".lock")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        lock = os.open(place, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not os.path.samestat(os.fstat(lock), place.lstat()):  # its holder has just ended, and taken it away
-            raise BlockingIOError
+        while True:
+            lock = os.open(place, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if place.exists() and os.path.samestat(os.fstat(lock), place.lstat()):
+                break
+            os.close(lock)  # its holder has just ended, and taken it away
+            lock = -1
         os.ftruncate(lock, 0)
         os.pwrite(lock, str(os.getpid()).encode(), 0)
     except OSError as error:

@@ -73,7 +73,7 @@ class Transform(Perturbation):
         labels = y if self.labels else [None] * len(x)
         pairs = [call(image, label) for image, label in zip(x, labels, strict=True)]
         images = _stack([image for image, _ in pairs])
-        if images.shape[1:] == (1, *x.shape[1:]):
+        if x.ndim == 4 and images.shape[1:] == (1, *x.shape[1:]):
             raise ValueError(
                 f"the transform returned {tuple(images.shape[1:])} for one image {tuple(x.shape[1:])}, as those for "
                 "batches do; pass batched=True"

@@ -98,7 +98,7 @@ def clamped(x: Tensor, delta: Tensor, clip: tuple[float, float] | None) -> Tenso
 
 def check_clip(who: str, clip: tuple[float, float] | None) -> tuple[float, float] | None:
     """Lowest and highest value, or None for no limit."""
-    if clip is not None and not clip[0] < clip[1]:
+    if clip is not None and None not in clip and not clip[0] < clip[1]:
         raise ValueError(f"{who}(clip={clip!r}): clip is (lowest, highest)")
     return clip
 

@@ -11,7 +11,7 @@ from maxup.perturb.arguments import real
 from maxup.perturb.base import Perturbation, constant, images, in_format_of, put
 from maxup.perturb.draws import Batch, Draw
 
-MARGIN = 0.05  # by which pixels may leave [0, 1]: rounding, or a little noise
+MARGIN = 0.5  # by which pixels may leave [0, 1]: resizing overshoots, normalised ones go further
 
 
 class Pixels(Perturbation):
@@ -71,7 +71,14 @@ class Pixels(Perturbation):
 
     def _check_range(self, pixels: Tensor) -> None:
         """Refuse normalised images whose mean and std nobody told: once, since looking makes a GPU wait."""
-        if self._seen or not self.cuts or torch.compiler.is_compiling() or is_capturing(pixels.device):
+        if (
+            self._seen
+            or not self.cuts
+            or not pixels.numel()
+            or pixels.is_meta
+            or torch.compiler.is_compiling()
+            or is_capturing(pixels.device)
+        ):
             return
         low, high = (float(end) for end in pixels.aminmax())
         if low < -MARGIN or high > 1 + MARGIN:

@@ -105,7 +105,8 @@ def compare(name: str, table: Table, results: Iterable[Result]) -> Comparison:
                 {b: e for b, v in values.items() if (e := estimate(list(v.values())))},
                 {b: d for b, v in values.items() if (d := paired(v, twin.get(b, {})))},
                 {b: s for b in values if (s := mean_seconds([r for r in mine[key] if r.budget == b])) is not None},
-                {b: sorted({(r.recipe, r.m) for r in mine[key] if r.budget == b}) for b in values},
+                {b: sorted({(r.recipe, r.m) for r in mine[key]
+                            if r.budget == b and measured(r, row, metric) is not None}) for b in values},
             ))  # fmt: skip
     return Comparison(name, table, lines, [1.0, *budgets])
 
@@ -241,7 +242,9 @@ def _best_of(line: Line, budget: float, comparison: Comparison, out: Grid) -> tu
     models = line.models.get(budget, [])
     if len(models) < 2:
         return ()
-    twin = next((other for other in comparison.lines if other.key == line.row.baseline), None)
+    twin = next(
+        (other for other in comparison.lines if (other.key, other.metric) == (line.row.baseline, line.metric)), None
+    )
     its = len(twin.models.get(budget, [])) if twin else 0
     ms = ", ".join(str(m) for m in sorted({m for _, m in models}))
     beside = f"; its twin's is the best of {its}" if its else ""

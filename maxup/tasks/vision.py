@@ -300,7 +300,7 @@ def _as_said(images: Images | Folder, recipe: Recipe) -> Images | Folder:
     """Images normalised as the recipe says, and those of folders decoded so."""
     said, decoding = recipe.data, ("size", "test_size", "crop_fraction", "interpolation")
     if isinstance(images, Images):
-        for name in (*decoding, "workers"):
+        for name in decoding:
             if getattr(said, name) != getattr(Data(), name):
                 raise DataError(f"data.{name} is for image folders, and these images are arrays; leave it out")
         return replace(images, mean=tuple(said.mean or images.mean), std=tuple(said.std or images.std))

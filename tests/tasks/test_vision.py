@@ -232,7 +232,7 @@ def test_a_mean_or_std_that_does_not_fit_arrays_is_refused(said):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("size", 32), ("test_size", 32), ("crop_fraction", 0.5), ("interpolation", "bicubic"), ("workers", 3)],
+    [("size", 32), ("test_size", 32), ("crop_fraction", 0.5), ("interpolation", "bicubic")],
 )
 def test_settings_of_image_folders_are_refused_for_arrays(name, value):
     with pytest.raises(DataError, match=rf"^data\.{name} is for image folders, .*; leave it out$"):
