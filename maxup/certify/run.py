@@ -69,7 +69,7 @@ def certify(
         refused: Exception | None = None
         if rank == 0:
             try:
-                held.enter_context(locked(path.parent, path.name))
+                held.enter_context(locked(path.resolve().parent, path.resolve().name))
                 table.gather(path, about)  # what an earlier run left, or its complaint
             except (table.RowsError, CheckpointError, OSError) as error:
                 refused = error

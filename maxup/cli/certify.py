@@ -199,10 +199,10 @@ def _subject(args: argparse.Namespace) -> "Subject":
         raise RunError("--module needs images: name a data set with --data, or your own with --data_from")
     train, test = found if isinstance(found, tuple) else (None, None)
     images = train if test is None else test
-    if test is None and train is not None and not _rank():
-        print(f"{args.data or args.data_from} has no test part: all its images are certified, also those of a training")
     if not isinstance(images, Images) or not len(images):
         raise RunError(f"{args.data or args.data_from} has no test images in memory to certify on; choose other data")
+    if test is None and not _rank():
+        print(f"{args.data or args.data_from} has no test part: all its images are certified, also those of a training")
     return of_module(args.module, build, images)
 
 

@@ -100,7 +100,7 @@ def _state(folder: Path, which: str) -> tuple[dict[str, Any], int]:
     found = (checkpoint.best if which == "best" else checkpoint.latest)(where, said.append)
     if found is None:
         other = "last" if which == "best" else "best"
-        there = (checkpoint.latest if which == "best" else checkpoint.best)(where, said.append)
+        there = (checkpoint.latest if which == "best" else checkpoint.best)(where, lambda _: None)
         hint = f"try --checkpoint {other}" if there else "it has no other either: train it again"
         raise RunError(f"{folder} has no {which} checkpoint{_because(said)}; {hint}")
     step, state = found

@@ -32,7 +32,7 @@ def names(tables: Sequence[Table]) -> list[str]:
             while len(parts) > 1 and min(map(len, parts)) > 1 and len({part[end] for part in parts}) == 1:
                 for part in parts:
                     part.pop(end)
-        found = ["/".join(part) + end for part, end in zip(parts, ends, strict=True)]
+        found = [("/".join(part) or ".") + end for part, end in zip(parts, ends, strict=True)]
         if len(set(found)) == len(found):
             break
     return found

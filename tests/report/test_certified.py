@@ -45,6 +45,7 @@ def test_the_paper_s_rows_stand_beside_cifar_10_and_nothing_else():
 
 def test_names_tell_tables_apart():
     assert names([table()]) == ["runs/a/seed-0"]
+    assert names([table(".")]) == ["."]
     assert names([table(), table(file="b.tsv")]) == ["a.tsv", "b.tsv"]
     assert names([table(file="x/one/c.tsv"), table(file="x/two/c.tsv")]) == ["one", "two"]
     assert names([table(), table(sigma=1)]) == ["seed-0, sigma 0.5", "seed-0, sigma 1"]
