@@ -17,6 +17,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from maxup import theory
     from maxup.certify.smooth import Smooth
+    from maxup.checks import MaxUpWarning
     from maxup.objectives.adversarial import Adversarial
     from maxup.objectives.average import Average
     from maxup.objectives.base import Objective, cross_entropy
@@ -54,6 +55,7 @@ _HOME = {
     "HardExamples": "objectives.hard_examples",
     "SmoothAdv": "objectives.smoothadv",
     "Objective": "objectives.base",
+    "MaxUpWarning": "checks",
     "Outcome": "objectives.outcome",
     "Report": "objectives.outcome",
     "cross_entropy": "objectives.base",

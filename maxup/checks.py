@@ -11,6 +11,10 @@ from torch.utils._pytree import tree_leaves
 from maxup.perturb.draws import Batch, is_batched
 
 
+class MaxUpWarning(UserWarning):
+    """Something that is allowed, but costs what it should not, or is not what it seems."""
+
+
 def leaves(batch: Batch) -> list[Tensor]:
     """The tensors of (x, y) that have a batch dimension."""
     return [leaf for leaf in tree_leaves(batch) if is_batched(leaf)]
@@ -166,8 +170,12 @@ def refuse_batch_norm(model: Any, what: str, instead: str, *, running: bool = Fa
             raise ValueError(f"{what} would let BatchNorm see several copies as one batch; {instead}")
 
 
-def check_knobs(strategy: str, norm: str, chunk: int, dtype: Any, rank: str, *, custom_loss: bool) -> None:
+def check_knobs(strategy: str, norm: str, chunk: int, dtype: Any, rank: str, masks: str, *, custom_loss: bool) -> None:
     """Combinations of MaxUp's knobs that make no sense."""
+    if masks == "independent" and strategy != "retain":
+        raise ValueError(
+            "masks='independent' needs strategy='retain': masks drawn per copy cannot be repeated in a second pass"
+        )
     if dtype not in (None, torch.float32, torch.bfloat16, torch.float16):
         raise ValueError(f"dtype={dtype}: scoring runs in torch.float32, torch.bfloat16 or torch.float16")
     for name, value, default in (("norm", norm, "batch"), ("chunk", chunk, 1), ("dtype", dtype, None)):

@@ -1,83 +1,179 @@
 """Selecting leaves no trace: after `untraced` the model and the caller's random streams are as if nothing had run."""
 
+import functools
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.utils import parametrize
+from torch.utils._pytree import tree_leaves
 
 from maxup.checks import is_capturing, leaves
 from maxup.perturb.draws import Batch
 
 RECORDED = ("running_mean", "running_var", "num_batches_tracked")
+OWN_FORWARDS = (_BatchNorm.forward, nn.SyncBatchNorm.forward)  # torch's own, which can be told not to record
 
 
 @contextmanager
-def untraced(model: nn.Module, batch: Batch, *, norm: str = "batch") -> Iterator[Callable[[], None]]:
-    """Run forward passes that leave no trace, whether they end well or raise.
+def untraced(
+    model: nn.Module, batch: Batch, *, norm: str = "batch", others: Sequence[nn.Module] = ()
+) -> Iterator[Callable[[], None]]:
+    """Run forward passes that leave no trace, whether they succeed or raise.
 
-    Kept: BatchNorm's statistics, every other buffer, training flags, and the random streams of torch (on the CPU and on
-    the model's devices), Python and numpy. The autocast cache is emptied, because casts cached without a graph would
-    be used again with one, and lose gradients. Gradients are the caller's matter (`torch.no_grad`).
+    Restored by value, however they were written: every buffer, the training flags, and the random streams of torch (on
+    the CPU and on the model's devices), Python and numpy. BatchNorm layers of torch are told not to record instead,
+    which costs nothing. The autocast cache is cleared, and weights cached by `parametrize.cached()` are dropped:
+    both were computed without a graph, and would lose gradients if the training pass reused them. Gradients are the
+    caller's matter (`torch.no_grad`).
 
     Args:
         model: The model about to be called.
         batch: What it is called with, for the device.
         norm: "batch" makes train-mode BatchNorm use the statistics of the batch it sees, "running" the running ones.
+        others: Further modules that the passes call, such as a loss with buffers.
 
     Yields:
-        A function that rewinds the streams, so that the next forward pass sees the same dropout masks as the last.
+        A function to call before each pass: it rewinds the streams and restores the buffers, so that every pass sees
+        the same dropout masks and the same state.
     """
-    device = leaves(batch)[0].device
-    modules = list(model.modules())
+    device = next(leaf.device for leaf in tree_leaves(batch) if isinstance(leaf, Tensor))
+    modules = list(dict.fromkeys(module for root in (model, *others) for module in root.modules()))
+    _refuse_lazy(modules)
     flags = [(module, module.training) for module in modules]
     norms = [(m, m.track_running_stats) for m in modules if isinstance(m, _BatchNorm) and m.training]
-    buffers = [(module._buffers, dict(module._buffers)) for module in modules]
-    copies = [  # BatchNorm's own statistics need none: it is told not to record
-        (buffer, buffer._version, buffer.clone())
-        for module in modules
-        for name, buffer in module._buffers.items()
-        if buffer is not None and not (isinstance(module, _BatchNorm) and name in RECORDED)
-    ]
+    before = [(module._buffers, dict(module._buffers)) for module in modules if module._buffers]
+    watched = [module for module in modules if set(module._buffers) - set(RECORDED if _obeys(module) else ())]
     devices = {p.device for module in modules for p in module._parameters.values() if p is not None} | {device}
     if is_capturing(device):
         _refuse_dropout(modules)
-        devices = {d for d in devices if d.type != "cuda"}  # whose stream a graph registers and advances by itself
-    rewind = remember_random(devices)
+        devices = {d for d in devices if d.type != "cuda"}  # a graph registers and advances that stream by itself
+    rewind_streams = remember_random(devices)
     for layer, _ in norms:
         _silence(layer, norm)
+    between = [(module._buffers, dict(module._buffers)) for module in watched]
+    restore_values = remember_values(
+        buffer
+        for module in watched
+        for name, buffer in module._buffers.items()
+        if buffer is not None and not (_obeys(module) and name in RECORDED)
+    )
+
+    def rewind() -> None:
+        rewind_streams()
+        _put_back(between)
+        restore_values()
+
+    cache = parametrize._cache
+    parametrize._cache = dict(cache)
     try:
         yield rewind
     finally:
+        parametrize._cache = cache
         for layer, tracking in norms:
             layer.track_running_stats = tracking
-        for holder, before in buffers:
-            holder.clear()
-            holder.update(before)
-        for buffer, version, copy in copies:
-            if buffer._version != version:
-                with torch.no_grad():
-                    buffer.copy_(copy)
+        _put_back(before)
+        restore_values()
         for module, training in flags:
             if module.training != training:
                 module.training = training
-        rewind()
+        rewind_streams()
         torch.clear_autocast_cache()
 
 
 @contextmanager
+def eval_mode(model: Any) -> Iterator[None]:
+    """Call `model.eval()`, then return every module to the mode it was in; a model that is no module is left alone.
+
+    Modes change through the modules' `train` methods, because some do more than set a flag: LoRA layers merge their
+    weights, timm's LeViT caches and drops its attention biases.
+
+    Example:
+        >>> model = nn.Sequential(nn.Dropout(), nn.Dropout().eval())
+        >>> with eval_mode(model):
+        ...     print(model[0].training)
+        False
+        >>> model[0].training, model[1].training
+        (True, False)
+    """
+    flags = [(module, module.training) for module in model.modules()] if isinstance(model, nn.Module) else []
+    if flags:
+        model.eval()
+    try:
+        yield
+    finally:
+        for module, training in flags:  # parents before children
+            if module.training != training:
+                module.train(training)
+        for module, training in flags:
+            module.training = training
+
+
+@contextmanager
 def evaluating(model: Any, batch: Batch) -> Iterator[None]:
-    """Forward passes in evaluation mode that leave no trace; what is no module is called as it is."""
+    """Forward passes in evaluation mode that leave no trace; a model that is no module is called as it is."""
     if not isinstance(model, nn.Module):
         yield
         return
-    with untraced(model, batch, norm="running"):
-        model.eval()
+    with eval_mode(model), untraced(model, batch):
         yield
+
+
+def called_modules(*functions: Any) -> list[nn.Module]:
+    """The modules that functions belong to: a module itself, or the owner of a bound method.
+
+    Example:
+        >>> loss = nn.MSELoss()
+        >>> called_modules(loss, loss.forward, functools.partial(loss, target=0), len) == 3 * [loss]
+        True
+    """
+    found = []
+    for function in functions:
+        while isinstance(function, functools.partial):
+            function = function.func
+        owner = getattr(function, "__self__", function)
+        if isinstance(owner, nn.Module):
+            found.append(owner)
+    return found
+
+
+def remember_values(tensors: Iterable[Tensor]) -> Callable[[], None]:
+    """Remember what tensors hold; the function returned writes it back, with one grouped copy per device and dtype.
+
+    It writes through `.data`: a graph that saved one of the tensors can still be backpropagated, since the values are
+    again those it saved.
+
+    Example:
+        >>> counter = torch.zeros(3)
+        >>> restore = remember_values([counter])
+        >>> counter.data += 1
+        >>> restore()
+        >>> counter
+        tensor([0., 0., 0.])
+    """
+    memory = [(tensor, tensor.data) for tensor in {id(tensor): tensor for tensor in tensors}.values()]
+    groups: dict[Any, list[Tensor]] = {}
+    for _, data in memory:
+        groups.setdefault((data.device, data.dtype, data.layout), []).append(_dense(data))
+    kept = [(group, [torch.empty_like(tensor) for tensor in group]) for group in groups.values()]
+    for group, values in kept:
+        torch._foreach_copy_(values, group)
+
+    def restore() -> None:
+        for tensor, data in memory:
+            if data.layout == torch.strided and tensor.data_ptr() != data.data_ptr():
+                tensor.data = data  # somebody assigned to .data
+        with torch.inference_mode():  # buffers made in inference mode can only be written there
+            for group, values in kept:
+                torch._foreach_copy_(group, values)
+
+    return restore
 
 
 def autocast(batch: Batch, dtype: torch.dtype | None) -> AbstractContextManager[Any]:
@@ -90,10 +186,11 @@ def autocast(batch: Batch, dtype: torch.dtype | None) -> AbstractContextManager[
 @contextmanager
 def untouched(batch: Batch, who: str) -> Iterator[None]:
     """Refuse what draws from the global streams (which are rewound for every copy) or changes the batch in place."""
-    before, versions = streams(), [leaf._version for leaf in leaves(batch)]
-    rewind = remember_random([])
+    devices = {leaf.device for leaf in leaves(batch) if not is_capturing(leaf.device)}
+    before, versions = streams(devices), [leaf._version for leaf in leaves(batch)]
+    rewind = remember_random(devices)
     yield
-    if before != streams():
+    if before != streams(devices):
         rewind()
         raise ValueError(
             f"{who} drew from a global random stream, which is rewound for every copy, so that all copies would be the "
@@ -103,15 +200,17 @@ def untouched(batch: Batch, who: str) -> Iterator[None]:
         raise ValueError(f"{who} changed the batch in place; return new tensors instead")
 
 
-def streams() -> dict[str, Any]:
-    """Where the global random streams are, by name, to be compared."""
+def streams(devices: Iterable[torch.device] = ()) -> dict[str, Any]:
+    """Where the global random streams are, by name, to be compared: of torch, Python, numpy and these devices."""
     numpy = sys.modules.get("numpy")
     kind, keys, *rest = numpy.random.get_state() if numpy else (None, b"")
-    return {
-        "torch": bytes(torch.get_rng_state().numpy()),
-        "Python": random.getstate(),
-        "numpy": (kind, bytes(keys), tuple(rest)),
-    }
+    return torch_streams(devices) | {"Python": random.getstate(), "numpy": (kind, bytes(keys), tuple(rest))}
+
+
+def torch_streams(devices: Iterable[torch.device] = ()) -> dict[str, bytes]:
+    """Where torch's global random streams are, by name: of the CPU and of these devices."""
+    others = {str(d): torch.get_device_module(d).get_rng_state(d) for d in devices if d.type not in ("cpu", "meta")}
+    return {name: bytes(state.numpy()) for name, state in {"torch": torch.get_rng_state(), **others}.items()}
 
 
 def remember_random(devices: Iterable[torch.device]) -> Callable[[], None]:
@@ -133,16 +232,48 @@ def remember_random(devices: Iterable[torch.device]) -> Callable[[], None]:
     return rewind
 
 
+def _obeys(module: nn.Module) -> bool:
+    """Whether a module records nothing once it is told not to: BatchNorm with torch's own forward and no hooks."""
+    hooks = module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
+    return isinstance(module, _BatchNorm) and type(module).forward in OWN_FORWARDS and not hooks
+
+
 def _silence(layer: _BatchNorm, norm: str) -> None:
-    """Make a BatchNorm layer in training stop recording."""
+    """Make a BatchNorm layer in training use these statistics, and stop recording if it obeys."""
     if norm == "running":
         layer.training = False
+    elif not _obeys(layer):
+        return  # it records; its buffers are restored by value
     elif isinstance(layer, nn.SyncBatchNorm):
         # Out of training it does not wait for the other processes; without buffers it uses its own batch's statistics.
         layer.training = False
         layer._buffers.update(running_mean=None, running_var=None)
     else:
         layer.track_running_stats = False
+
+
+def _put_back(holders: list[tuple[dict[str, Tensor | None], dict[str, Tensor | None]]]) -> None:
+    """Give modules the buffers they had: no other objects, none missing, none more."""
+    for holder, before in holders:
+        holder.clear()
+        holder.update(before)
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    """The part of an expanded tensor that has memory of its own, so that it can be written to."""
+    for dim, stride in enumerate(tensor.stride() if tensor.layout == torch.strided else ()):
+        if stride == 0 and tensor.shape[dim] > 1:
+            tensor = tensor.narrow(dim, 0, 1)
+    return tensor
+
+
+def _refuse_lazy(modules: list[nn.Module]) -> None:
+    for module in modules:
+        if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():
+            raise ValueError(
+                f"the model has a {type(module).__name__} that has not seen a batch yet; call model(x) once before "
+                "you select"
+            )
 
 
 def _refuse_dropout(modules: list[nn.Module]) -> None:

@@ -8,8 +8,8 @@ import maxup
 
 PUBLIC = """
 Adversarial Affine AutoAugment Average ColorJitter Compose CropFlip CutMix Cutout EmbeddingDropout FeatureNoise Gaussian
-HardExamples LabelNoise Lighting ManifoldMixup MaxUp MixUp Objective Outcome Perturbation RandAugment Report Shared
-Smooth SmoothAdv Transform TrivialAugment UniformBall Views ViewsDataset cross_entropy load theory warmup
+HardExamples LabelNoise Lighting ManifoldMixup MaxUp MaxUpWarning MixUp Objective Outcome Perturbation RandAugment
+Report Shared Smooth SmoothAdv Transform TrivialAugment UniformBall Views ViewsDataset cross_entropy load theory warmup
 """.split()
 
 
@@ -23,12 +23,12 @@ def test_public_names():
 def test_maxup_has_these_knobs_and_no_others():
     knobs = list(inspect.signature(maxup.MaxUp).parameters)
     assert knobs == [
-        "perturbation", "m", "norm", "strategy", "chunk", "dtype", "rank", "forward", "loss", "generator",
+        "perturbation", "m", "norm", "strategy", "chunk", "masks", "dtype", "rank", "forward", "loss", "generator",
     ]  # fmt: skip
 
 
 def test_every_public_name_has_an_example():
-    for name in set(PUBLIC) - {"theory", "Objective", "Report", "Shared"}:
+    for name in set(PUBLIC) - {"theory", "Objective", "Report", "Shared", "MaxUpWarning"}:
         assert ">>>" in inspect.getdoc(getattr(maxup, name)), name
 
 

@@ -7,14 +7,14 @@ one, or on which process does it, but for rounding in the network. (A CPU and a 
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor
 
 from maxup.engine.graph import record
+from maxup.side_effects import eval_mode
 
 BLOCK = 100  # noisy copies drawn at once
 
@@ -86,7 +86,7 @@ class Votes:
         """How often each class was the answer: images (G, C, H, W) -> counts (G, num_classes), on the CPU."""
         self.counts.zero_()
         self.broken.zero_()
-        with self._ready():
+        with eval_mode(self.model):
             at = 0
             for row, noise in self._noises(requests):
                 while len(noise):
@@ -149,16 +149,3 @@ class Votes:
         self.owner.fill_(self.rest)  # what is counted while warming up is not an image's
         self.graph = record(self._tally)
         self.owner.copy_(kept)
-
-    @contextmanager
-    def _ready(self) -> Iterator[None]:
-        """The model in evaluation mode, and afterwards as it was."""
-        modules = list(self.model.modules()) if isinstance(self.model, nn.Module) else []
-        flags = [(module, module.training) for module in modules]
-        for module, _ in flags:
-            module.training = False
-        try:
-            yield
-        finally:
-            for module, training in flags:
-                module.training = training

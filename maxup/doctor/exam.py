@@ -3,6 +3,7 @@
 import math
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,14 +15,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_leaves
 
 from maxup import theory
-from maxup.checks import batch_size
+from maxup.checks import MaxUpWarning, batch_size
 from maxup.doctor.case import Case
-from maxup.doctor.traces import changed, snapshot
 from maxup.objectives.maxup import MaxUp
 from maxup.own_code import told
 from maxup.perturb.attach import clear
 from maxup.perturb.noise import Gaussian
-from maxup.side_effects import drop_probability, untraced
+from maxup.side_effects import called_modules, drop_probability, untraced
+from maxup.traces import Snapshot, changed, snapshot
 
 M = 4
 ROUNDS = 5
@@ -51,7 +52,10 @@ def examine(case: Case) -> Iterator[Finding]:
         return
     for check in (_copies, _repeats, _trace, _gap, _baseline, _replay, _cost, _layers, _penalty):
         try:
-            yield from check(case)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", MaxUpWarning)  # the findings say the same
+                findings = list(check(case))
+            yield from findings
         except Exception as error:
             yield Finding("wrong", f"the check of {check.__name__.strip('_')} failed: {told(error)}")
 
@@ -93,10 +97,10 @@ def _repeats(case: Case) -> Iterator[Finding]:
 
 
 def _trace(case: Case) -> Iterator[Finding]:
-    before = snapshot(case)
+    before = _snapshot(case)
     with _maxup(case, M).selected(case.model, *case.batch):
         pass
-    left = changed(before, snapshot(case))
+    left = changed(before, _snapshot(case))
     if left:
         more = f" and {len(left) - 3} more" if len(left) > 3 else ""
         text = (
@@ -235,6 +239,11 @@ def _penalty(case: Case) -> Iterator[Finding]:
     sigma = case.perturbation.sigma if isinstance(case.perturbation, Gaussian) else 0.1 * float(leaves[0].std())
     found = theory.penalty(case.model, *case.batch, m=M, sigma=sigma, forward=case.forward, loss=case.loss)
     yield Finding("ok", f"for context, Theorem 1 with Gaussian copies of deviation {sigma:.3g}: {found}")
+
+
+def _snapshot(case: Case) -> Snapshot:
+    modules = [case.model, *called_modules(case.loss, case.forward)]
+    return snapshot(modules, {"forward": case.forward, "loss": case.loss})
 
 
 def _maxup(case: Case, m: int) -> MaxUp:

@@ -15,7 +15,6 @@ from maxup.objectives.base import Forward, Loss, Objective, Outcome, bare, call,
 from maxup.perturb.base import pick
 from maxup.perturb.draws import Batch
 from maxup.perturb.noise import UniformBall, add, check_clip, clamped, into_ball, nonnegative, unit
-from maxup.side_effects import untraced
 
 
 class Adversarial(Objective):
@@ -74,7 +73,7 @@ class Adversarial(Objective):
         """Climb the loss from x + delta, staying in the ball: x' = Project(x' + step_size * ascent direction)."""
         model, origin = bare(model), pick(batch[0], self.key)
         delta = [self._inside(d, o) for d, o in zip(delta, origin, strict=True)]
-        with untraced(model, batch, norm=self.norm) as rewind:
+        with self._untraced(model, batch, self.norm) as rewind:
             for _ in range(self.steps):
                 rewind()
                 with torch.enable_grad():

@@ -10,6 +10,7 @@ from torch import Generator
 
 from maxup.checks import check_perturbation
 from maxup.objectives.base import Forward, Loss, Objective, Outcome, call, cross_entropy
+from maxup.perturb.attach import check_attached
 
 
 class Average(Objective):
@@ -46,6 +47,7 @@ class Average(Objective):
     def run(self, model: Any, x: Any, y: Any) -> Outcome:
         """The loss of eq. 5."""
         with self._step(x, y) as (batch, generator):
+            check_attached(self.perturbation, model)
             draws = self._draws(batch, generator, self.copies())
             output, target, losses = self._forward(model, batch, draws)  # (m * B, ...)
             return Outcome(losses.mean(), losses, output, target)

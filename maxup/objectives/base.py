@@ -1,5 +1,6 @@
 """What every objective shares: `objective(model, x, y) -> loss`, its random stream, its outcome."""
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -9,6 +10,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from maxup.checks import (
+    MaxUpWarning,
     batch_size,
     check_batch,
     check_classification,
@@ -25,7 +27,8 @@ from maxup.objectives.outcome import Outcome
 from maxup.perturb.attach import clear
 from maxup.perturb.draws import Batch, Draw, cat, tile
 from maxup.seeds import own_seed
-from maxup.side_effects import untouched
+from maxup.side_effects import called_modules, untouched, untraced
+from maxup.traces import changed, state
 
 Loss = Callable[[Any, Any], Tensor]
 Forward = Callable[[Any, Any], Any]
@@ -78,6 +81,7 @@ class Objective:
         self.loss, self.forward, self.generator = loss, forward, generator
         self.step = 0
         self._first, self._look, self._own = True, False, False  # _own: the generator was made here
+        self._unscored = True  # whether no passes without a trace have run yet
 
     def run(self, model: Any, x: Any, y: Any) -> Outcome:
         """The loss with everything known about it."""
@@ -168,6 +172,28 @@ class Objective:
     def _watched(self, batch: Batch, method: str) -> AbstractContextManager[None]:
         """On the first batch, watch that a perturbation leaves the global streams and the batch alone."""
         return untouched(batch, f"{type(self.perturbation).__name__}.{method}") if self._first else nullcontext()
+
+    @contextmanager
+    def _untraced(self, model: nn.Module, batch: Batch, norm: str) -> Iterator[Callable[[], None]]:
+        """`untraced` for the model and the modules that own loss and forward; the first time, check that it holds."""
+        modules = [model, *called_modules(self.loss, self.forward)]
+        watch = self._unscored and not is_capturing(leaves(batch)[0].device)
+        watch = watch and all(type(p) is nn.Parameter for module in modules for p in module.parameters())  # not FSDP's
+        before = state(modules) if watch else {}
+        with untraced(model, batch, norm=norm, others=modules[1:]) as rewind:
+            yield rewind
+        if watch:
+            left = changed(before, state(modules))
+            more = f" and {len(left) - 3} more" if len(left) > 3 else ""
+            if left:
+                warnings.warn(
+                    f"{type(self).__name__} runs the model several times per step, and its forward pass changed "
+                    f"{', '.join(left[:3])}{more}, which cannot be restored; keep such state in a registered buffer, "
+                    "or update it outside of forward",
+                    MaxUpWarning,
+                    stacklevel=2,
+                )
+            self._unscored = False
 
     def _forward(self, model: Any, batch: Batch, draws: list[Draw]) -> tuple[Any, Any, Tensor]:
         """L(x'_i, theta) of k copies in one pass: output, target and losses, each (k * B, ...)."""

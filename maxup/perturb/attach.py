@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from maxup.checks import check_model
 from maxup.perturb.base import Perturbation
 from maxup.perturb.draws import Batch, Draw
 
@@ -12,16 +14,39 @@ from maxup.perturb.draws import Batch, Draw
 class Slot(nn.Module):
     """Rewrites a layer's output as the draw in the slot says; does nothing while the slot is empty or in evaluation.
 
-    It holds no parameter and no buffer, so the model's state_dict is what it was.
+    It holds no parameter and no buffer, so the model's state_dict is what it was. Activation checkpointing runs the
+    layer again in the backward pass, when the step is over and the slot is empty: for that, the last draw is kept.
     """
 
     def __init__(self, rewrite: Callable[[Tensor, Tensor, Draw], Tensor]) -> None:
         super().__init__()
         self.rewrite = rewrite
         self.draw: Draw | None = None
+        self.kept: Draw | None = None  # of the last step
+        self.pending = False  # whether no backward pass has used `kept` yet
+        self.ambiguous = False  # whether a step before that was not backpropagated either
 
     def forward(self, inputs: Tensor, output: Tensor) -> Tensor:
-        return output if self.draw is None or not self.training else self.rewrite(inputs, output, self.draw)
+        draw = self.draw
+        if draw is None and self.training and torch._C._current_graph_task_id() != -1:
+            draw = self._again()
+        return output if draw is None or not self.training else self.rewrite(inputs, output, draw)
+
+    def clear(self) -> None:
+        """Empty the slot, and keep the draw for a backward pass that runs the layer again."""
+        if self.draw is not None:
+            self.ambiguous = self.pending
+            self.draw, self.kept, self.pending = None, self.draw, True
+
+    def _again(self) -> Draw | None:
+        """The draw of the pass that activation checkpointing repeats."""
+        if self.ambiguous:
+            raise RuntimeError(
+                "activation checkpointing runs a perturbed layer again, but two steps were taken since the last "
+                "backward pass, so it is unknown which draw belongs to it; call backward after every step"
+            )
+        self.pending = False
+        return self.kept
 
 
 class Attached(Perturbation):
@@ -49,7 +74,7 @@ class Attached(Perturbation):
     def clear(self) -> None:
         """Empty the slots: the model is itself again."""
         for slot in self.slots:
-            slot.draw = None
+            slot.clear()
 
     def _attached(self) -> tuple[Slot, ...]:
         if not self.slots:
@@ -87,10 +112,14 @@ def attached(perturbation: Any) -> list[Attached]:
     return [part for inner in getattr(perturbation, "perturbations", ()) for part in attached(inner)]
 
 
-def check_attached(perturbation: Any, model: nn.Module) -> None:
+def check_attached(perturbation: Any, model: Any) -> None:
     """Refuse a perturbation whose slots are not in this model: it would act nowhere."""
-    modules = set(model.modules()) if attached(perturbation) else set()
-    for part in attached(perturbation):
+    parts = attached(perturbation)
+    if not parts:
+        return
+    check_model(model)
+    modules = set(model.modules())
+    for part in parts:
         if not modules.issuperset(part.slots):
             raise ValueError(
                 f"this {type(part).__name__} is attached to another model (a copy, perhaps), or another took its "

@@ -36,13 +36,12 @@ class Compose(Perturbation):
         self.inside = [part for part in self.perturbations if isinstance(part, Attached)]
 
     def draw(self, batch: Batch, generator: Generator | None) -> dict[str, list[Draw]]:
-        inside = []
+        inside, given = [], batch
         for part in self.perturbations:
-            draw = part.draw(batch, generator)
-            if part in self.inside:
-                inside.append(draw)
+            if part in self.inside:  # it sees the batch itself, by which ManifoldMixup knows the copies of one batch
+                inside.append(part.draw(given, generator))
             else:
-                batch = part.apply(batch, draw)
+                batch = part.apply(batch, part.draw(batch, generator))
         return {"result": [leaf for leaf in tree_flatten(batch)[0] if is_batched(leaf)], "inside": inside}
 
     def apply(self, batch: Batch, draw: dict[str, list[Draw]]) -> Batch:

@@ -61,7 +61,7 @@ def hashed_uniform(seeds: Tensor, n: int) -> Tensor:
     h = (h ^ _shift(h, 30)) * _MIX1
     h = (h ^ _shift(h, 27)) * _MIX2
     h = h ^ _shift(h, 31)
-    return (_shift(h, 11).double() + 0.5) * 2.0**-53
+    return ((_shift(h, 11).double() + 0.5) * 2.0**-53).clamp(max=1 - 2.0**-53)  # the largest would round to 1
 
 
 def _shift(h: Tensor, bits: int) -> Tensor:

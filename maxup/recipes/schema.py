@@ -106,6 +106,8 @@ class MaxUpKnobs:
     """Forward the winners again, or keep all graphs."""
     chunk: int = 1
     """Copies scored in one forward pass."""
+    masks: Literal["shared", "independent"] = "shared"
+    """Dropout masks: shared by the copies of an example, or drawn for every copy and part of the maximum (retain)."""
     rank: Literal["loss", "kl"] = "loss"
     """How copies are compared."""
     unit: Literal["column", "token", "batch"] = "column"

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,8 +105,11 @@ class Language:
         # Only MaxUp's first stage begins with m = 1, so fine-tuning is at m at once.
         first = first_epochs(knobs.warmup, recipe.epochs)
         m = warmup(knobs.m, steps=self.loader.steps(first)) if recipe.objective == "maxup" else 1
-        chosen: Any = {"strategy": knobs.strategy, "chunk": knobs.chunk} if recipe.objective == "maxup" else {}
-        return MaxUp(drawn, m=m, forward=_forward, loss=self.loss, **chosen)
+        chosen: Any = {}
+        if recipe.objective == "maxup":
+            chosen = {"strategy": knobs.strategy, "chunk": knobs.chunk, "masks": knobs.masks}
+        forward = partial(_forward, shared=knobs.masks == "shared")
+        return MaxUp(drawn, m=m, forward=forward, loss=self.loss, **chosen)
 
     def step(self, model: Any, batch: Batch) -> Outcome:
         """One window's loss: of the worst copies' words, and the activation regularisers of these copies."""
@@ -219,7 +223,8 @@ def perplexity(loss: float) -> float:
     return math.exp(loss) if loss < 700 else math.inf
 
 
-def _forward(model: Any, x: dict[str, Any]) -> Read:
-    read = model(**x)
+def _forward(model: Any, x: dict[str, Any], *, shared: bool) -> Read:
+    """Read a window of k copies; the copies of a column share its masks, or each row has its own."""
+    read = model(x["tokens"], x["hidden"], x["columns"] if shared else None)
     assert isinstance(read, Read)
-    return read
+    return read._replace(columns=x["columns"])

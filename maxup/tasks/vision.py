@@ -352,7 +352,9 @@ def objective(recipe: Recipe, classes: int, steps_per_epoch: int, **pixels: Any)
     m = warmup(knobs.m, steps=epochs * steps_per_epoch)
     if recipe.objective == "average":
         return Average(drawn, m=m)
-    return MaxUp(drawn, m=m, norm=knobs.norm, strategy=knobs.strategy, chunk=knobs.chunk, rank=knobs.rank)
+    return MaxUp(
+        drawn, m=m, norm=knobs.norm, strategy=knobs.strategy, chunk=knobs.chunk, masks=knobs.masks, rank=knobs.rank
+    )
 
 
 def _smoothadv(recipe: Recipe, steps_per_epoch: int) -> SmoothAdv:

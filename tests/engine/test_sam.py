@@ -61,7 +61,7 @@ def test_both_passes_of_a_step_see_the_same_dropout_masks_and_the_next_step_othe
     x, twin = torch.randn(5, 6), nn.Dropout(0.5)
     torch.manual_seed(0)
     for _ in range(2):
-        sharp(model, lambda: model(x).square().mean(), torch.Tensor.backward, rho=0.1)
+        sharp(model, lambda: model(x).square().mean(), torch.torch.Tensor.backward, rho=0.1)
         model.zero_grad()
     after = torch.get_rng_state()
     assert torch.equal(masks[0], masks[1])
@@ -131,3 +131,17 @@ def test_what_does_not_go_with_it_is_refused(changes):
 def test_other_objectives_are_refused():
     with pytest.raises(ValueError, match=r"optim\.sam goes with"):
         Vision(recipe_from(RECIPE | {"objective": "average"}), torch.device("cpu"))
+
+
+def test_the_first_parameter_may_be_a_number():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale, self.linear = nn.Parameter(torch.ones(())), nn.Linear(3, 1)
+
+        def forward(self, x):
+            return self.scale * self.linear(x)
+
+    model, x = Scaled(), torch.ones(4, 3)
+    sharp(model, lambda: model(x).square().mean(), torch.Tensor.backward, rho=0.1)
+    assert all(p.grad is not None for p in model.parameters())

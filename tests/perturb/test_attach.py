@@ -1,8 +1,10 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
-from maxup.perturb.attach import Attached, Slot, attach_to
+import maxup as mu
+from maxup.perturb.attach import Attached, Slot, attach_to, attached
 
 
 def test_a_slot_rewrites_only_when_full_and_in_training():
@@ -29,3 +31,120 @@ def test_containers_are_refused():
 def test_attach_must_be_written():
     with pytest.raises(NotImplementedError, match="must define attach"):
         Attached().attach(nn.Linear(1, 1))
+
+
+# --- attached to another model, or to a layer that is never called
+
+
+def text_model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Embedding(20, 6), nn.Flatten(), nn.Linear(5 * 6, 3)).double()
+
+
+def words():
+    g = torch.Generator().manual_seed(1)
+    return torch.randint(20, (8, 5), generator=g), torch.randint(3, (8,), generator=g)
+
+
+@pytest.mark.parametrize("objective", [mu.MaxUp, mu.Average])
+@pytest.mark.parametrize("m", [1, 3])
+def test_a_perturbation_attached_to_another_model_is_refused(objective, m):
+    dropout = mu.EmbeddingDropout(0.5)
+    dropout.attach(text_model())
+    with pytest.raises(ValueError, match="attached to another model"):
+        objective(dropout, m=m)(text_model(), *words())
+
+
+class Unused(nn.Module):
+    """As in T5, the embedding that is named is not the one that is called."""
+
+    def __init__(self):
+        super().__init__()
+        self.shared, self.net = nn.Embedding(20, 6), text_model()
+
+    def forward(self, x):
+        return self.net(x)
+
+
+def test_copies_that_all_have_the_same_loss_are_told_once():
+    dropout = mu.EmbeddingDropout(0.5, layer="shared")
+    model = dropout.attach(Unused())
+    maxup = mu.MaxUp(dropout, m=4)
+    with pytest.warns(mu.MaxUpWarning, match="all 4 copies of every example have the same loss"):
+        maxup(model, *words())
+    maxup(model, *words())  # warnings are errors here
+
+
+# --- activation checkpointing runs a layer again in the backward pass
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, reentrant):
+        super().__init__()
+        torch.manual_seed(0)
+        self.enter, self.first, self.middle, self.last = (nn.Linear(*s) for s in ((5, 6), (6, 6), (6, 6), (6, 3)))
+        self.reentrant = reentrant
+
+    def part(self, x):
+        return self.middle(self.first(x).tanh()).tanh()
+
+    def forward(self, x):
+        x = self.enter(x)  # reentrant checkpoints need an input with a gradient
+        if self.reentrant is None:
+            return self.last(self.part(x))
+        return self.last(checkpoint(self.part, x, use_reentrant=self.reentrant))
+
+
+def perturbations():
+    yield mu.FeatureNoise(1.0, layer="middle")
+    yield mu.ManifoldMixup(["middle", "first"], num_classes=3)
+    yield mu.Compose(mu.Gaussian(0.1), mu.FeatureNoise(1.0, layer="first"))
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")  # scoring has no gradients
+@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("call", ["one call", "selected", "outside", "m = 1"])
+def test_checkpointing_gives_the_gradient_of_the_plain_model(reentrant, number, call):
+    g = torch.Generator().manual_seed(1)
+    x, y = torch.rand(8, 5, generator=g, dtype=torch.double), torch.randint(3, (8,), generator=g)
+    found = []
+    for how in (None, reentrant):
+        perturbation = list(perturbations())[number]
+        model = Checkpointed(how).double()
+        for part in attached(perturbation):
+            part.attach(model)
+        maxup = mu.MaxUp(perturbation, m=1 if call == "m = 1" else 4, generator=torch.Generator().manual_seed(0))
+        for _ in range(2):
+            if call == "selected":
+                with maxup.selected(model, x, y) as (worst_x, worst_y):
+                    loss = mu.cross_entropy(model(worst_x), worst_y).mean()
+            elif call == "outside":
+                with maxup.selected(model, x, y) as (worst_x, worst_y):
+                    output = model(worst_x)
+                loss = mu.cross_entropy(output, worst_y).mean()
+            else:
+                loss = maxup(model, x, y)
+            loss.backward()
+        found.append([p.grad for p in model.parameters()])
+    for plain, again in zip(*found, strict=True):
+        torch.testing.assert_close(again, plain)
+
+
+def test_two_steps_before_a_backward_pass_are_refused():
+    noise = mu.FeatureNoise(1.0, layer="middle")
+    model = noise.attach(Checkpointed(False))
+    x, y = torch.rand(8, 5), torch.randint(3, (8,))
+    maxup = mu.MaxUp(noise, m=2)
+    losses = [maxup(model, x, y), maxup(model, x, y)]
+    with pytest.raises(RuntimeError, match="call backward after every step"):
+        losses[0].backward()
+
+
+def test_a_plain_pass_after_a_step_is_not_perturbed():
+    noise = mu.FeatureNoise(1.0, layer="middle")
+    model = noise.attach(Checkpointed(None))
+    x, y = torch.rand(8, 5), torch.randint(3, (8,))
+    before = model(x)
+    mu.MaxUp(noise, m=2)(model, x, y).backward()
+    assert torch.equal(model(x), before)

@@ -49,3 +49,18 @@ def test_nonsense_is_refused():
         mu.Compose()
     with pytest.raises(TypeError, match="a function is no perturbation"):
         mu.Compose(lambda x: x)
+
+
+def test_a_batch_is_mixed_at_one_layer_whatever_comes_before():
+    """Every copy of a batch is mixed at the same layer, so that the winners' partners are unmixed as when scored."""
+    mixup = mu.ManifoldMixup(["0", "1", "2"], num_classes=3)
+    mixup.attach(torch.nn.Sequential(*[torch.nn.Linear(5, 5) for _ in range(3)]))
+    both, generator = mu.Compose(mu.Gaussian(0.1), mixup), torch.Generator().manual_seed(0)
+    batch = torch.rand(4, 5), torch.tensor([0, 1, 2, 0])
+    chosen = set()
+    for _ in range(20):
+        layers = {int(both.draw(batch, generator)["inside"][0]["layer"][0]) for _ in range(8)}
+        assert len(layers) == 1
+        chosen |= layers
+        mixup.clear()
+    assert chosen == {0, 1, 2}

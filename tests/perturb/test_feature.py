@@ -56,3 +56,9 @@ def test_layers_it_cannot_disturb_are_refused():
         lstm(torch.zeros(2, 5, 3))
     with pytest.raises(ValueError, match="sigma must be"):
         mu.FeatureNoise(-1, layer="0")
+
+
+def test_noise_is_finite_for_every_hash(monkeypatch):
+    """The largest hash would round to a uniform of 1, whose normal quantile is infinite."""
+    monkeypatch.setattr("maxup.perturb.feature._shift", lambda h, bits: torch.full_like(h, 2**53 - 1))
+    assert torch.special.ndtri(hashed_uniform(torch.zeros(1, dtype=torch.long), 3)).isfinite().all()

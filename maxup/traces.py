@@ -2,40 +2,43 @@
 
 import inspect
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from maxup.doctor.case import Case
+from maxup.perturb.attach import Slot
 from maxup.side_effects import streams
 
 Snapshot = dict[str, Any]  # name of a thing -> something that equals what it equalled
 HIDDEN = {"_parameters", "_buffers", "_modules", "training"}
 DEPTH = 4
+BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes per element
 
 
-def snapshot(case: Case) -> Snapshot:
-    """Parameters, buffers, gradients, flags, attributes, random streams, and what the functions have in their closures.
+def snapshot(modules: Iterable[nn.Module], functions: Mapping[str, Callable[..., Any]]) -> Snapshot:
+    """State of the modules, random streams, and what functions have in their closures and globals.
 
     Example:
         >>> seen = []
         >>> noting = lambda model, x: (seen.append(1), model(x))[1]
-        >>> case = Case(nn.Linear(3, 2), (torch.rand(4, 3), torch.zeros(4).long()), forward=noting)
-        >>> before = snapshot(case)
-        >>> _ = case.forward(case.model, case.batch[0])
-        >>> changed(before, snapshot(case))
+        >>> model = nn.Linear(3, 2)
+        >>> before = snapshot([model], {"forward": noting})
+        >>> _ = noting(model, torch.ones(4, 3))
+        >>> changed(before, snapshot([model], {"forward": noting}))
         ["global 'seen' of the forward function"]
     """
-    found: Snapshot = dict(_of_model(case.model))
-    for what in ("forward", "loss"):
-        found |= dict(_of_function(getattr(case, what), f"the {what} function"))
-    for what, stream in streams().items():
-        found[f"random stream of {what}"] = stream
-    if torch.cuda.is_available():
-        found["random stream of CUDA"] = torch.cuda.get_rng_state().numpy().tobytes()
-    return found
+    found = state(modules)
+    for what, function in functions.items():
+        found |= dict(_of_function(function, f"the {what} function"))
+    devices = [torch.device("cuda", torch.cuda.current_device())] if torch.cuda.is_available() else []
+    return found | {f"random stream of {what}": stream for what, stream in streams(devices).items()}
+
+
+def state(modules: Iterable[nn.Module]) -> Snapshot:
+    """Parameters, buffers, gradients, flags and attributes of modules. Tensors are kept as fingerprints."""
+    return {name: value for module in modules for name, value in _of_model(module)}
 
 
 def changed(before: Snapshot, after: Snapshot) -> list[str]:
@@ -46,6 +49,8 @@ def changed(before: Snapshot, after: Snapshot) -> list[str]:
 
 def _of_model(model: nn.Module) -> Iterator[tuple[str, Any]]:
     for name, module in model.named_modules():
+        if isinstance(module, Slot):
+            continue  # it holds the draw of an in-model perturbation
         where = f"of {name}" if name else f"of {type(module).__name__}"
         for key, parameter in module._parameters.items():
             yield f"parameter {key!r} {where}", _freeze(parameter)
@@ -54,9 +59,14 @@ def _of_model(model: nn.Module) -> Iterator[tuple[str, Any]]:
             yield f"buffer {key!r} {where}", _freeze(buffer)
         yield f"training flag {where}", module.training
         for key, value in vars(module).items():
-            if key not in HIDDEN and "hook" not in key:
+            if key not in HIDDEN and "hook" not in key and not _recomputed(module, key):
                 yield f"attribute {key!r} {where}", _freeze(value)
         yield from _of_function(module.forward, f"the forward {where}")
+
+
+def _recomputed(module: nn.Module, key: str) -> bool:
+    """Whether an attribute is the weight that legacy weight_norm and spectral_norm compute before every pass."""
+    return f"{key}_orig" in module._parameters or f"{key}_g" in module._parameters
 
 
 def _of_function(function: Any, where: str) -> Iterator[tuple[str, Any]]:
@@ -78,7 +88,7 @@ def _of_function(function: Any, where: str) -> Iterator[tuple[str, Any]]:
 def _freeze(value: Any, depth: int = DEPTH) -> Any:
     """A copy that later changes do not reach; of what is not plain data, its identity."""
     if isinstance(value, Tensor):
-        return value.detach().clone()
+        return _fingerprint(value)
     if value is None or isinstance(value, (bool, int, float, str, bytes)):
         return value
     if depth and isinstance(value, Mapping):
@@ -88,9 +98,20 @@ def _freeze(value: Any, depth: int = DEPTH) -> Any:
     return id(value)
 
 
+def _fingerprint(tensor: Tensor) -> Any:
+    """Shape, type and two sums of the bits: as good as a copy for telling a change, and no second model in memory."""
+    about = [str(tensor.dtype), *tensor.shape]
+    if tensor.layout != torch.strided or type(tensor) not in (Tensor, nn.Parameter, nn.Buffer) or tensor.is_meta:
+        return [*about, id(tensor)]
+    tensor = tensor.detach()
+    real = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    bits = real.contiguous().view(BITS[real.element_size()]).flatten()
+    return [*about, torch.stack([bits.sum(dtype=torch.long), bits[::2].sum(dtype=torch.long)])]
+
+
 def _same(a: Any, b: Any) -> bool:
     if isinstance(a, Tensor) and isinstance(b, Tensor):
-        return a.shape == b.shape and a.dtype == b.dtype and bool(((a == b) | ((a != a) & (b != b))).all())
+        return torch.equal(a, b)
     if isinstance(a, dict) and isinstance(b, dict):
         return _same(a["mapping"], b["mapping"])
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):

@@ -7,8 +7,14 @@ import pytest
 import torch
 
 from maxup.doctor.case import Case
-from maxup.doctor.traces import changed, snapshot
+from maxup.traces import changed
+from maxup.traces import snapshot as snapshot_of
 from tests.tiny import batch, batch_norm_net
+
+
+def snapshot(case):
+    return snapshot_of([case.model], {"forward": case.forward, "loss": case.loss})
+
 
 SEEN = {"calls": [], "count": 0}
 

@@ -1,0 +1,136 @@
+"""Copies in one wide pass share the model's random numbers, as copies in passes of their own do.
+
+A wide batch holds k copies, one after the other. A dropout layer would draw a mask for each of them, and the maximum
+would be taken over masks. `record` notes what a pass over one copy draws; under `shared_masks` the wide pass draws
+exactly that, once, and uses it for every copy.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+Recorded = list[tuple[OpOverload, tuple[int, ...]]]  # every random operation of a pass, and the shape it fills
+
+
+class _Random(TorchDispatchMode):
+    """Base: sees every operation that moves a global random stream."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **kwargs)
+        moved, rewind = _stream(_device(args, kwargs))
+        out = func(*args, **kwargs)
+        return self.random(func, args, kwargs, out, rewind) if moved() else out
+
+    def random(self, func: OpOverload, args: Any, kwargs: Any, out: Any, rewind: Callable[[], None]) -> Any:
+        """What a random operation returns instead of `out`."""
+        raise NotImplementedError(f"{type(self).__name__} must define random")
+
+
+class record(_Random):  # noqa: N801  (a context manager, in lower case like torch's)
+    """Note the random operations of a pass over one copy.
+
+    Example:
+        >>> with record() as recorded:
+        ...     _ = torch.nn.functional.dropout(torch.ones(2, 3))
+        >>> [shape for _, shape in recorded.operations]
+        [(2, 3)]
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations: Recorded = []
+
+    def random(self, func: OpOverload, args: Any, kwargs: Any, out: Any, rewind: Callable[[], None]) -> Any:
+        self.operations.append((func, _shape(out)))
+        return out
+
+
+class _Share(_Random):
+    def __init__(self, recorded: Recorded, copies: int, size: int, instead: str) -> None:
+        super().__init__()
+        self.recorded, self.copies, self.size, self.instead = iter(recorded), copies, size, instead
+
+    def random(self, func: OpOverload, args: Any, kwargs: Any, out: Any, rewind: Callable[[], None]) -> Any:
+        shape = _shape(out)
+        same, alone = next(self.recorded, (None, ()))
+        if same is func and shape == alone:
+            return out  # nothing of the batch in it: a mask of weights, or whether to skip a layer
+        if same is not func or alone[:1] != (self.size,) or shape != (self.copies * self.size, *alone[1:]):
+            raise self._refusal(func, shape)
+        parts = []
+        for start in range(0, shape[0], self.size):
+            rewind()  # every copy draws the same, and the stream ends where one copy alone would leave it
+            parts.append(func(*_cut(args, start, self.size, shape[0]), **_cut(kwargs, start, self.size, shape[0])))
+        if func._schema.is_mutable:
+            return args[0]  # filled in place, part by part
+        if not all(isinstance(leaf, Tensor) and leaf.shape[:1] == (self.size,) for leaf in tree_leaves(parts)):
+            raise self._refusal(func, shape)
+        return tree_map(lambda *leaves: torch.cat(leaves), *parts)
+
+    def _refusal(self, func: OpOverload, shape: tuple[int, ...]) -> ValueError:
+        return ValueError(
+            f"the model draws random numbers of shape {shape} ({func.name()}) in a pass over {self.copies} copies, "
+            f"which the copies cannot share; {self.instead}"
+        )
+
+
+def shared_masks(recorded: Recorded, copies: int, size: int, instead: str) -> AbstractContextManager[Any]:
+    """Let the copies of a wide pass share what one copy alone draws.
+
+    Args:
+        recorded: The random operations of a pass over one copy.
+        copies: How many copies the wide batch holds, one after the other.
+        size: Examples per copy.
+        instead: What to do where random numbers cannot be shared, for the error message.
+
+    Example:
+        >>> dropout = torch.nn.Dropout()
+        >>> with record() as recorded:
+        ...     _ = dropout(torch.ones(4, 8))
+        >>> with shared_masks(recorded.operations, 2, 4, "use chunk=1"):
+        ...     first, second = dropout(torch.ones(8, 8)).chunk(2)
+        >>> torch.equal(first, second)
+        True
+    """
+    return _Share(recorded, copies, size, instead) if recorded else nullcontext()
+
+
+def _stream(device: torch.device) -> tuple[Callable[[], bool], Callable[[], None]]:
+    """Functions that tell whether the device's global stream has moved since, and that rewind it."""
+    if device.type in ("cpu", "meta"):
+        before = torch.get_rng_state()
+        return lambda: not torch.equal(torch.get_rng_state(), before), lambda: torch.set_rng_state(before)
+    module = torch.get_device_module(device)
+    state = module.get_rng_state(device)
+    return lambda: not torch.equal(module.get_rng_state(device), state), lambda: module.set_rng_state(state, device)
+
+
+def _device(args: Any, kwargs: Any) -> torch.device:
+    found = next((leaf.device for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)), None)
+    return found or torch.device(kwargs.get("device") or "cpu")
+
+
+def _shape(out: Any) -> tuple[int, ...]:
+    """The shape that a random operation fills: that of its result, or of the first of several."""
+    return next((tuple(leaf.shape) for leaf in tree_leaves(out) if isinstance(leaf, Tensor)), ())
+
+
+def _cut(values: Any, start: int, size: int, whole: int) -> Any:
+    """Arguments for one copy: its rows of every tensor of the wide batch, and sizes of one copy."""
+
+    def cut(value: Any) -> Any:
+        if isinstance(value, Tensor) and value.ndim and len(value) == whole:
+            return value[start : start + size]
+        if isinstance(value, list | tuple) and value and value[0] == whole and all(isinstance(v, int) for v in value):
+            return [size, *value[1:]]
+        return value
+
+    return {k: cut(v) for k, v in values.items()} if isinstance(values, dict) else [cut(v) for v in values]

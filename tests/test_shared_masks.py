@@ -1,0 +1,193 @@
+"""Copies in one wide pass share dropout masks: winners and gradients are those of one pass per copy."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import maxup as mu
+from maxup import Gaussian, MaxUp
+from maxup.shared_masks import record, shared_masks
+
+B, D, C = 6, 5, 4
+
+
+def mlp(*dropouts):
+    torch.manual_seed(3)
+    layers = [nn.Sequential(nn.Linear(D, D), nn.Tanh(), dropout) for dropout in dropouts]
+    return nn.Sequential(*layers, nn.Linear(D, C)).double()
+
+
+def data():
+    g = torch.Generator().manual_seed(1)
+    return torch.rand(B, D, generator=g, dtype=torch.double), torch.randint(C, (B,), generator=g)
+
+
+class DropPath(nn.Module):
+    """Per-example stochastic depth as timm (bernoulli_) and Hugging Face (rand) write it."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way = way
+
+    def forward(self, x):
+        if self.way == "timm":
+            return x * x.new_empty(len(x), 1).bernoulli_(0.7)
+        return x * (0.7 + torch.rand((len(x), 1), dtype=x.dtype)).floor()
+
+
+class LayerDrop(nn.Module):
+    def forward(self, x):
+        return x if torch.rand([]) < 0.5 else 2 * x
+
+
+class DropConnect(nn.Module):
+    """A mask of weights whose first dimension is that of a wide batch of 2 copies: it is still one mask per pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(2 * B, D, dtype=torch.double))
+
+    def forward(self, x):
+        return x @ F.dropout(self.weight, 0.5).T @ self.weight
+
+
+MODELS = {
+    "dropout": lambda: mlp(nn.Dropout(0.5), nn.Dropout(0.2)),
+    "alpha": lambda: mlp(nn.AlphaDropout(0.5)),
+    "timm's drop path": lambda: mlp(DropPath("timm")),
+    "Hugging Face's drop path": lambda: mlp(DropPath("transformers")),
+    "layer drop": lambda: mlp(LayerDrop(), nn.Dropout(0.5)),
+    "drop connect": lambda: mlp(DropConnect(), nn.Dropout(0.5)),
+    "no dropout": lambda: mlp(nn.Identity()),
+}
+
+
+def reference(model, x, y, m, sigma):
+    """One pass per copy, the stream rewound before each; the gradient of the mean of the maxima."""
+    state, generator = torch.get_rng_state(), torch.Generator().manual_seed(0)
+    losses = []
+    for _ in range(m):
+        copy_x = x + sigma * torch.empty_like(x).normal_(generator=generator)
+        torch.set_rng_state(state)
+        losses.append(F.cross_entropy(model(copy_x), y, reduction="none"))
+    losses = torch.stack(losses)
+    losses.max(0).values.mean().backward()
+    return losses.argmax(0), [p.grad for p in model.parameters()]
+
+
+@pytest.mark.parametrize("settings", [{"chunk": 2}, {"chunk": 4}, {"strategy": "retain"}, {}], ids=str)
+@pytest.mark.parametrize("name", MODELS)
+def test_wide_passes_choose_and_learn_what_one_pass_per_copy_does(name, settings):
+    model, (x, y) = MODELS[name](), data()
+    twin = copy.deepcopy(model)
+    torch.manual_seed(7)
+    winner, gradients = reference(twin, x, y, 4, 0.3)
+    after = torch.get_rng_state()
+    for _ in range(2):  # the second time, what one copy draws is known
+        torch.manual_seed(7)
+        model.zero_grad()
+        outcome = MaxUp(Gaussian(0.3), m=4, generator=torch.Generator().manual_seed(0), **settings).run(model, x, y)
+        outcome.loss.backward()
+        assert torch.equal(outcome.worst.copy, winner)
+        for p, gradient in zip(model.parameters(), gradients, strict=True):
+            torch.testing.assert_close(p.grad, gradient)
+        assert torch.equal(torch.get_rng_state(), after)
+
+
+@pytest.mark.filterwarnings("ignore:all 4 copies")
+@pytest.mark.parametrize("settings", [{"chunk": 4}, {"strategy": "retain"}], ids=str)
+def test_identical_copies_tie(settings):
+    """Masks that differed between copies would choose among masks."""
+    report = MaxUp(Gaussian(0), m=4, **settings).run(mlp(nn.Dropout(0.1)), *data()).report
+    assert report.wins == [B, 0, 0, 0]
+    assert report.replay_error < 1e-12
+
+
+def test_masks_can_be_part_of_the_maximum():
+    model, (x, y) = mlp(nn.Dropout(0.5)), data()
+    report = MaxUp(Gaussian(0), m=4, strategy="retain", masks="independent").run(model, x, y).report
+    assert report.wins != [B, 0, 0, 0]
+    assert report.gap > 0
+    with pytest.raises(ValueError, match="masks='independent' needs strategy='retain'"):
+        MaxUp(Gaussian(0), masks="independent")
+
+
+class Attention(nn.Module):
+    """Attention draws masks by example and head at once, (B * heads, T, T)."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(D, D, dropout=0.5)
+        self.head = nn.Linear(D, C)
+
+    def forward(self, x):
+        x = x[None].expand(3, -1, -1)
+        return self.head(self.attention(x, x, x)[0].mean(0))
+
+
+@pytest.mark.parametrize(
+    ("settings", "instead"), [({"chunk": 2}, "use chunk=1"), ({"strategy": "retain"}, "use strategy='recompute'")]
+)
+def test_masks_that_cannot_be_shared_are_refused(settings, instead):
+    model, (x, y) = Attention().double(), data()
+    with pytest.raises(ValueError, match=f"which the copies cannot share; {instead}"):
+        MaxUp(Gaussian(0.1), m=4, **settings)(model, x, y)
+    assert MaxUp(Gaussian(0.1), m=4).run(model, x, y).report.replay_error < 1e-12
+
+
+def test_random_numbers_that_depend_on_the_data_are_told():
+    """Drawn where x is positive: winners of other copies move the numbers of the examples behind them."""
+
+    class Jitter(nn.Module):
+        def forward(self, x):
+            noise = torch.zeros_like(x)
+            noise[x > 0] = torch.rand(int((x > 0).sum()), dtype=x.dtype)
+            return x + 3 * noise
+
+    with pytest.warns(mu.MaxUpWarning, match="draws random numbers that depend on the data"):
+        MaxUp(Gaussian(3.0), m=16).select(mlp(Jitter()), *data())
+
+
+def test_a_loss_over_the_batch_is_told():
+    def contrastive(output, target):
+        return F.cross_entropy(output @ output.T, torch.arange(len(output)), reduction="none")
+
+    with pytest.warns(mu.MaxUpWarning, match="mixes the examples of a batch"):
+        MaxUp(Gaussian(2.0), m=4, loss=contrastive).select(mlp(nn.Identity()), *data())
+
+
+def test_a_pass_that_draws_more_than_one_copy_did_is_refused():
+    with record() as recorded:
+        torch.rand(B)
+    with shared_masks(recorded.operations, 2, B, "do otherwise"):
+        torch.rand(2 * B)
+        with pytest.raises(ValueError, match="cannot share; do otherwise"):
+            torch.rand(2 * B)
+
+
+def test_operations_that_draw_nothing_are_not_recorded():
+    with record() as recorded:
+        F.dropout(torch.ones(B, D), 0.0)
+        F.dropout(torch.ones(B, D), 0.5, training=False)
+        torch.rand(B, generator=torch.Generator())
+    assert recorded.operations == []
+
+
+def test_the_wide_pass_leaves_buffers_as_one_pass_does():
+    """Looking at what one copy draws must not count as a pass."""
+
+    class Counter(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x):
+            self.calls += 1
+            return x
+
+    model = mlp(nn.Dropout(0.5), Counter())
+    mu.MaxUp(Gaussian(0.1), m=3, strategy="retain")(model, *data())
+    assert model[1][2].calls == 1
