@@ -19,7 +19,7 @@ from torch.utils.data import Dataset
 from maxup.checks import is_list_of_dicts
 from maxup.perturb.base import Perturbation, integers, pick, put
 from maxup.perturb.draws import Batch, is_batched
-from maxup.perturb.masks import is_mask, is_spatial
+from maxup.perturb.masks import is_mask, is_spatial, is_tv_tensor
 from maxup.side_effects import remember_random
 
 
@@ -214,7 +214,7 @@ def examples(y: Any, n: int) -> list[Any]:
             )
 
     def one(leaf: Tensor, i: int) -> Tensor:
-        return import_module("torchvision.tv_tensors").wrap(leaf[i], like=leaf) if _is_tv(leaf) else leaf[i]
+        return import_module("torchvision.tv_tensors").wrap(leaf[i], like=leaf) if is_tv_tensor(leaf) else leaf[i]
 
     return [tree_unflatten([one(leaf, i) for leaf in leaves], spec) for i in range(n)]
 
@@ -234,14 +234,9 @@ def join(targets: list[Any], y: Any) -> Any:
     numbers = [tree_map_only(Number, partial(torch.as_tensor, device=device), target) for target in targets]
     new = [_stack(list(parts)) for parts in zip(*map(tree_leaves, numbers), strict=True)]
     if old == spec:  # torchvision makes (1, 4) of one box (4,)
-        boxes = [_is_tv(b) and n.shape == (len(b), 1, *b.shape[1:]) for n, b in zip(new, before, strict=True)]
+        boxes = [is_tv_tensor(b) and n.shape == (len(b), 1, *b.shape[1:]) for n, b in zip(new, before, strict=True)]
         new = [n.squeeze(1) if box else n for n, box in zip(new, boxes, strict=True)]
     return tree_unflatten(new, spec)
-
-
-def _is_tv(leaf: Any) -> bool:
-    """Whether a tensor is one of torchvision's tv_tensors."""
-    return type(leaf).__module__.startswith("torchvision.tv_tensors")
 
 
 def _warn_of(y: Any) -> None:

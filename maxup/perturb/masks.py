@@ -22,12 +22,19 @@ def is_mask(leaf: Any, size: Size) -> bool:
         >>> is_mask(torch.zeros(2, 8, 8, dtype=torch.uint8), (8, 8)), is_mask(torch.zeros(2, 8, 8), (8, 8))
         (True, False)
     """
-    return is_spatial(leaf) and not leaf.is_floating_point() and not leaf.is_complex() and leaf.shape[-2:] == size
+    if not isinstance(leaf, Tensor) or leaf.is_floating_point() or leaf.is_complex():
+        return False
+    return leaf.ndim > 2 and leaf.shape[-2:] == size
 
 
 def is_spatial(leaf: Any) -> bool:
     """Whether a target may have a place in the image: maps, boxes and keypoints have three dimensions or more."""
-    return isinstance(leaf, Tensor) and leaf.ndim > 2
+    return isinstance(leaf, Tensor) and (leaf.ndim > 2 or is_tv_tensor(leaf))
+
+
+def is_tv_tensor(leaf: Any) -> bool:
+    """Whether a tensor is one of torchvision's tv_tensors: boxes, a mask, keypoints, an image."""
+    return type(leaf).__module__.startswith("torchvision.tv_tensors")
 
 
 def change_masks(

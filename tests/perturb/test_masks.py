@@ -241,6 +241,21 @@ def test_what_cannot_follow_is_refused(name, target):
             perturb(torch.rand(B, 3, H, W), nested)
 
 
+@pytest.mark.parametrize("name", [*MOVING, *PASTING])
+def test_tv_tensors_say_what_they_are(name):
+    """One box per image, (B, 4), looks like class targets, but not as one of tv_tensors."""
+    torchvision_v2()
+    from torchvision import tv_tensors
+
+    perturb = (MOVING | PASTING)[name]()
+    x, mask = places()
+    box = tv_tensors.BoundingBoxes(torch.rand(B, 4), format="XYXY", canvas_size=(H, W))
+    with pytest.raises(ValueError, match=r"Transform\(\.\.\., labels=True\)"):
+        perturb(x, box)
+    draw = perturb.draw((x, mask), generator())
+    assert torch.equal(perturb.apply((x, tv_tensors.Mask(mask)), draw)[1], perturb.apply((x, mask), draw)[1])
+
+
 def test_cutout_may_leave_what_it_cannot_mark():
     y = {"depth": FIXED["float map"], "boxes": FIXED["boxes"]}
     new = mu.Cutout(4, mask_fill=None)(torch.rand(B, 3, H, W), y)[1]
