@@ -1,6 +1,7 @@
 """Bad input is refused here: one sentence that says what came, what was wanted and what to do."""
 
 import math
+from collections.abc import Mapping
 from numbers import Integral
 from typing import Any
 
@@ -36,9 +37,14 @@ def check_model(model: Any) -> None:
 
 def check_batch(batch: Batch) -> None:
     """x and y hold the same number of examples, at least one."""
-    x = batch[0]
+    x, y = batch
     if not leaves((x, None)):
         raise TypeError(f"x is a {type(x).__name__} without tensors; pass a tensor, or a tuple or dict of tensors")
+    if is_list_of_dicts(y, batch_size((x, None))) or (isinstance(x, list | tuple) and is_list_of_dicts(y, len(x))):
+        raise TypeError(
+            f"y is a {type(y).__name__} of {len(y)} dicts, one per example; pass one dict of tensors with the batch "
+            "first, padded where examples differ, as in boxes (B, N, 4)"
+        )
     sizes = [len(leaf) for leaf in leaves(batch)]
     if len(set(sizes)) > 1:
         raise ValueError(
@@ -47,6 +53,11 @@ def check_batch(batch: Batch) -> None:
         )
     if sizes[0] == 0:
         raise ValueError("the batch is empty; pass at least one example")
+
+
+def is_list_of_dicts(y: Any, examples: int) -> bool:
+    """Whether targets are dicts, one per example, as torchvision's detectors take them."""
+    return isinstance(y, list | tuple) and len(y) == examples and all(isinstance(target, Mapping) for target in y)
 
 
 def check_values(x: Any) -> None:

@@ -164,3 +164,28 @@ def test_peak_memory_does_not_grow_with_m():
 
     peaks = measure(128, [2, 64], "cuda")["maxup"]
     assert peaks[64] < 1.1 * peaks[2]
+
+
+MOVING = {
+    "crop-flip": mu.CropFlip(4),
+    "affine": mu.Affine(20),
+    "rand-augment": mu.RandAugment(),
+    "cutout": mu.Cutout(8),
+    "cutmix": mu.CutMix(),
+}
+
+
+@pytest.mark.parametrize("name", MOVING)
+def test_masks_move_as_on_the_cpu_and_without_waiting(name):
+    x, _ = data()
+    masks = torch.randint(CLASSES, (BATCH, 32, 32), device="cuda")
+    perturbation = MOVING[name]
+    draw = perturbation.draw((x, masks), generator())
+    perturbation.apply((x, masks), draw)  # looks at the first batch
+    with no_waiting():
+        _, moved = perturbation.apply((x, masks), draw)
+    on_cpu = {key: value.cpu() for key, value in draw.items()}
+    expected = perturbation.apply((x.cpu(), masks.cpu()), on_cpu)[1]
+    different = (moved.cpu() != expected).float().mean()
+    assert different <= (1e-3 if name in ("affine", "rand-augment") else 0)  # places at the border of two pixels
+    assert not torch.equal(moved, masks)

@@ -5,10 +5,12 @@ from collections.abc import Hashable
 import torch
 from torch import Generator, Tensor
 
+from maxup.perturb import arguments
 from maxup.perturb.arguments import real
 from maxup.perturb.base import Perturbation, images, in_format_of, put, uniform
 from maxup.perturb.draws import Batch
-from maxup.perturb.geometry import warp
+from maxup.perturb.geometry import sources, warp
+from maxup.perturb.masks import IGNORE, change_masks, check_fill, take
 
 
 class Affine(Perturbation):
@@ -19,6 +21,8 @@ class Affine(Perturbation):
     Args:
         degrees: Angles are uniform in [-degrees, degrees].
         translate: Shifts are uniform up to this fraction of the height and of the width.
+        mask_fill: Label of pixels that come from outside in integer masks (B, H, W) in y, which move with the images;
+            they take the nearest label.
         key: Which entry of x holds the images; default every floating leaf, all with one draw.
 
     Example:
@@ -27,10 +31,17 @@ class Affine(Perturbation):
         torch.Size([8, 3, 32, 32])
     """
 
-    def __init__(self, degrees: float = 10.0, *, translate: float = 0.1, key: Hashable | None = None) -> None:
+    def __init__(
+        self,
+        degrees: float = 10.0,
+        *,
+        translate: float = 0.1,
+        mask_fill: int = IGNORE,
+        key: Hashable | None = None,
+    ) -> None:
         self.degrees = real("Affine", "degrees", degrees, "between 0 and 180", 0, 180)
         self.translate = real("Affine", "translate", translate, "a fraction of the image, between 0 and 1", 0, 1)
-        self.key = key
+        self.mask_fill, self.key = arguments.mask_fill("Affine", mask_fill), key
 
     def draw(self, batch: Batch, generator: Generator | None) -> dict[str, Tensor]:
         leaf = images(batch[0], self.key, "Affine")[0]
@@ -40,16 +51,23 @@ class Affine(Perturbation):
         return {"angle": uniform((n,), -self.degrees, self.degrees, leaf, generator), "shift": shift}
 
     def apply(self, batch: Batch, draw: dict[str, Tensor]) -> Batch:
-        x, y = batch
+        x, _ = batch
         leaves = images(x, self.key, "Affine")
         if not all(leaf.is_floating_point() for leaf in leaves):
             raise TypeError(f"Affine interpolates, so images must be floating, not {leaves[0].dtype}; use .float()")
-        return put(x, [_warp(leaf, draw["angle"], draw["shift"]) for leaf in leaves], self.key), y
+        inverse = _inverse(draw["angle"], draw["shift"])
+
+        def move(masks: Tensor) -> Tensor:
+            check_fill("Affine", self.mask_fill, masks)
+            return take(masks, sources(inverse, leaves[0]), self.mask_fill)
+
+        y = change_masks(batch, self.key, leaves[0].shape[-2:], move, "Affine")
+        moved = [warp(leaf, inverse, mode="bilinear").to(leaf.dtype) for leaf in leaves]
+        return put(x, [in_format_of(new, leaf) for new, leaf in zip(moved, leaves, strict=True)], self.key), y
 
 
-def _warp(leaf: Tensor, angle: Tensor, shift: Tensor) -> Tensor:
+def _inverse(angle: Tensor, shift: Tensor) -> list[Tensor]:
+    """Where an output pixel comes from: undo the shift, then rotate back."""
     down, right = shift.unbind(1)
     cos, sin = torch.cos(torch.deg2rad(angle)), torch.sin(torch.deg2rad(angle))
-    # Where an output pixel comes from: undo the shift, then rotate back.
-    inverse = [cos, -sin, -(cos * right - sin * down), sin, cos, -(sin * right + cos * down)]
-    return in_format_of(warp(leaf, inverse, mode="bilinear").to(leaf.dtype), leaf)
+    return [cos, -sin, -(cos * right - sin * down), sin, cos, -(sin * right + cos * down)]

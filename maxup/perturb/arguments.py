@@ -42,6 +42,11 @@ def fill(who: str, value: Any) -> float:
     return real(who, "fill", value, "a finite number, the same for all channels")
 
 
+def mask_fill(who: str, value: Any) -> int:
+    """The label of pixels in a mask that have no source."""
+    return whole(who, "mask_fill", value, -MANY, " that your loss ignores")
+
+
 def classes(who: str, value: Any) -> int | None:
     """A number of classes, or None where targets are probabilities, which know it."""
     return None if value is None else whole(who, "num_classes", value, 1)

@@ -7,6 +7,7 @@ from torch import Generator, Tensor
 
 from maxup.perturb.base import constant, integers, uniform
 from maxup.perturb.draws import Batch
+from maxup.perturb.masks import IGNORE
 from maxup.perturb.operations import NUMBER
 from maxup.perturb.policy import Policy, paper_magnitudes, signed
 
@@ -79,6 +80,7 @@ class AutoAugment(Policy):
         policy: "imagenet" or "cifar10".
         mean: Mean that was subtracted from the channels of pixels in [0, 1]; the default is for images in [0, 1].
         std: What they were divided by then.
+        mask_fill: Label of pixels that come from outside in integer masks (B, H, W) in y, which move with the images.
         key: Which entry of x holds the images; default every floating leaf, all with one draw.
 
     Example:
@@ -93,9 +95,10 @@ class AutoAugment(Policy):
         *,
         mean: float | Sequence[float] = 0.0,
         std: float | Sequence[float] = 1.0,
+        mask_fill: int = IGNORE,
         key: Hashable | None = None,
     ) -> None:
-        super().__init__(mean, std, key=key)
+        super().__init__(mean, std, mask_fill=mask_fill, key=key)
         if policy not in list(POLICIES):
             raise ValueError(f"AutoAugment(policy={policy!r}): policy must be one of {', '.join(POLICIES)}")
         self.policy = policy

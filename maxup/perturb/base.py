@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Generator, Tensor
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from maxup.perturb.draws import Batch, Draw, is_batched
 
@@ -71,12 +71,8 @@ def put(x: Any, leaves: list[Tensor], key: Hashable | None = None) -> Any:
 def _split(x: Any, key: Hashable | None) -> tuple[list[Tensor], list[int], list[Any], Any]:
     everything, spec = tree_flatten(x)
     if key is not None:
-        try:
-            wanted = {id(leaf) for leaf in tree_flatten(x[key])[0] if isinstance(leaf, Tensor)}
-        except (KeyError, IndexError, TypeError):
-            there = f"the keys {list(x)}" if isinstance(x, dict) else f"a {type(x).__name__}"
-            raise KeyError(f"key={key!r} names nothing in x, which is {there}; name the entry to perturb") from None
-        places = [i for i, leaf in enumerate(everything) if id(leaf) in wanted]
+        numbered = tree_unflatten(range(len(everything)), spec)  # a tensor may be twice in x: find places, not objects
+        places = [i for i in _entry(x, key, numbered) if isinstance(everything[i], Tensor)]
     elif isinstance(x, Tensor):
         places = [0]
     else:
@@ -84,6 +80,17 @@ def _split(x: Any, key: Hashable | None) -> tuple[list[Tensor], list[int], list[
     if not places:
         raise ValueError("x holds no floating tensor to perturb; name the entry to perturb with key=")
     return [everything[i] for i in places], places, everything, spec
+
+
+def _entry(x: Any, key: Hashable, numbered: Any) -> list[int]:
+    """Places of the leaves of x[key], where `numbered` is x with every leaf replaced by its place."""
+    try:
+        if isinstance(x, dict) and key not in x:  # a defaultdict would make the entry
+            raise KeyError
+        return tree_leaves(numbered[key])
+    except (KeyError, IndexError, TypeError):
+        there = f"the keys {list(x)}" if isinstance(x, dict) else f"a {type(x).__name__}"
+        raise KeyError(f"key={key!r} names nothing in x, which is {there}; name the entry to perturb") from None
 
 
 def images(x: Any, key: Hashable | None, who: str) -> list[Tensor]:

@@ -1,6 +1,7 @@
 """Random crop and mirror, the standard augmentation of CIFAR, with draws of its own for every example."""
 
 from collections.abc import Hashable
+from functools import partial
 
 import torch
 from torch import Generator, Tensor
@@ -9,6 +10,7 @@ from torch.nn import functional as F
 from maxup.perturb import arguments
 from maxup.perturb.base import Perturbation, images, in_format_of, integers, put
 from maxup.perturb.draws import Batch
+from maxup.perturb.masks import IGNORE, change_masks, check_fill, take
 
 
 class CropFlip(Perturbation):
@@ -21,6 +23,7 @@ class CropFlip(Perturbation):
         padding: Pixels added on each side.
         flip: Whether to mirror left and right with probability 1/2.
         fill: Value of the added pixels; 0 is the mean colour of normalised images.
+        mask_fill: Label of the added pixels in integer masks (B, H, W) in y, which are cropped and mirrored too.
         key: Which entry of x holds the images; default every floating leaf, all with one draw.
 
     Example:
@@ -29,11 +32,20 @@ class CropFlip(Perturbation):
         torch.Size([8, 3, 32, 32])
     """
 
-    def __init__(self, padding: int = 4, *, flip: bool = True, fill: float = 0.0, key: Hashable | None = None) -> None:
+    def __init__(
+        self,
+        padding: int = 4,
+        *,
+        flip: bool = True,
+        fill: float = 0.0,
+        mask_fill: int = IGNORE,
+        key: Hashable | None = None,
+    ) -> None:
         if not isinstance(flip, bool):
             raise ValueError(f"CropFlip(flip={flip!r}): flip must be true or false")
         self.padding = arguments.whole("CropFlip", "padding", padding, 0, " of pixels")
         self.flip, self.fill, self.key = flip, arguments.fill("CropFlip", fill), key
+        self.mask_fill = arguments.mask_fill("CropFlip", mask_fill)
 
     def draw(self, batch: Batch, generator: Generator | None) -> dict[str, Tensor]:
         leaf = images(batch[0], self.key, "CropFlip")[0]
@@ -42,7 +54,7 @@ class CropFlip(Perturbation):
         return {"offset": offset, "flip": flip & self.flip}
 
     def apply(self, batch: Batch, draw: dict[str, Tensor]) -> Batch:
-        x, y = batch
+        x, _ = batch
         leaves = images(x, self.key, "CropFlip")
         height, width = leaves[0].shape[-2:]
         device = draw["offset"].device
@@ -50,7 +62,17 @@ class CropFlip(Perturbation):
         column = torch.where(draw["flip"][:, None], column.flip(0), column)  # (B, W) in the crop
         rows = draw["offset"][:, :1] + torch.arange(height, device=device)  # (B, H) in the padded image
         columns = draw["offset"][:, 1:] + column  # (B, W)
+        move = partial(self._move, rows=rows - self.padding, columns=columns - self.padding)
+        y = change_masks(batch, self.key, (height, width), move, "CropFlip")
         return put(x, [self._gather(leaf, rows, columns) for leaf in leaves], self.key), y
+
+    def _move(self, masks: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        if self.padding:
+            check_fill("CropFlip", self.mask_fill, masks)
+        height, width = masks.shape[-2:]
+        rows, columns = rows[:, :, None], columns[:, None, :]  # in the image
+        inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)  # (B, H, W)
+        return take(masks, torch.where(inside, rows * width + columns, -1), self.mask_fill)
 
     def _gather(self, leaf: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         padded = F.pad(leaf, [self.padding] * 4, value=self.fill)

@@ -1,14 +1,17 @@
 """CutMix (Yun et al., 2019): paste a box of another image, the perturbation of the paper's ImageNet experiments."""
 
 from collections.abc import Hashable
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
+from torch.utils._pytree import tree_map
 
 from maxup.perturb.arguments import classes
 from maxup.perturb.base import Perturbation, images, integers, put
 from maxup.perturb.cutout import boxes
 from maxup.perturb.draws import Batch
+from maxup.perturb.masks import change_masks, is_spatial
 from maxup.perturb.mixup import beta, check_alpha, mix_labels, partners
 
 
@@ -18,6 +21,7 @@ class CutMix(Perturbation):
     The draw is `partner`, (B,) indices, never the image itself, and `box`, (B, 4) integers: top, left, bottom, right
     (the last two exclusive), already clipped at the border. A box of relative area 1 - w, w ~ Beta(alpha, alpha), is
     placed with its centre uniform over the pixels; labels are weighted by the area that is left after clipping.
+    Integer masks (B, H, W) in y are not mixed: the box shows the partner's.
 
     Args:
         num_classes: Needed for targets by index; probability targets know it.
@@ -45,13 +49,20 @@ class CutMix(Perturbation):
         return {"partner": partner, "box": torch.stack(corners, dim=1).flatten(0, 1).T}
 
     def apply(self, batch: Batch, draw: dict[str, Tensor]) -> Batch:
-        x, y = batch
+        x, _ = batch
         partner, box = draw["partner"], draw["box"]
         leaves = images(x, self.key, "CutMix")
         height, width = leaves[0].shape[-2:]
         top, left, bottom, right = box.unbind(1)
         dtype = torch.promote_types(leaves[0].dtype, torch.float32)
         weight = 1 - ((bottom - top) * (right - left)).to(dtype) / (height * width)  # (B,) area of the image itself
-        y = mix_labels(y, partner, weight, self.num_classes, "CutMix")
         inside = boxes(box, height, width)
-        return put(x, [torch.where(inside, leaf[partner], leaf) for leaf in leaves], self.key), y
+
+        def paste(tensor: Tensor) -> Tensor:
+            return torch.where(inside, tensor[partner], tensor)
+
+        def mix(leaf: Any) -> Any:
+            return leaf if is_spatial(leaf) else mix_labels(leaf, partner, weight, self.num_classes, "CutMix")
+
+        y = tree_map(mix, change_masks(batch, self.key, (height, width), paste, "CutMix"))
+        return put(x, [paste(leaf) for leaf in leaves], self.key), y

@@ -1,6 +1,7 @@
 """Cutout (DeVries and Taylor, 2017): blank one square, the perturbation of the paper's CIFAR experiments."""
 
 from collections.abc import Hashable
+from functools import partial
 
 import torch
 from torch import Generator, Tensor
@@ -8,6 +9,7 @@ from torch import Generator, Tensor
 from maxup.perturb import arguments
 from maxup.perturb.base import Perturbation, images, integers, put
 from maxup.perturb.draws import Batch
+from maxup.perturb.masks import IGNORE, change_masks, check_fill
 
 
 class Cutout(Perturbation):
@@ -19,6 +21,8 @@ class Cutout(Perturbation):
     Args:
         length: Side of the square in pixels; the paper uses 16 on CIFAR-10 and 8 on CIFAR-100.
         fill: Value written; 0 is the mean colour of normalised images.
+        mask_fill: Label of the square in integer masks (B, H, W) in y, so that the loss ignores what the network cannot
+            see. None leaves y as it is: the network then has to guess the labels in the square.
         key: Which entry of x holds the images; default every floating leaf.
 
     Example:
@@ -27,9 +31,17 @@ class Cutout(Perturbation):
         True
     """
 
-    def __init__(self, length: int, *, fill: float = 0.0, key: Hashable | None = None) -> None:
+    def __init__(
+        self,
+        length: int,
+        *,
+        fill: float = 0.0,
+        mask_fill: int | None = IGNORE,
+        key: Hashable | None = None,
+    ) -> None:
         self.length = arguments.whole("Cutout", "length", length, 1, " of pixels")
         self.fill, self.key = arguments.fill("Cutout", fill), key
+        self.mask_fill = None if mask_fill is None else arguments.mask_fill("Cutout", mask_fill)
 
     def draw(self, batch: Batch, generator: Generator | None) -> dict[str, Tensor]:
         leaf = images(batch[0], self.key, "Cutout")[0]
@@ -40,8 +52,17 @@ class Cutout(Perturbation):
         x, y = batch
         leaves = images(x, self.key, "Cutout")
         start = draw["centre"] - self.length // 2
-        hole = boxes(torch.cat([start, start + self.length], dim=1), *leaves[0].shape[-2:])
+        size = leaves[0].shape[-2:]
+        hole = boxes(torch.cat([start, start + self.length], dim=1), *size)
+        if self.mask_fill is not None:
+            ignore = partial(self._ignore, hole=hole)
+            y = change_masks(batch, self.key, size, ignore, "Cutout", hint="; mask_fill=None leaves y as it is")
         return put(x, [leaf.clone().masked_fill_(hole, self.fill) for leaf in leaves], self.key), y
+
+    def _ignore(self, masks: Tensor, hole: Tensor) -> Tensor:
+        assert self.mask_fill is not None
+        check_fill("Cutout", self.mask_fill, masks)
+        return torch.where(hole, torch.full_like(masks, self.mask_fill), masks)
 
 
 def boxes(corners: Tensor, height: int, width: int) -> Tensor:

@@ -28,3 +28,28 @@ def warp(images: Tensor, inverse: list[Tensor], *, mode: str) -> Tensor:
     right, down = a * u + b * v[:, None] + c, d * u + e * v[:, None] + f  # (B, H, W)
     grid = torch.stack([right / (width / 2), down / (height / 2)], dim=-1)  # in half widths and half heights
     return F.grid_sample(images.to(dtype), grid, mode=mode, padding_mode="zeros", align_corners=False)
+
+
+def sources(inverse: list[Tensor], like: Tensor) -> Tensor:
+    """Find the pixels that `warp(like, inverse, mode="nearest")` reads.
+
+    They are read off a warped image of places, so ties are broken as in an image of the same dtype.
+
+    Args:
+        inverse: The map, as in `warp`.
+        like: Images, (B, C, H, W).
+
+    Returns:
+        Places in the flattened image, (B, H, W); negative where the source is outside.
+
+    Example:
+        >>> one, zero = torch.ones(1), torch.zeros(1)
+        >>> sources([one, zero, one, zero, one, zero], torch.rand(1, 3, 1, 3))
+        tensor([[[ 1,  2, -4]]])
+    """
+    batch, _, height, width = like.shape
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    rows, columns = (torch.arange(1, n + 1, device=like.device, dtype=dtype) for n in (height, width))  # 0 is outside
+    places = torch.stack(torch.meshgrid(rows, columns, indexing="ij")).expand(batch, 2, height, width)
+    row, column = warp(places, inverse, mode="nearest").long().unbind(1)
+    return (row - 1) * width + column - 1

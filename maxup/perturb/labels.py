@@ -46,7 +46,8 @@ def probabilities(y: object, num_classes: int | None, who: str, dtype: torch.dty
             raise ValueError(f"{who} wants probability targets (B, C), but y has shape {tuple(y.shape)}")
         return y
     if y.ndim != 1:
-        raise ValueError(f"{who} wants targets by index (B,), but y has shape {tuple(y.shape)}")
+        masks = "; it cannot mix masks, and CutMix pastes them" if y.ndim > 2 else ""
+        raise ValueError(f"{who} wants targets by index (B,), but y has shape {tuple(y.shape)}{masks}")
     if not isinstance(num_classes, int):
         raise ValueError(
             f"{who} needs the number of classes, but has {num_classes!r}: pass num_classes=, or give targets as "

@@ -52,9 +52,9 @@ def operate(levels: Tensor, operation: Tensor, magnitude: Tensor) -> Tensor:
         tensor([[[[  0., 100.],
                   [ 55.,   0.]]]])
     """
+    levels = warp(levels, inverse_map(operation, magnitude, *levels.shape[-2:]), mode="nearest")
     operation = operation.view(-1, 1, 1, 1)
     magnitude = magnitude.to(levels.dtype).view(-1, 1, 1, 1)
-    levels = _move(levels, operation, magnitude)
     levels = _enhance(levels, operation, magnitude)
     return _look_up(levels, operation, magnitude)
 
@@ -80,14 +80,14 @@ def _of(name: str, operation: Tensor, magnitude: Tensor) -> Tensor:
     return torch.where(operation == NUMBER[name], magnitude, 0)
 
 
-def _move(levels: Tensor, operation: Tensor, magnitude: Tensor) -> Tensor:
-    """Shears (about the corner), translations and rotations: one map, of which each example has at most one part."""
-    height, width = levels.shape[-2:]
+def inverse_map(operation: Tensor, magnitude: Tensor, height: int, width: int) -> list[Tensor]:
+    """The map of `warp` that shears (about the corner), translates or rotates; others stay. Six tensors (B,)."""
+    magnitude = magnitude.float()
     names = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
     shear_x, shear_y, right, down, angle = (_of(name, operation, magnitude) for name in names)
     cos, sin = torch.cos(torch.deg2rad(angle)), torch.sin(torch.deg2rad(angle))
     c, f = shear_x * (height / 2) - right.trunc(), shear_y * (width / 2) - down.trunc()
-    return warp(levels, [cos, shear_x - sin, c, shear_y + sin, cos, f], mode="nearest")
+    return [cos, shear_x - sin, c, shear_y + sin, cos, f]
 
 
 def _enhance(levels: Tensor, operation: Tensor, magnitude: Tensor) -> Tensor:

@@ -1,13 +1,18 @@
 """What RandAugment, TrivialAugment and AutoAugment share: magnitudes by number, and operations one after the other."""
 
-from functools import cache
+from collections.abc import Hashable, Iterator, Sequence
+from functools import cache, partial
 
 import torch
 from torch import Generator, Tensor
 
+from maxup.perturb import arguments
 from maxup.perturb.arguments import whole
 from maxup.perturb.base import integers
-from maxup.perturb.operations import NUMBER, operate
+from maxup.perturb.draws import Batch
+from maxup.perturb.geometry import sources
+from maxup.perturb.masks import change_masks, check_fill, take
+from maxup.perturb.operations import NUMBER, inverse_map, operate
 from maxup.perturb.pixels import Pixels
 
 
@@ -16,13 +21,37 @@ class Policy(Pixels):
 
     The draw is `operation`, (B, k) places in `operations.OPERATIONS`, and `magnitude`, (B, k), in their own units. An
     image is first rounded to 256 levels, so that a policy does with floating images what torchvision's does with bytes.
+    Integer masks in y move with the images.
     """
+
+    def __init__(
+        self, mean: float | Sequence[float], std: float | Sequence[float], *, mask_fill: int, key: Hashable | None
+    ) -> None:
+        super().__init__(mean, std, key=key)
+        self.mask_fill = arguments.mask_fill(self._name, mask_fill)
+
+    def apply(self, batch: Batch, draw: dict[str, Tensor]) -> Batch:
+        size = self._images(batch[0])[0].shape[-2:]
+        y = change_masks(batch, self.key, size, partial(self._move, draw=draw), self._name)
+        return super().apply(batch, draw)[0], y
 
     def change(self, pixels: Tensor, draw: dict[str, Tensor]) -> Tensor:
         levels = (255 * pixels).round().clamp(0, 255).float()
-        for operation, magnitude in zip(draw["operation"].unbind(1), draw["magnitude"].unbind(1), strict=True):
+        for operation, magnitude in _steps(draw):
             levels = operate(levels, operation, magnitude)
         return levels.to(pixels.dtype) / 255
+
+    def _move(self, masks: Tensor, draw: dict[str, Tensor]) -> Tensor:
+        check_fill(self._name, self.mask_fill, masks)
+        for operation, magnitude in _steps(draw):
+            inverse = inverse_map(operation, magnitude, *masks.shape[-2:])
+            masks = take(masks, sources(inverse, masks), self.mask_fill)
+        return masks
+
+
+def _steps(draw: dict[str, Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+    """The operation and magnitude of each step: (B,) each."""
+    return zip(draw["operation"].unbind(1), draw["magnitude"].unbind(1), strict=True)
 
 
 @cache

@@ -6,6 +6,7 @@ from torch import Generator, Tensor
 
 from maxup.perturb.base import integers
 from maxup.perturb.draws import Batch
+from maxup.perturb.masks import IGNORE
 from maxup.perturb.operations import NUMBER
 from maxup.perturb.policy import Policy, check_bins, magnitudes, signed
 
@@ -20,6 +21,7 @@ class TrivialAugment(Policy):
         bins: Number of strengths.
         mean: Mean that was subtracted from the channels of pixels in [0, 1]; the default is for images in [0, 1].
         std: What they were divided by then.
+        mask_fill: Label of pixels that come from outside in integer masks (B, H, W) in y, which move with the images.
         key: Which entry of x holds the images; default every floating leaf, all with one draw.
 
     Example:
@@ -35,9 +37,10 @@ class TrivialAugment(Policy):
         bins: int = 31,
         mean: float | Sequence[float] = 0.0,
         std: float | Sequence[float] = 1.0,
+        mask_fill: int = IGNORE,
         key: Hashable | None = None,
     ) -> None:
-        super().__init__(mean, std, key=key)
+        super().__init__(mean, std, mask_fill=mask_fill, key=key)
         self.bins = check_bins("TrivialAugment", bins)
 
     def draw(self, batch: Batch, generator: Generator | None) -> dict[str, Tensor]:

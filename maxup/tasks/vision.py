@@ -323,6 +323,10 @@ def perturbation(specs: list[Spec], classes: int, **pixels: Any) -> Perturbation
         arguments = {k: v for k, v in spec.items() if k != "name"}
         if "key" in arguments:
             raise ValueError(f"perturbation {spec['name']!r}: key chooses a part of x, which is one tensor; drop it")
+        if "mask_fill" in arguments:
+            raise ValueError(
+                f"perturbation {spec['name']!r}: mask_fill is for masks, and the labels are classes; drop it"
+            )
         wanted = takes(PERTURBATIONS, "perturbation", spec["name"])
         arguments = {k: v for k, v in known.items() if k in wanted} | arguments
         parts.append(build(PERTURBATIONS, "perturbation", spec["name"], **arguments))

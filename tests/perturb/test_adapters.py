@@ -51,6 +51,150 @@ def test_labels_by_example():
     assert x.unique().tolist() == [-1]
 
 
+def boxes_and_points(n=4, seed=0):
+    """Padded targets of n images of 8 by 12 pixels: three boxes each, of which the last is padding."""
+    g = generator(seed)
+    corner = torch.randint(4, (n, 3, 2), generator=g)
+    boxes = torch.cat([corner, corner + 1 + torch.randint(4, (n, 3, 2), generator=g)], dim=2).float()  # left, top, ...
+    boxes[:, 2] = 0
+    classes = torch.tensor([1, 2, -1]).expand(n, 3)
+    mask = torch.randint(5, (n, 8, 12), generator=g)
+    return {"boxes": boxes, "classes": classes, "mask": mask, "points": corner[:, :2].float()}
+
+
+def mirrored(y):
+    """The slow way: the targets of mirrored images, 12 pixels wide."""
+    left, top, right, bottom = y["boxes"].unbind(-1)
+    boxes = torch.stack([12 - right, top, 12 - left, bottom], dim=-1)
+    points = torch.stack([11 - y["points"][..., 0], y["points"][..., 1]], dim=-1)
+    return {"boxes": boxes, "classes": y["classes"], "mask": y["mask"].flip(-1), "points": points}
+
+
+@pytest.mark.parametrize("where", ["alone", "selected"])
+def test_torchvision_moves_boxes_masks_and_points(where):
+    """A function that wraps padded targets: some images are mirrored, and the targets are just where they are."""
+    v2 = torchvision_v2()
+    from torchvision import tv_tensors
+
+    flip, size = v2.RandomHorizontalFlip(), (8, 12)
+
+    def move(image, y):
+        boxes = tv_tensors.BoundingBoxes(y["boxes"], format="XYXY", canvas_size=size)
+        points = tv_tensors.KeyPoints(y["points"], canvas_size=size)
+        y = {**y, "boxes": boxes, "mask": tv_tensors.Mask(y["mask"]), "points": points}
+        return flip(image, y)
+
+    x, y = torch.rand(16, 3, 8, 12, generator=generator()), boxes_and_points(16)
+    perturb = mu.Transform(move, labels=True)
+    if where == "alone":
+        new_x, new_y = perturb(x, y, generator=generator(1))
+    else:
+        model = torch.nn.Conv2d(3, 5, 1)
+        maxup = mu.MaxUp(
+            perturb, 2, generator=generator(1), loss=lambda o, t: t["boxes"][:, 0, 0] + o.flatten(1).mean(1)
+        )
+        new_x, new_y = maxup.select(model, x, y)
+    flipped = (new_x != x).flatten(1).any(1)
+    assert 0 < flipped.sum() < 16
+    assert torch.equal(new_x, torch.where(flipped.view(-1, 1, 1, 1), x.flip(-1), x))
+    assert new_y.keys() == y.keys()
+    for key, moved in mirrored(y).items():
+        assert type(new_y[key]) is torch.Tensor
+        assert torch.equal(new_y[key], torch.where(flipped.view(-1, *[1] * (moved.ndim - 1)), moved, y[key])), key
+
+
+def test_tv_tensors_in_y_keep_their_type_for_the_transform():
+    """Masks and points come as a batch; a batch of boxes is one box per image, the most torchvision can hold."""
+    v2 = torchvision_v2()
+    from torchvision import tv_tensors
+
+    size, plain = (8, 12), boxes_and_points()
+    plain["boxes"] = plain["boxes"][:, 0]
+    y = (
+        tv_tensors.BoundingBoxes(plain["boxes"], format="XYXY", canvas_size=size),
+        tv_tensors.KeyPoints(plain["points"], canvas_size=size),
+        {"mask": tv_tensors.Mask(plain["mask"]), "classes": plain["classes"]},
+    )
+    x = torch.rand(4, 3, 8, 12)
+    for flip in (
+        mu.Transform(v2.RandomHorizontalFlip(1.0), labels=True),
+        mu.Compose(mu.Gaussian(0), mu.Transform(v2.RandomHorizontalFlip(1.0), labels=True)),
+    ):
+        new_x, (boxes, points, rest) = flip(x, y)
+        expected = mirrored(plain)
+        assert torch.equal(new_x, x.flip(-1))
+        assert torch.equal(boxes, expected["boxes"])
+        assert torch.equal(points, expected["points"])
+        assert torch.equal(rest["mask"], expected["mask"])
+        assert torch.equal(rest["classes"], plain["classes"])
+        assert {type(leaf) for leaf in (boxes, points, *rest.values())} == {torch.Tensor}
+
+
+def test_masks_may_change_their_shape():
+    """A quarter turn of images that are not square: as many numbers in another shape."""
+    v2 = torchvision_v2()
+    x, mask = torch.rand(4, 3, 8, 12), torch.randint(5, (4, 8, 12))
+    turn = mu.Transform(v2.RandomRotation((90, 90), expand=True), labels=True)
+    new_x, new_mask = turn(x, mask)
+    assert torch.equal(new_x, x.rot90(1, (2, 3)))
+    assert torch.equal(new_mask, mask.rot90(1, (1, 2)))
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_plain_masks_follow_torchvision_s_transforms(batched):
+    """torchvision moves one plain tensor of a pair, the image: without help the mask would stay."""
+    v2 = torchvision_v2()
+    x, mask = torch.rand(4, 3, 8, 12), torch.randint(5, (4, 8, 12))
+    flip = mu.Transform(v2.RandomHorizontalFlip(1.0), batched=batched, labels=True)
+    new_x, new = flip(x, {"mask": mask, "class": torch.arange(4)})
+    assert torch.equal(new_x, x.flip(-1))
+    assert torch.equal(new["mask"], mask.flip(-1))
+    assert torch.equal(new["class"], torch.arange(4))
+    for other in (torch.rand(4, 8, 12), torch.rand(4, 3, 4)):
+        with pytest.raises(
+            ValueError, match=r"torchvision would not move .*; wrap it as one of tv_tensors in a function"
+        ):
+            flip(x, {"boxes": other})
+
+
+def test_a_transform_that_leaves_masks_is_told_of():
+    x, mask = torch.rand(4, 3, 8, 12), torch.randint(5, (4, 8, 12))
+    sentence = r"^Transform changes x and leaves y, which holds torch.int64 of shape \(4, 8, 12\); pass labels=True if"
+    with pytest.warns(UserWarning, match=sentence):
+        mu.Transform(lambda image: image.flip(-1))(x, mask)
+    mu.Transform(lambda image: 2 * image, labels=False)(x, mask)
+    mu.Transform(lambda image: 2 * image)(x, torch.arange(4))
+    mu.Transform(lambda image: 2 * image)(x, torch.rand(4, 12))
+
+
+def test_targets_that_are_no_batch_are_refused():
+    x = torch.rand(2, 3, 8, 8)
+    both = mu.Transform(lambda image, y: (image, y), labels=True)
+    detection = [
+        {"boxes": torch.rand(2, 4), "labels": torch.ones(2)},
+        {"boxes": torch.rand(2, 4), "labels": torch.ones(2)},
+    ]
+    for y in (None, [1, 2], {"a": torch.zeros(3)}, {"a": torch.tensor(1.0)}, detection):
+        with pytest.raises(TypeError, match=r"wants y as tensors of 2 examples, .*; stack the targets, padded where"):
+            both(x, y)
+    with pytest.raises(TypeError, match=r"must return the pair \(x, y\)"):
+        mu.Transform(lambda image, y: image[0, 0, 0], labels=True)(x, torch.zeros(2))
+    with pytest.raises(TypeError, match=r"one shape, but returned \(1,\), \(2,\)"):
+        mu.Transform(lambda image, y: (image, torch.zeros(int(y))), labels=True)(x, torch.tensor([1, 2]))
+    with pytest.raises(TypeError, match="tensors of one shape, but returned a str"):
+        mu.Transform(lambda image, y: (image, {"a": "b"}), labels=True)(x, torch.zeros(2))
+    with pytest.raises(TypeError, match="targets of several structures"):
+        mu.Transform(lambda image, y: (image, {int(y): y}), labels=True)(x, torch.arange(2))
+
+
+def test_a_list_of_dicts_is_told_to_be_padded():
+    x = torch.rand(2, 3, 8, 8)
+    y = [{"boxes": torch.rand(n, 4), "labels": torch.ones(n)} for n in (1, 3)]
+    for targets in (y, tuple(y), [y[0] | {"boxes": torch.rand(2, 4), "labels": torch.ones(2)}] * 2):
+        with pytest.raises(TypeError, match=r"y is a .* of 2 dicts, one per example; .*padded"):
+            mu.MaxUp(mu.Gaussian(0.1)).select(torch.nn.Flatten(), x, targets)
+
+
 def test_global_streams_do_not_move_but_drive_the_transform():
     def transform(image):
         return image + torch.rand(()) + random.random() + float(numpy.random.rand())

@@ -1,3 +1,5 @@
+from collections import defaultdict, namedtuple
+
 import pytest
 import torch
 
@@ -59,6 +61,44 @@ def test_key_names_the_leaf_to_perturb(name):
     new, _ = KEYED[name]("b")(x, torch.arange(6) % 4, generator=g)
     assert torch.equal(new["a"], x["a"])
     assert new["b"].shape != x["b"].shape or not torch.equal(new["b"], x["b"])
+
+
+Pair = namedtuple("Pair", "student teacher")
+SAME = torch.rand(6, 3, 8, 8, generator=generator())
+SHARED = {  # one tensor in two places: x, the key, and how to read the two places
+    "dict": ({"student": SAME, "teacher": SAME}, "student", lambda x: (x["student"], x["teacher"])),
+    "tuple": ((SAME, SAME), 0, lambda x: x),
+    "from the end": ([SAME, SAME], -2, lambda x: x),
+    "named tuple": (Pair(SAME, SAME), 0, lambda x: x),
+    "nested": ({"a": [SAME, {"b": SAME}], "c": (SAME, SAME)}, "c", lambda x: (x["c"][1], x["a"][1]["b"])),
+    "defaultdict": (defaultdict(int, s=SAME, t=SAME), "s", lambda x: (x["s"], x["t"])),
+}
+
+
+@pytest.mark.parametrize("container", SHARED)
+@pytest.mark.parametrize("name", ["gaussian", "crop-flip", "color-jitter", "views"])
+def test_key_names_a_place_not_a_tensor(name, container):
+    """The same tensor at another place stays as it is."""
+    x, key, places = SHARED[container]
+    new, _ = KEYED[name](key)(x, torch.arange(6) % 4, generator=generator())
+    named, other = places(new)
+    assert type(new) is type(x)
+    assert other is SAME
+    assert named.shape != SAME.shape or not torch.equal(named, SAME)
+
+
+@pytest.mark.parametrize(
+    ("x", "key", "sentence"),
+    [
+        ({"a": SAME}, "b", r"key='b' names nothing in x, which is the keys \['a'\]; name the entry to perturb"),
+        (defaultdict(int, a=SAME), "b", "key='b' names nothing in x, which is the keys"),
+        ((SAME,), 1, "key=1 names nothing in x, which is a tuple"),
+        (SAME, 0, "key=0 names nothing in x, which is a Tensor"),
+    ],
+)
+def test_a_key_that_names_nothing_is_refused(x, key, sentence):
+    with pytest.raises(KeyError, match=sentence):
+        Gaussian(0.1, key=key)(x)
 
 
 def test_adversarial_attacks_the_leaf_it_is_told_to():

@@ -54,6 +54,8 @@ def test_mixing_perturbations_learn_the_classes():
         perturbation(["cutmix"], 7)
     with pytest.raises(ValueError, match="perturbation 'cutmix': key chooses a part of x, which is one tensor"):
         perturbation([{"name": "cutmix", "key": "a"}], 7)
+    with pytest.raises(ValueError, match="perturbation 'cutout': mask_fill is for masks, and the labels are classes"):
+        perturbation([{"name": "cutout", "length": 4, "mask_fill": 0}], 7)
 
 
 def test_perturbations_of_pixels_learn_the_normalisation():
