@@ -17,6 +17,7 @@ from maxup import theory
 from maxup.checks import batch_size
 from maxup.doctor.case import Case
 from maxup.doctor.traces import changed, snapshot
+from maxup.objectives.losses import mean_loss
 from maxup.objectives.maxup import MaxUp
 from maxup.own_code import told
 from maxup.perturb.attach import clear
@@ -139,7 +140,7 @@ def _baseline(case: Case) -> Iterator[Finding]:
             x, y = case.perturbation.apply(
                 case.batch, case.perturbation.draw(case.batch, Generator(device).manual_seed(0))
             )
-            plain = case.loss(case.forward(case.model, x), y).mean()
+            plain = mean_loss(case.loss, case.loss(case.forward(case.model, x), y), y)
         finally:
             clear(case.perturbation)
     if _close(ours, plain):

@@ -77,7 +77,7 @@ class SmoothAdv(Objective):
                 scores = partial(soft, lambda x: self.forward(network, x), noise)
                 x = self.attack(scores, x, y, radius=radius, steps=self.steps, clip=self.clip)
             output, target, losses = self._forward(model, (x, y), draws)
-            return Outcome(losses.mean(), losses, output, target)
+            return Outcome(self._mean(losses, target), losses, output, target)
 
 
 def rising(radius: float, *, epochs: int, steps_per_epoch: int) -> Callable[[int], float]:
