@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
+from maxup.call_repr import call_repr
 from maxup.checks import (
     batch_size,
     check_batch,
@@ -80,6 +81,9 @@ class Objective:
     def __call__(self, model: Any, x: Any, y: Any) -> Tensor:
         """The loss."""
         return self.run(model, x, y).loss
+
+    def __repr__(self) -> str:
+        return call_repr(self, hide={"generator"} if self._own else ())
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs: the step, and the generator's state if one exists already."""
