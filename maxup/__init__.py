@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from maxup.checks import MaxUpWarning
     from maxup.objectives.adversarial import Adversarial
     from maxup.objectives.average import Average
-    from maxup.objectives.base import Objective, cross_entropy
+    from maxup.objectives.base import Objective
     from maxup.objectives.hard_examples import HardExamples
+    from maxup.objectives.losses import cross_entropy, next_token_cross_entropy, token_cross_entropy
     from maxup.objectives.maxup import MaxUp
     from maxup.objectives.outcome import Outcome, Report
     from maxup.objectives.smoothadv import SmoothAdv
@@ -58,7 +59,9 @@ _HOME = {
     "MaxUpWarning": "checks",
     "Outcome": "objectives.outcome",
     "Report": "objectives.outcome",
-    "cross_entropy": "objectives.base",
+    "cross_entropy": "objectives.losses",
+    "token_cross_entropy": "objectives.losses",
+    "next_token_cross_entropy": "objectives.losses",
     "warmup": "objectives.warmup",
     "load": "saved",
     "Smooth": "certify.smooth",

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from maxup.objectives.losses import IGNORED
 from maxup.perturb.draws import Batch, is_batched
+from maxup.sentences import reason
 
 
 class MaxUpWarning(UserWarning):
@@ -80,7 +82,7 @@ def check_copy(copy: Batch, wanted: int) -> None:
 
 
 def check_classification(output: Any, target: Any, look_at_values: bool) -> None:
-    """What the default loss can take: outputs (B, C), and targets (B,) in 0 ... C - 1 or probabilities (B, C)."""
+    """What the default loss can take: logits (B, C, ...), and class ids (B, ...) or probabilities (B, C, ...)."""
     if not isinstance(output, Tensor):
         raise TypeError(
             f"the model returned a {type(output).__name__}, but the loss wants logits (B, C); "
@@ -88,12 +90,18 @@ def check_classification(output: Any, target: Any, look_at_values: bool) -> None
         )
     if not isinstance(target, Tensor):
         raise TypeError(f"y is a {type(target).__name__}, but the default loss wants a tensor; pass a loss=")
-    if target.ndim == 0 or output.ndim != 2 or len(output) != len(target) or output.shape[1] < 2:
+    if target.ndim == 0 or output.ndim < 2 or len(output) != len(target) or output.shape[1] < 2:
         raise ValueError(
             f"the model returned shape {tuple(output.shape)} for targets of shape {tuple(target.shape)}, "
             "but the default loss wants (B, C) with at least 2 classes; pass the loss= of your own loop"
         )
+    ids = output.shape[:1] + output.shape[2:]  # (B, ...)
     if target.is_floating_point():
+        if target.shape == ids:
+            raise ValueError(
+                f"y is {target.dtype} of shape {tuple(target.shape)}, but class ids must be integers; "
+                "use y.long(), or pass the loss= of your own loop if y holds no classes"
+            )
         if target.shape != output.shape:
             raise ValueError(
                 f"targets of shape {tuple(target.shape)} are not probabilities for outputs {tuple(output.shape)}; "
@@ -104,17 +112,54 @@ def check_classification(output: Any, target: Any, look_at_values: bool) -> None
                 "floating targets must be probabilities, rows of numbers from 0 to 1 that sum to 1, for the default "
                 "loss, the cross-entropy; pass the loss= of your own loop"
             )
-    elif target.ndim != 1:
+    elif target.shape != ids:
+        do = f"pass class ids {tuple(ids)}, probabilities {tuple(output.shape)} as floats, or a loss="
+        if output.ndim == 3 and target.shape == output.shape[:2]:
+            do = "pass loss=maxup.token_cross_entropy, or maxup.next_token_cross_entropy for a causal language model"
         raise ValueError(
-            f"targets have shape {tuple(target.shape)}; the default loss wants (B,) classes, or (B, C) probabilities "
-            "as floats"
+            f"targets have shape {tuple(target.shape)}, but the model returned shape {tuple(output.shape)}, where the "
+            f"default loss takes the second dimension for the classes; {do}"
         )
-    elif look_at_values and not 0 <= int(target.min()) <= int(target.max()) < output.shape[1]:
-        low, high, last = int(target.min()), int(target.max()), output.shape[1] - 1
+    elif look_at_values:
+        _check_ids(target[target.long() != IGNORED], output.shape[1])
+
+
+def check_tokens(output: Any, target: Any, look_at_values: bool) -> None:
+    """What the losses of sequences can take: logits (B, T, V), and token ids (B, T)."""
+    shapes = [tuple(t.shape) if isinstance(t, Tensor) else type(t).__name__ for t in (output, target)]
+    if not isinstance(output, Tensor) or output.ndim != 3 or shapes[1] != shapes[0][:2]:
         raise ValueError(
-            f"labels run from {low} to {high}, but the model has {last + 1} outputs, 0 to {last}; "
-            "mend the labels or the model's last layer"
+            f"the model returned {shapes[0]} for targets {shapes[1]}, but this loss wants logits (B, T, V) and token "
+            "ids (B, T); say how to call the model with forward=, as in forward=lambda model, x: model(**x).logits"
         )
+    check_classification(output.transpose(1, 2), target, look_at_values)
+
+
+def _check_ids(ids: Tensor, classes: int) -> None:
+    """Class ids in 0 ... classes - 1. Reads values."""
+    if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < classes:
+        raise ValueError(
+            f"labels run from {int(ids.min())} to {int(ids.max())}, but the model has {classes} outputs, 0 to "
+            f"{classes - 1}; fix the labels or the model's last layer, and set labels to ignore to {IGNORED}"
+        )
+
+
+def explain_call(x: Any, error: Exception) -> str | None:
+    """What to do where model(x) failed, if x is of a kind that few models take: a dict, or images as bytes."""
+    if isinstance(x, Mapping) and isinstance(error, TypeError | AttributeError | ValueError | LookupError):
+        said = reason(error)
+        why = "" if "dict" in said else f" ({said})"  # torch's own words for "this is a dict" are long
+        return (
+            f"x is a dict with the keys {list(x)}, and the model cannot be called as model(x){why}; say how with "
+            "forward=, as in forward=lambda model, x: model(**x).logits"
+        )
+    images = [leaf for leaf in leaves((x, None)) if leaf.dtype == torch.uint8 and leaf.ndim > 2]
+    if images and isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError):
+        return (
+            f"x holds torch.uint8 images of shape {tuple(images[0].shape)}, and the model failed on them "
+            f"({reason(error)}); scale them first, as in x.float() / 255"
+        )
+    return None
 
 
 def check_losses(losses: Any, wanted: int) -> None:
@@ -155,6 +200,8 @@ def check_perturbation(perturbation: Any) -> Any:
     """Something with `draw` and `apply`."""
     if isinstance(perturbation, type):
         raise TypeError(f"{perturbation.__name__} is a class; pass an object, {perturbation.__name__}(...)")
+    if isinstance(perturbation, list | tuple):
+        raise TypeError(f"a {type(perturbation).__name__} is not a perturbation; use Compose(...) to apply several")
     if not (callable(getattr(perturbation, "draw", None)) and callable(getattr(perturbation, "apply", None))):
         raise TypeError(
             f"a {type(perturbation).__name__} is no perturbation: it needs the methods draw(batch, generator) and "
@@ -164,8 +211,8 @@ def check_perturbation(perturbation: Any) -> Any:
 
 
 def are_probabilities(target: Tensor) -> bool:
-    """Whether rows are numbers from 0 to 1 that sum to 1, to rounding. Reads values."""
-    return target.ndim == 2 and bool((target >= 0).all()) and bool(((target.sum(1) - 1).abs() < 0.01).all())
+    """Whether rows (B, C, ...) are numbers from 0 to 1 that sum to 1, to rounding. Reads values."""
+    return target.ndim >= 2 and bool((target >= 0).all()) and bool(((target.sum(1) - 1).abs() < 0.01).all())
 
 
 def is_capturing(device: torch.device) -> bool:

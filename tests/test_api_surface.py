@@ -9,7 +9,8 @@ import maxup
 PUBLIC = """
 Adversarial Affine AutoAugment Average ColorJitter Compose CropFlip CutMix Cutout EmbeddingDropout FeatureNoise Gaussian
 HardExamples LabelNoise Lighting ManifoldMixup MaxUp MaxUpWarning MixUp Objective Outcome Perturbation RandAugment
-Report Shared Smooth SmoothAdv Transform TrivialAugment UniformBall Views ViewsDataset cross_entropy load theory warmup
+Report Shared Smooth SmoothAdv Transform TrivialAugment UniformBall Views ViewsDataset cross_entropy load
+next_token_cross_entropy theory token_cross_entropy warmup
 """.split()
 
 

@@ -37,6 +37,8 @@ BAD_BATCHES = {
     "x None": (None, Y, "x is a NoneType without tensors"),
     "y a list": (X, [0] * B, "y is a list, but the default loss wants a tensor"),
     "y two-dimensional": (X, Y[:, None], r"targets have shape \(\d+, 1\)"),
+    "y float": (X, Y.double(), r"y is torch\.float64 of shape \(\d+,\), but class ids .* use y\.long\(\)"),
+    "dict without forward": ({"pixels": X, "more": X}, Y, r"keys \['pixels', 'more'\], .* say how with forward="),
     "probabilities of other classes": (X, soft(Y)[:, :3], r"targets of shape \(\d+, 3\) are not probabilities"),
 }
 
@@ -208,6 +210,90 @@ def test_small_mistakes_get_a_sentence():
 
     with pytest.raises(TypeError, match=r"must return the pair \(x, y\)"):
         mu.MaxUp(OnlyX(0.1), m=2).select(net(), X, Y)
+
+
+class Bytes:
+    """Leaves images as they are: bytes, which no layer takes."""
+
+    def draw(self, batch, generator):
+        return torch.zeros(len(batch[0]))
+
+    def apply(self, batch, draw):
+        return batch
+
+
+@pytest.mark.parametrize("perturbation", [Bytes(), mu.Cutout(2), mu.Gaussian(0.1)])
+@pytest.mark.parametrize("model", [net(), nn.Sequential(nn.Flatten(), nn.Linear(192, 4)), batch_norm_net()])
+def test_images_as_bytes(perturbation, model):
+    with pytest.raises(TypeError, match=r"x holds torch\.uint8.* as in x\.float\(\) / 255") as error:
+        mu.MaxUp(perturbation, m=2).select(model, (255 * X).to(torch.uint8), Y)
+    assert "\n" not in str(error.value)
+
+
+def test_a_model_that_takes_bytes_and_one_that_takes_a_dict():
+    class Scaled(nn.Sequential):
+        def forward(self, x):
+            return super().forward((x["pixels"] if isinstance(x, dict) else x) / 255)
+
+    x, model = (255 * X).to(torch.uint8), Scaled(*net().float())
+    mu.MaxUp(mu.Cutout(2), m=2).select(model, x, Y)
+    mu.MaxUp(mu.Cutout(2, key="pixels"), m=2).select(model, {"pixels": x}, Y)
+    with pytest.raises(TypeError, match=r"keys \['other'\].* \('pixels'\); say how"):
+        mu.MaxUp(mu.Cutout(2, key="other"), m=2).select(model, {"other": x}, Y)
+
+
+def test_a_failing_model_keeps_its_own_error():
+    class Failing(nn.Module):
+        def forward(self, x):
+            raise RuntimeError("mine")
+
+    for x in (X, {"pixels": X}):
+        with pytest.raises(RuntimeError, match=r"^mine$"):
+            mu.MaxUp(mu.Gaussian(0.1), m=2).select(Failing(), x, Y)
+
+
+@pytest.mark.parametrize("several", [[mu.Cutout(2), mu.Gaussian(0.1)], (mu.Cutout(2),)])
+def test_a_list_of_perturbations(several):
+    for make in (mu.MaxUp, mu.Average, mu.Compose):
+        with pytest.raises(TypeError, match=r"is not a perturbation; use Compose\(\.\.\.\)"):
+            make(several)
+
+
+BAD_MAPS = {
+    "classes last": (torch.rand(2, 5, 9), torch.zeros(2, 5).long(), r"pass loss=maxup\.token_cross_entropy"),
+    "float map": (torch.rand(2, 9, 3, 3), torch.zeros(2, 3, 3), r"use y\.long\(\)"),
+    "map of another size": (torch.rand(2, 9, 3, 3), torch.zeros(2, 3, 4).long(), r"pass class ids \(2, 3, 3\)"),
+    "ignored by 255": (torch.rand(2, 9, 3, 3), torch.full((2, 3, 3), 255), "set labels to ignore to -100"),
+    "map for one class": (torch.rand(2, 9), torch.zeros(2, 3, 3).long(), r"pass class ids \(2,\)"),
+}
+
+
+class Constant(nn.Module):
+    def __init__(self, output):
+        super().__init__()
+        self.output = nn.Parameter(output)
+
+    def forward(self, x):
+        return self.output
+
+
+@pytest.mark.parametrize("name", BAD_MAPS)
+def test_targets_of_maps_and_sequences(name):
+    output, y, sentence = BAD_MAPS[name]
+    with pytest.raises(ValueError, match=sentence):
+        mu.MaxUp(mu.Gaussian(0.1), m=2).select(Constant(output), torch.rand(2, 3), y)
+
+
+@pytest.mark.parametrize("loss", [mu.token_cross_entropy, mu.next_token_cross_entropy])
+def test_targets_of_token_losses(loss):
+    maxup, x = mu.MaxUp(mu.Gaussian(0.1), m=2, loss=loss), torch.rand(2, 3)
+    for output, y in ((torch.rand(2, 9), torch.zeros(2).long()), (torch.rand(2, 5, 9), torch.zeros(2, 4).long())):
+        with pytest.raises(ValueError, match=r"this loss wants logits \(B, T, V\) and token ids \(B, T\)"):
+            maxup.select(Constant(output), x, y)
+    with pytest.raises(ValueError, match=r"use y\.long\(\)"):
+        maxup.select(Constant(torch.rand(2, 5, 9)), x, torch.zeros(2, 5))
+    with pytest.raises(ValueError, match="labels run from 9 to 9, but the model has 9 outputs"):
+        maxup.select(Constant(torch.rand(2, 5, 9)), x, torch.full((2, 5), 9))
 
 
 def test_no_perturbation():

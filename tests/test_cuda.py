@@ -62,6 +62,22 @@ def test_no_host_synchronisation_after_the_first_batch(name):
     assert loss.isfinite()
 
 
+@pytest.mark.parametrize("loss", [mu.cross_entropy, mu.token_cross_entropy, mu.next_token_cross_entropy])
+def test_ignored_targets_are_counted_without_waiting(loss):
+    model, x, y = nn.Conv1d(3, CLASSES, 1).cuda(), torch.rand(8, 3, 5).cuda(), torch.randint(CLASSES, (8, 5)).cuda()
+    y[:, 3:] = -100
+    last = loss is not mu.cross_entropy  # the classes come last
+
+    def forward(model, x):
+        return model(x).transpose(1, 2) if last else model(x)
+
+    maxup = mu.MaxUp(mu.Gaussian(0.1), m=4, loss=loss, forward=forward)
+    maxup(model, x, y)
+    torch.cuda.synchronize()
+    with no_waiting():
+        maxup(model, x, y).backward()
+
+
 @pytest.mark.parametrize("mode", ["float32", "bf16 channels_last", "compile"])
 def test_dropout_is_replayed_and_the_stream_left_alone(mode):
     model, (x, y) = net(dropout=0.5), data()

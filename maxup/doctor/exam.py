@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 from maxup import theory
 from maxup.checks import MaxUpWarning, batch_size
 from maxup.doctor.case import Case
+from maxup.objectives.losses import mean_loss
 from maxup.objectives.maxup import MaxUp
 from maxup.own_code import told
 from maxup.perturb.attach import clear
@@ -143,7 +144,7 @@ def _baseline(case: Case) -> Iterator[Finding]:
             x, y = case.perturbation.apply(
                 case.batch, case.perturbation.draw(case.batch, Generator(device).manual_seed(0))
             )
-            plain = case.loss(case.forward(case.model, x), y).mean()
+            plain = mean_loss(case.loss, case.loss(case.forward(case.model, x), y), y)
         finally:
             clear(case.perturbation)
     if _close(ours, plain):

@@ -67,7 +67,7 @@ class Adversarial(Objective):
             x, target = self.attack(model, batch, self.perturbation.draw(batch, generator))
             output = self.forward(model, x)
             losses = self._losses(output, target, len(pick(x, self.key)[0]))
-            return Outcome(losses.mean(), losses, output, target)
+            return Outcome(self._mean(losses, target), losses, output, target)
 
     def attack(self, model: Any, batch: Batch, delta: list[Tensor]) -> Batch:
         """Climb the loss from x + delta, staying in the ball: x' = Project(x' + step_size * ascent direction)."""

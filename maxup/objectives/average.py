@@ -50,4 +50,4 @@ class Average(Objective):
             check_attached(self.perturbation, model)
             draws = self._draws(batch, generator, self.copies())
             output, target, losses = self._forward(model, batch, draws)  # (m * B, ...)
-            return Outcome(losses.mean(), losses, output, target)
+            return Outcome(self._mean(losses, target), losses, output, target)

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.nn import functional as F
 
+from maxup.call_repr import call_repr
 from maxup.checks import (
     MaxUpWarning,
     batch_size,
@@ -18,11 +18,14 @@ from maxup.checks import (
     check_losses,
     check_model,
     check_perturbation,
+    check_tokens,
     check_values,
     check_whole,
+    explain_call,
     is_capturing,
     leaves,
 )
+from maxup.objectives.losses import TOKENS, cross_entropy, mean_loss
 from maxup.objectives.outcome import Outcome
 from maxup.perturb.attach import clear
 from maxup.perturb.draws import Batch, Draw, cat, tile
@@ -34,22 +37,14 @@ Loss = Callable[[Any, Any], Tensor]
 Forward = Callable[[Any, Any], Any]
 
 
-def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
-    """Cross-entropy of every example: logits (B, C) and classes (B,) or probabilities (B, C) -> (B,).
-
-    Example:
-        >>> cross_entropy(torch.zeros(2, 4), torch.tensor([0, 3]))
-        tensor([1.3863, 1.3863])
-    """
-    if not target.is_floating_point():
-        return F.cross_entropy(output, target.long(), reduction="none")
-    dtype = torch.promote_types(output.dtype, torch.float32)  # as autocast does, so as not to round the labels
-    return F.cross_entropy(output.to(dtype), target.to(dtype), reduction="none")
-
-
 def call(model: Any, x: Any) -> Any:
     """The default `forward`: model(x)."""
-    return model(x)
+    try:
+        return model(x)
+    except Exception as error:
+        if (sentence := explain_call(x, error)) is not None:
+            raise TypeError(sentence) from error
+        raise
 
 
 class Objective:
@@ -90,6 +85,9 @@ class Objective:
     def __call__(self, model: Any, x: Any, y: Any) -> Tensor:
         """The loss."""
         return self.run(model, x, y).loss
+
+    def __repr__(self) -> str:
+        return call_repr(self, hide={"generator"} if self._own else ())
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs: the step, and the generator's state if one exists already."""
@@ -205,10 +203,16 @@ class Objective:
         """The loss of every example, checked: (B,)."""
         if self.loss is cross_entropy:
             check_classification(output, target, self._look)
+        elif self.loss in TOKENS:
+            check_tokens(output, target, self._look)
         losses = self.loss(output, target)
         check_losses(losses, wanted)
         self._look = False
         return losses
+
+    def _mean(self, losses: Tensor, target: Any) -> Tensor:
+        """The loss to back-propagate, as F.cross_entropy averages: over all positions that are not ignored."""
+        return mean_loss(self.loss, losses, target)
 
 
 def bare(model: Any) -> Any:

@@ -112,7 +112,7 @@ class MaxUp(Objective):
                 worst = self._search(model, batch, generator)
                 trained = self._forward(model, batch, [worst.draw])
             output, target, losses = trained
-            return Outcome(losses.mean(), losses, output, target, worst)
+            return Outcome(self._mean(losses, target), losses, output, target, worst)
 
     def _search(self, model: Any, batch: Batch, generator: Generator) -> Worst:
         """i* of eq. 3 as a running maximum: only the worst draw so far is kept, so memory does not grow with m."""

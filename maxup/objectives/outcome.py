@@ -47,7 +47,7 @@ class Outcome:
     """
 
     loss: Tensor
-    """Mean loss, to back-propagate."""
+    """Mean loss, to back-propagate: with the default loss over all targets that are not -100, else over examples."""
     losses: Tensor
     """Loss of every example trained on, (B,)."""
     output: Any

@@ -58,7 +58,7 @@ class SmoothAdv(Objective):
         super().__init__(Gaussian(sigma), samples, forward=forward, generator=generator)
         self.radius = radius if callable(radius) else nonnegative("SmoothAdv", "radius", radius)
         self.steps, self.clip = check_whole("steps", steps), check_clip("SmoothAdv", clip)
-        self.attack = {"pgd": pgd, "ddn": ddn}[check_choice("attack", attack, "pgd", "ddn")]
+        self.sigma, self.samples, self.attack = sigma, samples, check_choice("attack", attack, "pgd", "ddn")
 
     def depends_on(self) -> tuple[int, float]:
         """The copies and the radius of this step."""
@@ -75,9 +75,10 @@ class SmoothAdv(Objective):
             network, noise = bare(model), [draw[0] for draw in draws]
             with evaluating(network, batch):
                 scores = partial(soft, lambda x: self.forward(network, x), noise)
-                x = self.attack(scores, x, y, radius=radius, steps=self.steps, clip=self.clip)
+                attack = {"pgd": pgd, "ddn": ddn}[self.attack]
+                x = attack(scores, x, y, radius=radius, steps=self.steps, clip=self.clip)
             output, target, losses = self._forward(model, (x, y), draws)
-            return Outcome(losses.mean(), losses, output, target)
+            return Outcome(self._mean(losses, target), losses, output, target)
 
 
 def rising(radius: float, *, epochs: int, steps_per_epoch: int) -> Callable[[int], float]:

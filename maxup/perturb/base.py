@@ -8,6 +8,7 @@ import torch
 from torch import Generator, Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
+from maxup.call_repr import call_repr
 from maxup.perturb.draws import Batch, Draw, is_batched
 
 
@@ -48,6 +49,9 @@ class Perturbation:
 
     def __call__(self, x: Any, y: Any = None, *, generator: Generator | None = None) -> Batch:
         return self.apply((x, y), self.draw((x, y), generator))
+
+    def __repr__(self) -> str:
+        return call_repr(self)
 
 
 def pick(x: Any, key: Hashable | None = None) -> list[Tensor]:

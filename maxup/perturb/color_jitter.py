@@ -43,13 +43,15 @@ class ColorJitter(Pixels):
         key: Hashable | None = None,
     ) -> None:
         super().__init__(mean, std, key=key)
-        said = {"brightness": brightness, "contrast": contrast, "saturation": saturation}
-        self.spread = tuple(nonnegative("ColorJitter", name, value) for name, value in said.items())
+        self.brightness = nonnegative("ColorJitter", "brightness", brightness)
+        self.contrast = nonnegative("ColorJitter", "contrast", contrast)
+        self.saturation = nonnegative("ColorJitter", "saturation", saturation)
 
     def draw(self, batch: Batch, generator: Generator | None) -> dict[str, Tensor]:
         like = self._images(batch[0])[0]
         order = uniform((len(like), 3), 0, 1, like, generator).argsort(dim=1)
-        factors = [uniform((len(like),), max(0.0, 1 - s), 1 + s, like, generator) for s in self.spread]
+        spread = (self.brightness, self.contrast, self.saturation)
+        factors = [uniform((len(like),), max(0.0, 1 - s), 1 + s, like, generator) for s in spread]
         return {"order": order, "factor": torch.stack(factors, dim=1)}
 
     def change(self, pixels: Tensor, draw: dict[str, Tensor]) -> Tensor:

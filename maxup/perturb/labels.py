@@ -59,8 +59,8 @@ def probabilities(y: object, num_classes: int | None, who: str, dtype: torch.dty
 
 
 def entropy(y: Tensor) -> Tensor:
-    """Entropy of probability targets: (B, C) -> (B,), in nats."""
-    return torch.special.entr(y).sum(dim=1)
+    """Entropy of probability targets, in nats: (B, C, ...) -> (B,), the mean over positions."""
+    return torch.special.entr(y).sum(dim=1).reshape(len(y), -1).mean(1)
 
 
 def dirichlet(a: float, size: tuple[int, int], like: Tensor, generator: Generator | None) -> Tensor:

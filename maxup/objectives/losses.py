@@ -1,0 +1,82 @@
+"""Cross-entropy per example, for classes, maps and token sequences. Targets of -100 are ignored."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+IGNORED = -100  # the default ignore_index of F.cross_entropy
+
+
+def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+    """Cross-entropy of every example: logits (B, C, ...) and class ids (B, ...) or probabilities (B, C, ...) -> (B,).
+
+    The shapes are those of `F.cross_entropy`. An example's loss is the mean over its positions whose target is not
+    -100, and 0 if there are none. For logits with the classes last, (B, T, V), use `token_cross_entropy`.
+
+    Example:
+        >>> cross_entropy(torch.zeros(2, 4), torch.tensor([0, 3]))
+        tensor([1.3863, 1.3863])
+        >>> cross_entropy(torch.zeros(2, 4, 3), torch.tensor([[0, 3, -100], [-100, -100, -100]]))
+        tensor([1.3863, 0.0000])
+    """
+    dtype = torch.promote_types(output.dtype, torch.float32)
+    if target.is_floating_point():  # in at least float32, as autocast does, so as not to round the labels
+        losses = F.cross_entropy(output.to(dtype), target.to(dtype), reduction="none")
+        return losses.reshape(len(losses), -1).mean(1) if losses.ndim > 1 else losses
+    losses = F.cross_entropy(output, target.long(), reduction="none")  # (B, ...), 0 where ignored
+    if losses.ndim == 1:
+        return losses
+    return losses.flatten(1).sum(1, dtype=dtype) / _counted(target).clamp(min=1)
+
+
+def token_cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+    """Cross-entropy of every sequence: logits (B, T, V) and token ids (B, T) -> (B,), for masked LMs and seq2seq.
+
+    A sequence's loss is the mean over its tokens whose target is not -100, and 0 if there are none.
+
+    Example:
+        >>> token_cross_entropy(torch.zeros(2, 3, 4), torch.tensor([[0, 3, -100], [-100, -100, -100]]))
+        tensor([1.3863, 0.0000])
+    """
+    return cross_entropy(output.transpose(1, 2), target)
+
+
+def next_token_cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+    """`token_cross_entropy` for causal LMs: the logits at position t predict the token at position t + 1.
+
+    Pass the input ids as targets, with -100 for padding. The first token is never predicted.
+
+    Example:
+        >>> next_token_cross_entropy(torch.zeros(1, 3, 4), torch.tensor([[0, 3, -100]]))
+        tensor([1.3863])
+    """
+    return token_cross_entropy(output[:, :-1], target[:, 1:])
+
+
+TOKENS = (token_cross_entropy, next_token_cross_entropy)
+
+
+def mean_loss(loss: Any, losses: Tensor, target: Any) -> Tensor:
+    """The loss of a batch from the losses of its examples, (B,) -> ().
+
+    With the losses of this file it is the mean over all positions that are not ignored, so it equals
+    `F.cross_entropy(output, target)`; a batch with every target ignored has loss 0, where F.cross_entropy has NaN. With
+    another loss, and for probabilities, it is the mean over examples.
+
+    Example:
+        >>> target = torch.tensor([[0, 3, 1], [2, -100, -100]])
+        >>> mean_loss(cross_entropy, torch.tensor([1.0, 5.0]), target)  # 3 positions and 1
+        tensor(2.)
+    """
+    if loss not in (cross_entropy, *TOKENS) or target.is_floating_point():
+        return losses.mean()
+    counted = _counted(target[:, 1:] if loss is next_token_cross_entropy else target)
+    total = (losses.to(torch.promote_types(losses.dtype, torch.float32)) * counted).sum()
+    return (total / counted.sum().clamp(min=1)).to(losses.dtype)
+
+
+def _counted(target: Tensor) -> Tensor:
+    """How many positions of every example are not ignored: (B, ...) -> (B,)."""
+    return (target.long() != IGNORED).reshape(len(target), -1).sum(1)
