@@ -2,24 +2,46 @@
 
     python -m benchmarks.overhead            # CPU, or the GPU where there is one
     python -m benchmarks.overhead --out results
+    python -m benchmarks.overhead --model resnet50 --out results      # torchvision's, at 224 pixels
 
 All variants are timed in turn, round after round in one run; what counts are ratios of the medians. "select but
 forwards" is everything select does on this model and batch (protecting the model, drawing, applying, the loss, the
-running maximum) with the model's answer given for free.
+running maximum) with the model's answer given for free. "restoring" is what by-value protection adds: the same network
+with BatchNorm layers that have a forward of their own, so that all their buffers are restored before every copy.
 """
 
 import argparse
 import json
 import statistics
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from torch import nn
 
-from maxup import Average, Cutout, MaxUp
+from maxup import Average, Cutout, MaxUp, MaxUpWarning
 from maxup.engine.environment import environment
+from maxup.models.external import import_torchvision
 from maxup.models.resnet import resnet20
+
+
+class OwnForward(nn.BatchNorm2d):
+    """BatchNorm that computes the same, but cannot be told not to record."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return super().forward(input)
+
+
+def build(name: str) -> tuple[nn.Module, int]:
+    """The network and the size of its images."""
+    if name == "resnet20":
+        return resnet20((3, 32, 32), 10), 32
+    import_torchvision()
+    from torchvision.models import resnet50  # type: ignore[import-untyped]
+
+    return resnet50(num_classes=10), 224
 
 
 def interleaved(variants: dict[str, Callable[[], object]], rounds: int, device: str) -> dict[str, list[float]]:
@@ -40,14 +62,20 @@ def interleaved(variants: dict[str, Callable[[], object]], rounds: int, device: 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=["resnet20", "resnet50"], default="resnet20")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--out", type=Path, help="folder to write overhead-<device>.json into")
     args = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
-    model = resnet20((3, 32, 32), 10).to(device)
-    x, y = torch.rand(args.batch, 3, 32, 32, device=device), torch.randint(10, (args.batch,), device=device)
+    model, size = build(args.model)
+    model.to(device)
+    own = build(args.model)[0].to(device)
+    for layer in own.modules():
+        if type(layer) is nn.BatchNorm2d:
+            layer.__class__ = OwnForward
+    x, y = torch.rand(args.batch, 3, size, size, device=device), torch.randint(10, (args.batch,), device=device)
 
     logits = torch.rand(args.batch, 10, device=device)
 
@@ -63,11 +91,13 @@ def main() -> None:
         return run
 
     select = MaxUp(Cutout(16), m=4)
-    rest = MaxUp(Cutout(16), m=4, forward=lambda model, x: logits)
+    rest, restoring = (MaxUp(Cutout(16), m=4, forward=lambda model, x: logits) for _ in range(2))
+    warnings.simplefilter("ignore", MaxUpWarning)  # given answers are the same for all copies
     variants: dict[str, Callable[[], object]] = {
         "one forward": forward,
         "select, m = 4": lambda: select.select(model, x, y),
         "select but forwards": lambda: rest.select(model, x, y),
+        "the same, restoring": lambda: restoring.select(own, x, y),
     }
     for m in (1, 2, 4, 10):
         variants[f"step, m = {m}"] = step(MaxUp(Cutout(16), m=m))
@@ -75,22 +105,26 @@ def main() -> None:
     times = interleaved(variants, args.rounds, device)
     median = {name: statistics.median(values) for name, values in times.items()}
     overhead = median["select but forwards"] / median["one forward"]
-    print(f"ResNet-20, batch {args.batch}, {device}, median of {args.rounds} rounds")
+    restored = (median["the same, restoring"] - median["select but forwards"]) / median["one forward"]
+    print(f"{args.model}, batch {args.batch}, {device}, median of {args.rounds} rounds")
     for name, value in median.items():
         print(f"  {name:<20} {1000 * value:9.2f} ms   {value / median['step, m = 1']:5.2f} of a step with m = 1")
     print(f"select, m = 4, beyond its forward passes: {100 * overhead:.1f} % of one forward pass")
+    print(f"restoring every buffer before each of 4 copies: {100 * restored / 4:.1f} % of one forward pass a copy")
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
         result = {
             "benchmark": "overhead",
+            "model": args.model,
             "batch": args.batch,
             "device": device,
             "rounds": args.rounds,
             "median_seconds": median,
             "select_overhead_of_one_forward": overhead,
+            "restoring_of_one_forward_per_copy": restored / 4,
             "step_ratio": {name: value / median["step, m = 1"] for name, value in median.items() if "step" in name},
         }
-        path = args.out / f"overhead-{device}.json"
+        path = args.out / f"overhead{'' if args.model == 'resnet20' else '-' + args.model}-{device}.json"
         path.write_text(json.dumps(result | {"environment": environment()}, indent=1) + "\n")
 
 
