@@ -21,8 +21,7 @@ from maxup.sentences import reason
 
 FORMAT, VERSION = "maxup-model", 1
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
-# Of config.json, in bytes: room for a million words of 12 letters. Documents of this size take up to half a GiB to parse.
-LARGEST = 1 << 24
+LARGEST = 1 << 24  # bytes of config.json: a million words of 12 letters fit, and parsing takes at most half a GiB
 
 
 class LoadError(RuntimeError):
