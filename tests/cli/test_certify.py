@@ -411,3 +411,23 @@ def test_train_certifies_at_once(tmp_path, capsys, monkeypatch):
     assert run["certified"]["n"] == 100_000
     assert run["certified"]["images"] == 3
     assert 0 <= run["last"]["certified_accuracy_0.5"] <= 1
+
+
+def test_an_older_step_is_not_recorded_as_the_run_s(tmp_path, capsys):
+    """The newest checkpoint is damaged, so an older one is opened; run.json is of the newest."""
+    run = tmp_path / "run"
+    words = ["--epochs", "2", "--model.args.hidden", "[8]"]
+    train(parse_recipe("smoke/digits-gaussian", words), run, quiet=True)
+    before = (run / "run.json").read_bytes()
+    older, newest = sorted((run / "checkpoints").glob("step-*"))[-2:]
+    steps = [int(path.name.removeprefix("step-")) for path in (older, newest)]
+    assert json.loads(before)["steps"] == steps[1]
+    (newest / "manifest.json").write_text("{")
+    assert certify(run, *QUICK) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert f"{run / 'run.json'} is of step {steps[1]}" in said
+    assert f"the newest checkpoint that can be read is of step {steps[0]}" in said
+    assert not list(run.glob("*.tsv"))
+    assert certify(run, *QUICK, "--out", tmp_path / "a.tsv") == 0
+    assert (run / "run.json").read_bytes() == before
+    assert certify(run, *QUICK, "--picture", tmp_path / "a.png") == 0
