@@ -125,7 +125,7 @@ def begin(path: Path, about: dict[str, Any], labels: Sequence[int] | None = None
 
 def append(path: Path, rows: Iterable[Row], *, samples: bool) -> None:
     """Add rows to a file that `begin` made ready; when this returns they are on the disk."""
-    first, columns, *lines, _ = path.read_bytes().decode("ascii").split("\n")
+    first, columns, *lines, _ = _lines(path)
     above = lines[-1].rpartition("\t")[2] if lines else _hash(first, columns)
     with path.open("a") as file:
         file.writelines(_chain(above, rows, samples=samples))
@@ -208,7 +208,7 @@ def _lines(path: Path) -> list[str]:
             raise RowsError(f"{path} is no table of certificates: it is not a file; name a TSV")
         if path.stat().st_size > LARGEST:
             raise RowsError(f"{path} is no table of certificates: it has more than {LARGEST} bytes; name another")
-        lines = path.read_bytes().decode("ascii").split("\n")
+        lines = path.read_bytes().decode("latin-1").split("\n")  # a character for every byte, whatever it is
     except FileNotFoundError:
         raise RowsError(f"there is no file {path}; name a TSV that maxup certify wrote") from None
     except (OSError, ValueError) as error:

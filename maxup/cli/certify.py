@@ -25,7 +25,7 @@ EXAMPLES = """examples:
   maxup certify runs/smoke/digits-gaussian/seed-0 --picture out.png   one image, its noisy copies, classes and radius
   maxup certify a.tsv b.tsv --plot certified.png                      a table and a plot of several
   torchrun --nproc_per_node 8 -m -- maxup certify RUN --n 1000        processes share the images
-The same command goes on where it stopped. Columns: idx label predict radius correct time; -1 is an abstention.
+The same command goes on where it stopped. Columns: idx label predict radius correct time hash; -1 is an abstention.
 """
 
 

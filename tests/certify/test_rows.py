@@ -63,6 +63,9 @@ def test_a_last_line_that_no_kill_leaves_is_refused(path):
         path.write_bytes(whole[:-1] + end)
         with pytest.raises(RowsError, match="was changed in line 7, which is not the start of a row"):
             read(path)
+    path.write_bytes(whole.replace(b"0:00:01", b"0:00:\xb11"))
+    with pytest.raises(RowsError, match="was changed in line 3 or above: its hash is another"):
+        read(path)
     path.write_bytes(whole.replace(b"\n", b"\r\n"))
     with pytest.raises(RowsError, match=re.escape(str(path))):
         read(path)
