@@ -5,6 +5,7 @@ config.json names a model of our registry and its arguments; nothing else in it 
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from maxup.engine.durable import dump, parse, read, sha256, sync, to_words, write
+from maxup.engine.durable import dump, parse, read, remove, sha256, sync, to_words, write
 from maxup.models import create_model
 from maxup.models.normalised import Normalised
 from maxup.registry import LANGUAGE_MODELS, build
@@ -20,35 +21,58 @@ from maxup.sentences import reason
 
 FORMAT, VERSION = "maxup-model", 1
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
+LARGEST = 1 << 24  # bytes of config.json: a million words of 12 letters fit, and parsing takes at most half a GiB
 
 
 class LoadError(RuntimeError):
     """A folder that holds no model of ours, or a damaged one, in one sentence."""
 
 
-def save(folder: Path, model: nn.Module, config: dict[str, Any]) -> None:
-    """Write model.safetensors and config.json to a folder, which must be new or empty.
+def save(
+    folder: Path, model: nn.Module, config: dict[str, Any], model_from: Callable[..., nn.Module] | None = None
+) -> None:
+    """Write model.safetensors and config.json to a folder, which must be new or empty, and load them again as a check.
 
     Args:
-        folder: Where.
-        model: Whose weights.
-        config: What `load` gives back as `model.config`: the recipe, the classes, the shape (C, H, W), and more.
+        folder: Where to write.
+        model: The model whose weights are written.
+        config: What `load` returns as `model.config`: the recipe, the classes, the shape (C, H, W), and more.
+        model_from: The function that builds your network, for a run trained with --model_from.
+
+    Raises:
+        LoadError: The files cannot be written or read back; then none of them is left.
     """
     from safetensors.torch import save as to_bytes
 
     from maxup.engine.pack import pack
 
+    made = not folder.exists()
     try:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if not made and (not folder.is_dir() or any(folder.iterdir())):
             raise LoadError(f"{folder} is there already and not an empty folder; choose another, or remove it")
         folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LoadError(f"{folder} could not be written: {reason(error)}") from error
+    try:
         weights = to_bytes(pack(dict(model.state_dict()))[0])
         files = {WEIGHTS: {"size": len(weights), "sha256": sha256(weights)}}
         write(folder / WEIGHTS, weights)
         write(folder / CONFIG, dump({"format": FORMAT, "version": VERSION, "files": files} | to_words(config)))
         sync(folder)
-    except (OSError, ValueError) as error:
-        raise LoadError(f"{folder} could not be written: {reason(error)}") from error
+        load(folder, model_from)
+    except BaseException as error:
+        if not isinstance(error, FileExistsError):  # which another process has just written
+            for name in (WEIGHTS, CONFIG):
+                remove(folder / name)
+            with suppress(OSError):
+                if made:
+                    folder.rmdir()
+        if isinstance(error, LoadError):
+            why = reason(error.__cause__ or error)
+            raise LoadError(f"the exported model cannot be read back ({why}); nothing was left in {folder}") from error
+        if isinstance(error, OSError | ValueError):
+            raise LoadError(f"{folder} could not be written: {reason(error)}") from error
+        raise
 
 
 def load(folder: str | os.PathLike[str], model_from: Callable[..., nn.Module] | None = None) -> nn.Module:
@@ -82,7 +106,7 @@ def load(folder: str | os.PathLike[str], model_from: Callable[..., nn.Module] | 
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    match parse(CONFIG, read(folder / CONFIG)):
+    match parse(CONFIG, read(folder / CONFIG, most=LARGEST)):
         case {"format": "maxup-model", "version": version} if version != VERSION:
             raise ValueError(f"its format is of another version than {VERSION}, the one read here")
         case {

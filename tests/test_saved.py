@@ -11,7 +11,8 @@ import torch
 import maxup
 from maxup.engine.durable import sha256
 from maxup.models import create_model
-from maxup.saved import LoadError, save
+from maxup.models.awd_lstm import AWDLSTM
+from maxup.saved import LARGEST, LoadError, save
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +55,49 @@ def test_numbers_that_json_does_not_know_are_words_in_the_config(exported, tmp_p
     config = json.loads((exported[0] / "model" / "config.json").read_text())
     save(tmp_path / "model", exported[1], config | {"metrics": {"test_loss": float("nan")}})
     assert maxup.load(tmp_path / "model").config["metrics"] == {"test_loss": "nan"}
+
+
+def test_many_words_and_many_classes_come_back(tmp_path):
+    words = [f"{'wört' * (i % 4)}{i}" for i in range(40_000)]
+    args = {"embedding": 2, "hidden": 2, "layers": 1}
+    recipe = {"task": "language", "model": {"name": "awd_lstm", "args": args}}
+    save(tmp_path / "text", AWDLSTM(len(words), **args), {"recipe": recipe, "words": words})
+    assert maxup.load(tmp_path / "text").config["words"] == words
+    classes = [f"n{i:08d} an animal, a plant or a thing that has a long name" for i in range(21_841)]
+    net = create_model("mlp", shape=(1, 2, 2), classes=len(classes), hidden=[2])
+    recipe = {"model": {"name": "mlp", "args": {"hidden": [2]}}}
+    save(tmp_path / "images", net, {"recipe": recipe, "classes": classes, "shape": [1, 2, 2]})
+    assert maxup.load(tmp_path / "images").config["classes"] == classes
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"note": "x" * LARGEST}, "config.json has a wrong size"),
+        ({"classes": ["a", "b"]}, "does not fit the model"),
+        ({"recipe": {"model": {"name": "nothing", "args": {}}}}, "nothing"),
+    ],
+)
+@pytest.mark.parametrize("there", [True, False])
+def test_what_cannot_be_read_back_is_not_left_behind(exported, tmp_path, change, why, there):
+    config = json.loads((exported[0] / "model" / "config.json").read_text()) | change
+    if there:
+        (tmp_path / "model").mkdir()
+    with pytest.raises(LoadError, match=f"cannot be read back.*{why}.*nothing was left") as error:
+        save(tmp_path / "model", exported[1], config)
+    assert "\n" not in str(error.value)
+    assert list(tmp_path.rglob("*")) == ([tmp_path / "model"] if there else [])
+
+
+def test_a_full_disk_leaves_nothing_behind(exported, tmp_path, monkeypatch):
+    def full(path, data):
+        path.write_bytes(data[:10])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("maxup.saved.write", full)
+    with pytest.raises(LoadError, match="could not be written: No space left on device"):
+        save(tmp_path / "model", exported[1], {})
+    assert not list(tmp_path.iterdir())
 
 
 def test_nothing_is_overwritten(exported, tmp_path):

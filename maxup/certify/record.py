@@ -19,6 +19,7 @@ def record(
     *,
     trained: float | None,
     images: int,
+    step: int | None,
     last: bool = True,
     own_file: bool = True,
 ) -> str | None:
@@ -32,6 +33,7 @@ def record(
         settings: How they were made.
         trained: The sigma of the training, where known.
         images: How many test images there are.
+        step: The step of the checkpoint that was certified.
         last: Whether they are of the last checkpoint.
         own_file: Whether their TSV is where a run's certificates belong.
     """
@@ -47,6 +49,8 @@ def record(
     if missing := [what for what, met in wanted.items() if not met]:
         return f"{path} stays as it is: reports want {', '.join(missing)}."
     run, about = read_run(path), asdict(settings)
+    if run.get("steps") != step:
+        return f"{path} is unchanged: it is of step {run.get('steps')}, and these certificates are of step {step}."
     match run.get("certified"):
         case {"images": int(before), **same} if before > len(rows) and same == json.loads(json.dumps(about)):
             return f"{path} stays as it is: it has these certificates of {before} images."

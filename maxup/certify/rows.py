@@ -1,29 +1,36 @@
 r"""Certificates as a TSV with the columns every reader of this field knows: idx label predict radius correct time.
 
-Its first line, a comment, is JSON: what was certified and how, so that rows of another model, noise or precision never
-come to stand below each other. With pandas installed, `pandas.read_csv(path, sep="\t", comment="#")` reads it. With
-adaptive sampling one more column, samples, says how many noisy copies were used.
+The first line, a comment, is JSON: what was certified and how, so that rows of another model, noise or precision never
+follow each other. With adaptive sampling a column, samples, says how many noisy copies were used. The last column,
+hash, makes changes evident: it is the start of the SHA-256 of the hash above and the row's other cells, joined by tabs.
+Above the first row, the hash of the first two lines, joined by a tab, takes that place. Anybody can compute these
+hashes: they show damage and edits, not forgery. With pandas installed, `pandas.read_csv(path, sep="\t", comment="#")`
+reads the file.
 """
 
 import glob
 import json
 import math
 import os
+import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from maxup.certify.smooth import Certificate
+from maxup.certify.validate import SAME, Limits, check_settings
 from maxup.engine import durable
 from maxup.sentences import reason
 
 COLUMNS = ["idx", "label", "predict", "radius", "correct", "time"]
-FORMAT = "maxup-certificates"
-# What all rows of a file have in common.
-SAME = ("model", "images", "sigma", "dtype", "forward", "n0", "n", "alpha", "sampling", "radii", "seed")
+FORMAT, VERSION = "maxup-certificates", 2
+DIGITS = 16  # of a hash
+LARGEST = 1 << 28  # bytes: two million images and more
+WANTED = "give a TSV that maxup certify wrote, which begins with a line of JSON"
+AGAIN = "restore the file, or remove this line and all below, and the same maxup certify command writes them again"
 
 
 class RowsError(RuntimeError):
@@ -57,15 +64,13 @@ class Row:
         return cls(idx, label, found.predict, radius, found.predict == label, took, found.samples)
 
     @classmethod
-    def parse(cls, line: str) -> "Row":
-        """From its line."""
-        idx, label, predict, radius, correct, took, *more = line.rstrip("\n").split("\t")
-        row = cls(
-            int(idx), int(label), int(predict), float(radius), correct == "1", took, int(more[0]) if more else None
-        )
-        sound = row.idx >= 0 and row.predict >= -1 and 0 <= row.radius < math.inf and len(more) <= 1
-        if not sound or correct != str(int(row.predict == row.label)):
-            raise ValueError(line)
+    def parse(cls, text: str) -> "Row":
+        """From its text; a ValueError if no row has this text."""
+        idx, label, predict, radius, correct, took, *more = text.split("\t")
+        samples = int(more[0]) if more else None
+        row = cls(int(idx), int(label), int(predict), float(radius), correct == "1", took, samples)
+        if row.text(samples=bool(more)) != text:
+            raise ValueError("it is not as maxup certify writes it")
         return row
 
     def certified(self, radius: float) -> bool:
@@ -73,21 +78,27 @@ class Row:
         return self.correct and self.radius >= radius
 
     def text(self, *, samples: bool) -> str:
-        """As its line."""
+        """Its cells but for the hash, joined by tabs."""
         cells = [self.idx, self.label, self.predict, f"{self.radius:.6f}", int(self.correct), self.time]
-        return "\t".join(map(str, [*cells, self.samples] if samples else cells)) + "\n"
+        return "\t".join(map(str, [*cells, self.samples] if samples else cells))
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[Row]]:
-    """What a file is about, and a row for each image; a last line that was cut off is left out, and named on stderr."""
+    """What a file is about, and its rows; a last line that was cut off is left out, and named on stderr."""
     about, rows, end = _read(path)
     if end < path.stat().st_size:
         print(f"{path}: its last line was cut off, and is left out", file=sys.stderr)
-    return about, list({row.idx: row for row in rows}.values())
+    return about, rows
 
 
-def begin(path: Path, about: dict[str, Any]) -> list[Row]:
-    """Make a file ready for more rows, new or of the very same kind, its last line mended; returns its rows."""
+def begin(path: Path, about: dict[str, Any], labels: Sequence[int] | None = None) -> list[Row]:
+    """Make a file ready for more rows, new or of the very same kind, without a half-written line; returns its rows.
+
+    Args:
+        path: The file.
+        about: What its rows must be about.
+        labels: The labels of all images, to compare the rows with.
+    """
     theirs, rows, end = _read(path) if path.exists() else (about, [], 0)
     if not rows:  # nothing to lose: it may be about anything
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -104,26 +115,34 @@ def begin(path: Path, about: dict[str, Any]) -> list[Row]:
             f"{path} belongs to another forward pass of the same weights, or was written before answers were compared; "
             "write elsewhere with --out, or remove it"
         )
+    for number, row in enumerate(rows, 3):
+        if labels is not None and (row.idx >= len(labels) or row.label != labels[row.idx]):
+            raise RowsError(f"{path} has a line {number} with an image or a label that the data does not have; {AGAIN}")
     if end < path.stat().st_size:
         os.truncate(path, end)
     return rows
 
 
 def append(path: Path, rows: Iterable[Row], *, samples: bool) -> None:
-    """Add rows; when this returns they are on the disk."""
+    """Add rows to a file that `begin` made ready; when this returns they are on the disk."""
+    first, columns, *lines, _ = _lines(path)
+    above = lines[-1].rpartition("\t")[2] if lines else _hash(first, columns)
     with path.open("a") as file:
-        for row in rows:
-            file.write(row.text(samples=samples))
+        file.writelines(_chain(above, rows, samples=samples))
         file.flush()
         os.fsync(file.fileno())
 
 
-def gather(path: Path, about: dict[str, Any]) -> list[Row]:
+def gather(path: Path, about: dict[str, Any], labels: Sequence[int] | None = None) -> list[Row]:
     """Bring the parts that several processes wrote into the file itself, sorted by image; returns all rows."""
     parts = sorted(path.parent.glob(f"{glob.escape(path.name)}.rank-*"))
     if not parts and not path.exists():
         return []
-    found = {row.idx: row for part in [*parts, path] if part.exists() for row in begin(part, about)}
+    found: dict[int, Row] = {}
+    for part in [*parts, path]:
+        for row in begin(part, about, labels) if part.exists() else []:
+            if found.setdefault(row.idx, row) != row:
+                raise RowsError(f"{part} has another certificate of image {row.idx} than a file beside it; remove one")
     rows = [found[idx] for idx in sorted(found)]
     if parts or not path.exists() or rows != _read(path)[1]:
         kept = read(path)[0] if path.exists() else about
@@ -134,48 +153,92 @@ def gather(path: Path, about: dict[str, Any]) -> list[Row]:
 
 
 def _text(about: dict[str, Any], rows: Iterable[Row]) -> str:
-    samples = about["sampling"] != "fixed"
-    columns = [*COLUMNS, "samples"] if samples else COLUMNS
-    head = f"# {json.dumps({'format': FORMAT, 'version': 1} | about)}\n" + "\t".join(columns) + "\n"
-    return head + "".join(row.text(samples=samples) for row in rows)
+    first = f"# {json.dumps({'format': FORMAT, 'version': VERSION} | about, allow_nan=False)}"
+    columns, samples = "\t".join(_columns(about)), about["sampling"] != "fixed"
+    return f"{first}\n{columns}\n" + "".join(_chain(_hash(first, columns), rows, samples=samples))
+
+
+def _columns(about: dict[str, Any]) -> list[str]:
+    return [*COLUMNS, *(["samples"] if about["sampling"] != "fixed" else []), "hash"]
+
+
+def _chain(above: str, rows: Iterable[Row], *, samples: bool) -> Iterator[str]:
+    """The lines of rows, each with the hash of itself and the hash above."""
+    for row in rows:
+        text = row.text(samples=samples)
+        above = _hash(above, text)
+        yield f"{text}\t{above}\n"
+
+
+def _hash(above: str, text: str) -> str:
+    return durable.sha256(f"{above}\t{text}".encode())[:DIGITS]
 
 
 def _read(path: Path) -> tuple[dict[str, Any], list[Row], int]:
     """What it is about, its whole rows, and the byte at which they end."""
+    first, columns, *lines, torn = _lines(path)
+    about = _about(path, first, columns)
+    width = len(_columns(about))
+    *cells, last = torn.split("\t")
+    if len(cells) >= width or (len(cells) == width - 1 and not re.fullmatch(f"[0-9a-f]{{0,{DIGITS}}}", last)):
+        raise RowsError(f"{path} was changed in line {len(lines) + 3}, which is not the start of a row; {AGAIN}")
+    rows: dict[int, Row] = {}
+    limits, above = Limits.of(about), _hash(first, columns)
+    for number, line in enumerate(lines, 3):
+        text, _, said = line.rpartition("\t")
+        above = _hash(above, text)
+        if said != above:
+            where = f"line {number}" + (" or above" if number == 3 else "")
+            raise RowsError(f"{path} was changed in {where}: its hash is another; {AGAIN}")
+        try:
+            row = Row.parse(text)
+            why = limits.complaint(row) or ("its image has a line above" if row.idx in rows else None)
+        except ValueError as error:
+            why = reason(error)
+        if why:
+            raise RowsError(f"{path} has a line {number} that is no certificate: {why}; {AGAIN}")
+        rows[row.idx] = row
+    return about, list(rows.values()), sum(len(line) + 1 for line in [first, columns, *lines])
+
+
+def _lines(path: Path) -> list[str]:
+    """The lines of a file, at least three; the last one is empty, or was cut off."""
     try:
-        data = path.read_bytes()
+        if path.exists() and not path.is_file():
+            raise RowsError(f"{path} is no table of certificates: it is not a file; name a TSV")
+        if path.stat().st_size > LARGEST:
+            raise RowsError(f"{path} is no table of certificates: it has more than {LARGEST} bytes; name another")
+        lines = path.read_bytes().decode("latin-1").split("\n")  # a character for every byte, whatever it is
     except FileNotFoundError:
         raise RowsError(f"there is no file {path}; name a TSV that maxup certify wrote") from None
-    except OSError as error:
-        raise RowsError(f"{path} is no table of certificates: {reason(error)}") from None
-    wanted = "give a TSV that maxup certify wrote, which begins with a line of JSON"
+    except (OSError, ValueError) as error:
+        raise RowsError(f"{path} is no table of certificates: {reason(error)}; {WANTED}") from None
+    if len(lines) < 3:
+        raise RowsError(f"{path} is no table of certificates; {WANTED}")
+    return lines
+
+
+def _about(path: Path, first: str, columns: str) -> dict[str, Any]:
+    """The first line, checked."""
     try:
-        first, columns, *lines = data.decode("ascii").splitlines(keepends=True)
-        about = json.loads(first.removeprefix("# "))
+        about = durable.parse(path.name, first.removeprefix("# ").encode())
     except (ValueError, RecursionError):
-        raise RowsError(f"{path} is no table of certificates; {wanted}") from None
-    if not isinstance(about, dict) or about.get("format") != FORMAT or about.get("version") != 1:
-        raise RowsError(f"{path} is no table of certificates: its first line does not say so; {wanted}")
-    if absent := [key for key in SAME if key not in about]:
-        raise RowsError(f"{path} is no table of certificates: its first line lacks {', '.join(absent)}; {wanted}")
-    for key, value in about.items():
-        if isinstance(value, int | float) and not abs(value) < 2**63:
-            raise RowsError(f"{path} is no table of certificates: its {key} is {str(value)[:20]}; {wanted}")
-    if columns.split() not in (COLUMNS, [*COLUMNS, "samples"]):
+        raise RowsError(f"{path} is no table of certificates; {WANTED}") from None
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        raise RowsError(f"{path} is no table of certificates: its first line does not say so; {WANTED}")
+    if about.get("version") != VERSION:
+        raise RowsError(
+            f"{path} has certificates of another version than {VERSION}, the one with hashes; remove it, and certify "
+            "again"
+        )
+    try:
+        check_settings(about)
+    except ValueError as error:
+        raise RowsError(f"{path} is no table of certificates: {reason(error)}; {WANTED}") from None
+    if columns.split("\t") != _columns(about):
         came = " ".join(columns.split())[:60]
-        raise RowsError(f"{path} is no table of certificates: its columns are {came}; {wanted}")
-    if lines and not lines[-1].endswith("\n"):
-        lines.pop()  # a kill cut it off
-    rows = []
-    for number, line in enumerate(lines, 3):
-        try:
-            rows.append(Row.parse(line))
-        except ValueError:
-            raise RowsError(
-                f"{path} has a line {number} that is no certificate, {line.strip()[:60]!r}; remove the line, or write "
-                "elsewhere with --out"
-            ) from None
-    return about, rows, sum(map(len, [first, columns, *lines]))
+        raise RowsError(f"{path} is no table of certificates: its columns are {came}; {WANTED}")
+    return about
 
 
 def _agree(one: list[float] | None, other: list[float] | None) -> bool:
@@ -187,4 +250,4 @@ def _agree(one: list[float] | None, other: list[float] | None) -> bool:
 
 
 def _short(value: Any) -> str:
-    return f"{value[:12]}..." if isinstance(value, str) and len(value) == 64 else json.dumps(value)
+    return f"{value[:12]}..." if isinstance(value, str) and len(value) == 64 else json.dumps(value)[:60]

@@ -65,12 +65,13 @@ def certify(
     device = find_device()
     about = describe(subject, settings, device)
     smooth = make_smooth(subject, settings, device)
+    labels = subject.images.y.tolist()
     with _processes() as (rank, world, wait), ExitStack() as held:
         refused: Exception | None = None
         if rank == 0:
             try:
                 held.enter_context(locked(path.resolve().parent, path.resolve().name))
-                table.gather(path, about)  # what an earlier run left, or its complaint
+                table.gather(path, about, labels)  # what an earlier run left, or its complaint
             except (table.RowsError, CheckpointError, OSError) as error:
                 refused = error
         if _in_first(refused is not None, world):
@@ -86,10 +87,9 @@ def certify(
                 subject.pixels(part), settings.n0, settings.n, settings.alpha, settings.batch_size, indices=part,
                 adaptive=settings.adaptive, radii=settings.radii,
             )  # fmt: skip
-            labels = subject.images.y[part].tolist()
-            new = [Row.of(i, label, c) for i, label, c in zip(part, labels, found, strict=True)]
+            new = [Row.of(i, labels[i], c) for i, c in zip(part, found, strict=True)]
             if start == 0:
-                table.begin(own, about)  # not before there are rows
+                table.begin(own, about, labels)  # not before there are rows
             table.append(own, new, samples=settings.adaptive)
             if rank == 0 and (time.monotonic() - told > 10 or start + TOGETHER >= len(mine)):
                 told, ready = time.monotonic(), start + len(part)
@@ -97,7 +97,7 @@ def certify(
                 say(f"{ready}/{len(mine)} images{' of this process' if world > 1 else ''}, {left} left")
         wait()
         if rank == 0:
-            table.gather(path, about)
+            table.gather(path, about, labels)
         wait()
         wanted = set(indices)
         return [row for row in _rows(path) if row.idx in wanted]

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ class Subject:
     images: Images
     sigma: float | None = None
     """Of the noise on pixels it was trained with, where known."""
+    step: int | None = None
+    """Of the checkpoint it was opened from, if it is a run."""
 
     def pixels(self, indices: list[int]) -> Tensor:
         """Some of the images, (B, C, H, W) in [0, 1]."""
@@ -54,7 +56,7 @@ def of_folder(
         recipe.data.root = root or recipe.data.root
         return _subject(str(folder), model, recipe, load_splits(recipe, own.get("data_from"))[2])
     run = open_run(folder, which, task="vision", root=root, **own)
-    return _subject(str(folder), run.model, run.recipe, run.task.test)
+    return replace(_subject(str(folder), run.model, run.recipe, run.task.test), step=run.step)
 
 
 def of_module(name: str, build: Callable[[], Any], images: Images) -> Subject:

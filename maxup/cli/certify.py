@@ -25,7 +25,7 @@ EXAMPLES = """examples:
   maxup certify runs/smoke/digits-gaussian/seed-0 --picture out.png   one image, its noisy copies, classes and radius
   maxup certify a.tsv b.tsv --plot certified.png                      a table and a plot of several
   torchrun --nproc_per_node 8 -m -- maxup certify RUN --n 1000        processes share the images
-The same command goes on where it stopped. Columns: idx label predict radius correct time; -1 is an abstention.
+The same command goes on where it stopped. Columns: idx label predict radius correct time hash; -1 is an abstention.
 """
 
 
@@ -154,6 +154,8 @@ def _certify(args: argparse.Namespace) -> None:
     path = args.out or (args.what[0] if args.what else Path()) / f"certified-{sigma:g}.tsv"
     if args.plot is not None and args.plot.resolve() == path.resolve():
         raise RunError(f"--plot {args.plot} would replace the certificates in that file; name another")
+    if args.what and args.out is None and args.checkpoint == "last":
+        _refuse_another_step(args.what[0] / "run.json", subject.step)
     for file in (path, args.plot):
         if file is not None:
             _try_place(file)
@@ -171,7 +173,7 @@ def _certify(args: argparse.Namespace) -> None:
     if args.what and (args.what[0] / "run.json").is_file():
         why = record(
             args.what[0] / "run.json", rows, settings, trained=subject.sigma, images=len(subject.images),
-            last=args.checkpoint == "last", own_file=args.out is None,
+            step=subject.step, last=args.checkpoint == "last", own_file=args.out is None,
         )  # fmt: skip
         if why:
             print(why)
@@ -204,6 +206,24 @@ def _subject(args: argparse.Namespace) -> "Subject":
     if test is None and not _rank():
         print(f"{args.data or args.data_from} has no test part: all its images are certified, also those of a training")
     return of_module(args.module, build, images)
+
+
+def _refuse_another_step(record: Path, step: int | None) -> None:
+    """A finished run is certified at the step it finished with, whatever else its folder holds."""
+    from maxup.engine.durable import read_json
+    from maxup.engine.stop import RunError
+
+    try:
+        finished = read_json(record)["steps"]
+    except FileNotFoundError:  # not finished, or an export
+        return
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        raise RunError(f"{record} is not the record of a run; restore it, or name another file with --out") from None
+    if finished != step:
+        raise RunError(
+            f"{record} is of step {finished}, but the newest checkpoint that can be read is of step {step}; finish the "
+            "training with the same maxup train command, or name another file with --out"
+        )
 
 
 def _try_place(path: Path) -> None:

@@ -33,13 +33,14 @@ def main(argv: Sequence[str]) -> int:
     from maxup.engine.runs import open_run
     from maxup.saved import save
 
-    run = open_run(args.run, args.checkpoint, root=args.root, **own_of(args))
+    theirs = own_of(args)
+    run = open_run(args.run, args.checkpoint, root=args.root, **theirs)
     metrics = run.recorded
     with suppress(OSError, ValueError, TypeError, KeyError):  # a finished run has measured more
         record = read_json(args.run / "run.json")
         metrics = record["last"] if record["steps"] == run.step else metrics
     config = {"recipe": asdict(run.recipe), "task": run.task.identity, "metrics": metrics, "step": run.step}
-    save(args.dir, run.model, config | run.task.description())
+    save(args.dir, run.model, config | run.task.description(), theirs["model_from"])
     own = f", model_from={args.model_from.replace(':', '.')}" if args.model_from else ""
     print(f'{args.dir}: now  maxup.load("{args.dir}"{own})')
     return 0

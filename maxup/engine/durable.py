@@ -134,18 +134,19 @@ def remove(path: Path) -> None:
             path.unlink()
 
 
-def read(path: Path, promise: Any = None) -> bytes:
+def read(path: Path, promise: Any = None, *, most: int = 1 << 16) -> bytes:
     """A whole ordinary file: no link to elsewhere, no pipe to wait for.
 
     Args:
         path: The file.
-        promise: The `{"size": ..., "sha256": ...}` it must have; without one it must be below 64 KiB.
+        promise: The `{"size": ..., "sha256": ...}` it must have.
+        most: The largest size in bytes of a file without a promise.
     """
     status = os.lstat(path)
     size = status.st_size
     if not stat.S_ISREG(status.st_mode):
         raise ValueError(f"{path.name} is not an ordinary file")
-    if size > 1 << 16 if promise is None else type(promise) is not dict or promise.get("size") != size:
+    if size > most if promise is None else type(promise) is not dict or promise.get("size") != size:
         raise ValueError(f"{path.name} has a wrong size, {size} bytes")
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
         data = file.read(size)

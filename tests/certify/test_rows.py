@@ -1,4 +1,8 @@
+import hashlib
 import json
+import os
+import re
+from dataclasses import replace
 
 import pytest
 
@@ -6,8 +10,9 @@ from maxup.certify.rows import Row, RowsError, append, begin, gather, read
 from maxup.certify.smooth import Certificate
 
 ABOUT = {"model": "a" * 64, "images": "b" * 64, "sigma": 0.5, "dtype": "float32", "forward": "eager", "n0": 100,
-         "n": 1000, "alpha": 0.001, "sampling": "fixed", "radii": None, "seed": 0}  # fmt: skip
-ROWS = [Row(i, 3, 3 - 4 * (i % 2), 0.25 * i, i % 2 == 0, "0:00:01.500000") for i in range(5)]
+         "n": 1000, "alpha": 0.001, "sampling": "fixed", "radii": None, "seed": 0,
+         "classes": list("0123456789")}  # fmt: skip
+ROWS = [Row(i, 3, 3 - 4 * (i % 2), 0.25 * i * (i % 2 == 0), i % 2 == 0, "0:00:01.500000") for i in range(5)]
 
 
 @pytest.fixture
@@ -24,8 +29,18 @@ def test_rows_come_back_and_any_reader_of_the_field_can_read_them(path):
     assert {key: about[key] for key in ABOUT} == ABOUT
     comment, header, *lines = path.read_text().splitlines()
     assert comment.startswith("# {")
-    assert header == "idx\tlabel\tpredict\tradius\tcorrect\ttime"
-    assert lines[1] == "1\t3\t-1\t0.250000\t0\t0:00:01.500000"
+    assert header == "idx\tlabel\tpredict\tradius\tcorrect\ttime\thash"
+    assert lines[2].startswith("2\t3\t3\t0.500000\t1\t0:00:01.500000\t")
+
+
+def test_every_hash_is_of_the_row_and_the_hash_above(path):
+    """As documented, by hashlib alone."""
+    first, columns, *lines = path.read_text().splitlines()
+    above = hashlib.sha256(f"{first}\t{columns}".encode()).hexdigest()[:16]
+    for line in lines:
+        *cells, said = line.split("\t")
+        above = hashlib.sha256("\t".join([above, *cells]).encode()).hexdigest()[:16]
+        assert said == above
 
 
 def test_a_radius_is_rounded_down():
@@ -33,10 +48,7 @@ def test_a_radius_is_rounded_down():
     assert Row.of(0, 1, Certificate(1, 0.2, 10, 0.5)) == Row(0, 1, 1, 0.2, True, "0:00:00.500000", 10)
 
 
-def test_a_row_that_is_there_twice_counts_once_and_half_a_row_is_named(path, capsys):
-    append(path, ROWS[:1], samples=False)
-    assert read(path)[1] == ROWS
-    assert capsys.readouterr().err == ""
+def test_half_a_row_is_named_and_left_out(path, capsys):
     with path.open("a") as file:
         file.write("9\t3\t")
     assert read(path)[1] == ROWS
@@ -45,13 +57,28 @@ def test_a_row_that_is_there_twice_counts_once_and_half_a_row_is_named(path, cap
     assert len(path.read_text().splitlines()) == 2 + len(ROWS)
 
 
+def test_a_last_line_that_no_kill_leaves_is_refused(path):
+    whole = path.read_bytes()
+    for end in (b"J", b"7", b"\t", b"\r", b"\0"):
+        path.write_bytes(whole[:-1] + end)
+        with pytest.raises(RowsError, match="was changed in line 7, which is not the start of a row"):
+            read(path)
+    path.write_bytes(whole.replace(b"0:00:01", b"0:00:\xb11"))
+    with pytest.raises(RowsError, match="was changed in line 3 or above: its hash is another"):
+        read(path)
+    path.write_bytes(whole.replace(b"\n", b"\r\n"))
+    with pytest.raises(RowsError, match=re.escape(str(path))):
+        read(path)
+
+
 def test_samples_are_a_column_where_they_differ(tmp_path):
     path = tmp_path / "certified.tsv"
     begin(path, ABOUT | {"sampling": "adaptive"})
-    row = Row(0, 1, 1, 0.5, True, "0:00:00", 390)
+    row = Row(0, 1, 1, 0.5, True, "0:00:00", 250)
     append(path, [row], samples=True)
-    assert path.read_text().splitlines()[1:] == ["idx\tlabel\tpredict\tradius\tcorrect\ttime\tsamples",
-                                                 "0\t1\t1\t0.500000\t1\t0:00:00\t390"]  # fmt: skip
+    columns, line = path.read_text().splitlines()[1:]
+    assert columns == "idx\tlabel\tpredict\tradius\tcorrect\ttime\tsamples\thash"
+    assert line.rpartition("\t")[0] == "0\t1\t1\t0.500000\t1\t0:00:00\t250"
     assert read(path)[1] == [row]
 
 
@@ -87,20 +114,59 @@ def test_another_forward_pass_of_the_same_weights_is_refused(tmp_path):
             begin(path, ABOUT | {"answers": other})
 
 
-@pytest.mark.parametrize(("key", "value"), [("sigma", 10**400), ("n", 10**400), ("alpha", float("nan"))])
-def test_numbers_that_nothing_can_be_computed_from_are_refused(path, key, value):
-    text = path.read_text()
-    path.write_text(text.replace(f'"{key}": {json.dumps(ABOUT[key])}', f'"{key}": {json.dumps(value)}'))
-    with pytest.raises(RowsError, match=f"is no table of certificates: its {key} is"):
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"label": 4}, "its correct is 1, its label 4"),
+        ({"label": 10, "correct": False}, "its label is 10, and there are 10 classes"),
+        ({"label": -1, "predict": -1, "radius": 0.0}, "its label is -1"),
+        ({"radius": 2.75}, "its radius is 2.75, and n, alpha and sigma allow 1.231631 at most"),
+        ({"idx": 2}, "its image has a line above"),
+        ({"time": "a\tb"}, "too many values|it is not as|invalid literal"),
+    ],
+)
+def test_a_row_with_the_right_hash_is_checked_all_the_same(path, change, why):
+    append(path, [replace(Row(20, 3, 3, 0.5, True, "0:00:01"), **change)], samples=False)
+    for again in (read, lambda path: begin(path, ABOUT)):
+        with pytest.raises(RowsError, match=rf"has a line 8 that is no certificate: .*({why}).*; restore the file, or"):
+            again(path)
+
+
+def test_rows_must_have_the_labels_of_the_data(path):
+    before = path.read_bytes()
+    assert begin(path, ABOUT, [3] * 5) == ROWS
+    for labels in ([3, 3, 3, 7, 3], [3, 3, 3]):
+        with pytest.raises(RowsError, match="has a line 6 with an image or a label that the data does not have"):
+            begin(path, ABOUT, labels)
+    assert path.read_bytes() == before
+
+
+def test_parts_that_contradict_each_other_are_refused_and_kept(path):
+    part = path.with_name(f"{path.name}.rank-0")
+    begin(part, ABOUT)
+    append(part, [ROWS[2]], samples=False)
+    assert gather(path, ABOUT) == ROWS  # killed before the part was removed
+    begin(part, ABOUT)
+    append(part, [replace(ROWS[2], radius=0.75)], samples=False)
+    with pytest.raises(RowsError, match="another certificate of image 2"):
+        gather(path, ABOUT)
+    assert part.exists()
+    assert read(path)[1] == ROWS
+
+
+def test_a_file_of_the_version_without_hashes_is_refused(path):
+    first, *lines = path.read_text().splitlines()
+    bare = [first.replace('"version": 2', '"version": 1'), *(line.rpartition("\t")[0] for line in lines)]
+    path.write_text("\n".join(bare) + "\n")
+    with pytest.raises(RowsError, match="of another version than 2, the one with hashes; remove it, and certify again"):
         read(path)
 
 
-@pytest.mark.parametrize("row", ["0\t3\t4\t0.1\t1", "0\t3\t3\t0.1\t0", "0\t3\t-1\t0.1\t1", "0\t3\t-5\t0.1\t0"])
-def test_rows_that_contradict_themselves_are_refused(path, row):
-    with path.open("a") as file:
-        file.write(f"{row}\t0:00:01\n")
-    with pytest.raises(RowsError, match="has a line 8 that is no certificate"):
-        read(path)
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "a.tsv")
+    for place in (tmp_path / "a.tsv", tmp_path):
+        with pytest.raises(RowsError, match="it is not a file"):
+            read(place)
 
 
 def test_parts_are_found_whatever_the_name(tmp_path):
@@ -114,8 +180,8 @@ def test_parts_are_found_whatever_the_name(tmp_path):
 def test_a_file_without_rows_may_become_about_something_else(tmp_path):
     path = tmp_path / "certified.tsv"
     begin(path, ABOUT)
-    assert begin(path, ABOUT | {"n": 7}) == []
-    assert read(path)[0]["n"] == 7
+    assert begin(path, ABOUT | {"n": 700}) == []
+    assert read(path)[0]["n"] == 700
 
 
 @pytest.mark.parametrize(
@@ -123,8 +189,7 @@ def test_a_file_without_rows_may_become_about_something_else(tmp_path):
     [
         b"", b"x", b"idx\tlabel\n1\t2\n", b"# {}\nidx\n", b"# [1]\n\n", b"\xff\xfe\n\n", b"# {\n\n",
         b"[" * 100_000 + b"\n\n", b'# {"format": "maxup-certificates", "version": 2}\n\n',
-        b'# {"format": "maxup-certificates", "version": 1}\na\tb\n',
-        b'# {"format": "maxup-certificates", "version": 1}\nidx\tlabel\tpredict\tradius\tcorrect\ttime\n',
+        b'# {"format": "maxup-certificates", "version": 2}\nidx\tlabel\tpredict\tradius\tcorrect\ttime\thash\n',
     ],
 )  # fmt: skip
 def test_a_file_that_is_something_else_is_refused_and_kept(tmp_path, text):
@@ -136,13 +201,22 @@ def test_a_file_that_is_something_else_is_refused_and_kept(tmp_path, text):
     assert path.read_bytes() == text
 
 
-@pytest.mark.parametrize(
-    "line", ["nonsense", "1\t2\t3", "0\t1\t1\tnan\t1\tx", "0\t1\t1\t-1\t1\tx", "0\t1\t1\t1\t7\tx", "-1\t1\t1\t1\t1\tx"]
-)
-def test_a_line_that_is_no_certificate_is_named(path, line):
+@pytest.mark.parametrize("line", ["nonsense", "", "1\t2\t3", "9\t3\t3\t0.100000\t1\t0:00:01\t0123456789abcdef"])
+def test_a_line_without_the_right_hash_is_named(path, line):
     path.write_text(path.read_text() + line + "\n")
-    with pytest.raises(RowsError, match=r"has a line 8 that is no certificate.*; remove the line, or write"):
+    with pytest.raises(RowsError, match=r"was changed in line 8: its hash is another; restore the file, or remove"):
         begin(path, ABOUT)
+
+
+def test_the_lines_above_a_changed_one_can_be_kept(path):
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines).replace("0.500000", "0.600000"))
+    with pytest.raises(RowsError, match="was changed in line 5: "):
+        read(path)
+    path.write_text("".join(lines[:4]))  # what the sentence says
+    assert begin(path, ABOUT) == ROWS[:2]
+    append(path, ROWS[2:], samples=False)
+    assert path.read_text() == "".join(lines)
 
 
 def test_the_parts_of_several_processes_are_gathered_sorted_and_removed(tmp_path):

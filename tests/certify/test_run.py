@@ -35,7 +35,8 @@ def subject():
 
 
 def lines(path):
-    return [line.rsplit("\t", 1)[0] for line in path.read_text().splitlines()[1:]]
+    """Without the time, which may differ, and what follows from it."""
+    return [line.split("\t")[:5] for line in path.read_text().splitlines()[1:]]
 
 
 @pytest.mark.parametrize("settings", [SETTINGS, replace(SETTINGS, adaptive=True, radii=(0.1, 0.25))])
@@ -70,3 +71,17 @@ def test_the_file_says_how(subject):
         "sampling": "adaptive", "seed": 3,
     }  # fmt: skip
     assert set(rows.SAME) <= set(about)
+
+
+def test_labels_of_a_file_are_compared_with_the_data(subject, tmp_path):
+    """Also where the header says that they are the same images."""
+    path, chosen = tmp_path / "a.tsv", list(range(8))
+    about, found = describe(subject, SETTINGS, CPU), certify(subject, SETTINGS, chosen, path, say=lambda _: None)
+    path.unlink()
+    rows.begin(path, about)
+    wrong = replace(found[3], label=(found[3].label + 1) % 10, predict=-1, radius=0.0, correct=False)
+    rows.append(path, [*found[:3], wrong, *found[4:]], samples=False)
+    before = path.read_bytes()
+    with pytest.raises(rows.RowsError, match="has a line 6 with an image or a label that the data does not have"):
+        certify(subject, SETTINGS, chosen, path, say=lambda _: None)
+    assert path.read_bytes() == before

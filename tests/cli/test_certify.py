@@ -411,3 +411,56 @@ def test_train_certifies_at_once(tmp_path, capsys, monkeypatch):
     assert run["certified"]["n"] == 100_000
     assert run["certified"]["images"] == 3
     assert 0 <= run["last"]["certified_accuracy_0.5"] <= 1
+
+
+def test_an_older_step_is_not_recorded_as_the_run_s(tmp_path, capsys):
+    """The newest checkpoint is damaged, so an older one is opened; run.json is of the newest."""
+    run = tmp_path / "run"
+    words = ["--epochs", "2", "--model.args.hidden", "[8]"]
+    train(parse_recipe("smoke/digits-gaussian", words), run, quiet=True)
+    before = (run / "run.json").read_bytes()
+    older, newest = sorted((run / "checkpoints").glob("step-*"))[-2:]
+    steps = [int(path.name.removeprefix("step-")) for path in (older, newest)]
+    assert json.loads(before)["steps"] == steps[1]
+    (newest / "manifest.json").write_text("{")
+    assert certify(run, *QUICK) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert f"{run / 'run.json'} is of step {steps[1]}" in said
+    assert f"the newest checkpoint that can be read is of step {steps[0]}" in said
+    assert not list(run.glob("*.tsv"))
+    assert certify(run, *QUICK, "--out", tmp_path / "a.tsv") == 0
+    assert (run / "run.json").read_bytes() == before
+    assert certify(run, *QUICK, "--picture", tmp_path / "a.png") == 0
+
+
+@pytest.mark.parametrize("edit", ["radius", "label", "line"])
+def test_an_edited_file_reaches_neither_a_table_nor_run_json(run, capsys, edit):
+    assert certify(run, *QUICK) == 0
+    path, before = run / "certified-0.5.tsv", (run / "run.json").read_bytes()
+    rows = path.read_text().splitlines(keepends=True)
+    cells = rows[9].split("\t")
+    if edit == "radius":
+        cells[3] = "1.000000"
+    elif edit == "label":
+        cells[1] = str((int(cells[1]) + 1) % 10)
+        cells[4] = str(int(cells[1] == cells[2]))
+    rows[9:10] = ["\t".join(cells)] * (2 if edit == "line" else 1)
+    path.write_text("".join(rows))
+    capsys.readouterr()
+    for arguments in ([path], [run, *QUICK]):
+        assert certify(*arguments) == 1
+        out, err = capsys.readouterr()
+        assert "Certified accuracy" not in out
+        assert re.fullmatch(rf"maxup certify: {re.escape(str(path))} was changed in line 1[01]: .*\n", err)
+    assert (run / "run.json").read_bytes() == before
+
+
+def test_rows_that_were_cut_off_are_certified_again(run):
+    assert certify(run, *QUICK) == 0
+    path, before = run / "certified-0.5.tsv", json.loads((run / "run.json").read_text())
+    whole = lines(path)
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-5]))
+    assert certify(run, *QUICK) == 0
+    assert lines(path) == whole
+    assert json.loads((run / "run.json").read_text()) == before
+    assert before["certified"]["images"] == len(whole) - 1 == 65
