@@ -46,6 +46,7 @@ def train(
     save_best: bool = True,
     trackers: list[str] | None = None,
     quiet: bool = False,
+    accept_changed_data: bool = False,
     model_from: Callable[..., nn.Module] | None = None,
     data_from: Callable[[], Any] | None = None,
 ) -> dict[str, Any]:
@@ -58,6 +59,7 @@ def train(
         save_best: Off, the best epoch is not saved for being the best.
         trackers: Accelerate's trackers, such as ["tensorboard"].
         quiet: Show no progress.
+        accept_changed_data: Resume also where the images are no longer those that the run was begun with.
         model_from: Builds the network instead of the recipe's: (shape, classes, **model.args).
         data_from: Returns the data instead of the recipe's: (x, y) or (x, y, x_test, y_test), images as bytes.
 
@@ -77,6 +79,7 @@ def train(
             quiet = quiet or not accelerator.is_main_process
             own = {"model_from": model_from, "data_from": data_from}
             run = _Run(recipe, folder, accelerator, quiet=quiet, **own)  # what it refuses leaves no folder
+            run.accept_changed_data = accept_changed_data
             folder.mkdir(parents=True, exist_ok=True)
             with locked(folder) if accelerator.is_main_process else nullcontext():
                 try:
@@ -130,6 +133,7 @@ class _Run:
             )
         self.whole, self.parts = True, 1  # whether a batch ends an accumulation, and how many batches that has
         self.metrics: Metrics | None = None
+        self.accept_changed_data = False
 
     def go(self, asked: Callable[[], bool], save_every: float, save_best: bool) -> dict[str, Any]:
         """Train to the end, or until asked to stop."""

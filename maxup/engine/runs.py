@@ -37,12 +37,14 @@ def open_run(
     *,
     task: str | None = None,
     root: str | None = None,
+    accept_changed_data: bool = False,
     **own: Callable[..., Any] | None,
 ) -> Run:
     """Build what a run's recipe says and load the weights of its "best" or "last" checkpoint.
 
     A task named is the only one that will do; `root` is where the data are now, if not where the recipe says. `own` are
-    `model_from` and `data_from` of a run trained with them. A damaged checkpoint is named on stderr and skipped.
+    `model_from` and `data_from` of a run trained with them. A damaged checkpoint is named on stderr and skipped. Images
+    other than those of the training are refused, unless `accept_changed_data`.
     Nothing in the folder can run code. A RunError, or the CheckpointError or RecipeError behind it, says what is wrong.
     """
     state, step = _state(folder, which)
@@ -51,7 +53,7 @@ def open_run(
     if task not in (None, recipe.task):
         kinds = {"vision": "images", "language": "text"}
         raise RunError(f"{folder} is a run on {kinds[recipe.task]}, and this is for runs on {kinds[str(task)]}")
-    before = state["task"]
+    before = {key: value for key, value in state["task"].items() if key != "data" or not accept_changed_data}
     for option in ("model_from", "data_from"):
         if before.get(option) and own.get(option) is None:
             raise RunError(f"{folder} was trained with --{option} {before[option]}; give the same option here")

@@ -13,6 +13,7 @@ from torch import Generator, Tensor, nn
 from maxup.data import DataError, load_data
 from maxup.data.folder import MEAN, STD, Folder
 from maxup.data.images import Images, own_images, own_scale, split
+from maxup.engine.durable import sha256
 from maxup.engine.stop import RunError
 from maxup.models import create_model
 from maxup.models.external import is_external
@@ -77,6 +78,8 @@ class Vision:
         self.train, self.validation, self.test = load_splits(recipe, data_from)
         if data_from is not None:
             self.identity["data"] = self.train.digest
+        elif isinstance(self.train, Folder):
+            self.identity["data"] = sha256(f"{self.train.digest} {self.test.digest}".encode())
         if recipe.batch_size % world_size:
             raise ValueError(f"batch_size={recipe.batch_size} cannot be shared evenly by {world_size} processes")
         where: Any = {"device": device, "rank": rank, "world_size": world_size}
@@ -202,9 +205,17 @@ class Vision:
         """Go on from there."""
 
     def refuse_another(self, identity: dict[str, str], folder: Path) -> None:
-        """A sentence where a checkpoint is of a network or data of somebody's own, and they are not these."""
+        """A sentence where a checkpoint is of a network or data of somebody's own, and they are not these.
+
+        Or of image folders with other classes or files. Old checkpoints do not say.
+        """
         for option, mine in self.identity.items():
             theirs = identity.get(option, "")
+            if option == "data" and theirs not in ("", mine) and isinstance(self.train, Folder):
+                raise RunError(
+                    f"the classes, names or sizes of the images in {self.train.root.parent} are not those that {folder} "
+                    "was trained with; restore them, or add --accept_changed_data to use them as they are"
+                )
             if option == "data" and theirs not in ("", mine):
                 raise RunError(
                     f"{folder} was trained with other data than --data_from {self.identity['data_from']} returns now; "
