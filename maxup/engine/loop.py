@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from maxup.engine.capture import captured, reason_against
 from maxup.engine.checkpoint import locked
 from maxup.engine.compiled import compile_blocks
-from maxup.engine.durable import read_json, write_json
+from maxup.engine.durable import make_folder, read_json, sweep, write_json
 from maxup.engine.environment import environment
 from maxup.engine.log import Metrics, Progress, describe, writing
 from maxup.engine.optim import average, create_optimizer, frozen_copy, learning_rate, set_learning_rate
@@ -80,7 +80,7 @@ def train(
             own = {"model_from": model_from, "data_from": data_from}
             run = _Run(recipe, folder, accelerator, quiet=quiet, **own)  # what it refuses leaves no folder
             run.accept_changed_data = accept_changed_data
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             with locked(folder) if accelerator.is_main_process else nullcontext():
                 try:
                     return run.go(asked, save_every, save_best)
@@ -139,7 +139,10 @@ class _Run:
         """Train to the end, or until asked to stop."""
         going_on = resume(self)
         if self.accelerator.is_main_process:
+            for place in (self.folder, self.folder / "checkpoints"):
+                sweep(place)  # what a killed process left
             self.metrics = Metrics(self.folder / "metrics.jsonl", going_on)
+            self._tell_shortened(self.metrics)
         start_trackers(self.accelerator, self.folder)
         save_best = save_best or self.recipe.optim.restarts > 0
         loader, saved, begun = self.task.loader, time.monotonic(), time.monotonic() - self.seconds
@@ -362,6 +365,12 @@ class _Run:
         if self.metrics is not None:
             self.metrics.close()
         self.accelerator.end_training()
+
+    def _tell_shortened(self, metrics: Metrics) -> None:
+        first = metrics.last_step + 1
+        which = f"of steps {first} to {self.recorded}" if first <= self.recorded else f"up to step {self.recorded}"
+        if metrics.shortened and not self.quiet:
+            print(f"{metrics.path} was shortened: records {which} are missing, and so is their part of the curve")
 
     def _write(self, **record: Any) -> None:
         if self.metrics is not None:
