@@ -38,8 +38,7 @@ class Folder:
         crop_fraction: In evaluation the short side is first resized to test_size / crop_fraction.
         interpolation: How images are resized: "bilinear" or "bicubic".
         workers: Processes that decode, 0 for none; never more than there are cores.
-        digest: SHA-256 of the classes and of the names and sizes of all files that the folder was scanned with; a subset
-            keeps it.
+        digest: SHA-256 of the classes and of the names and sizes of all files there; a subset keeps it.
     """
 
     root: Path

@@ -15,7 +15,18 @@ import safetensors.torch
 
 from maxup.checks import check_whole
 from maxup.engine.durable import (
-    check_regular, dump, make_folder, parse, put, read, replace, sha256, sweep, sync, temporary, write
+    check_regular,
+    dump,
+    make_folder,
+    parse,
+    put,
+    read,
+    replace,
+    sha256,
+    sweep,
+    sync,
+    temporary,
+    write,
 )  # fmt: skip
 from maxup.engine.pack import pack, unpack
 from maxup.sentences import reason

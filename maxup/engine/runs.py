@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from maxup.engine import checkpoint
 from maxup.engine.stop import RunError
@@ -60,9 +60,15 @@ def open_run(
     bare = replace(
         recipe.model, pretrained=False, weights=None, new_head=False
     )  # what training began with is not needed again
-    built = build_task(replace(recipe, model=bare, precision="no"), **own)  # nor is the precision of its steps
-    built.refuse_another(before, folder)
     weights = state["ema"] if state["ema"] is not None else state["model"]
+
+    def check(task: Any, network: nn.Module) -> None:
+        task.refuse_another(before, folder)
+        _check_shapes(folder, weights, network)
+
+    plain = replace(recipe, model=bare, precision="no")  # nor is the precision of its steps
+    built = build_task(plain, check_network=check, **own)
+    built.refuse_another(before, folder)
     try:
         built.model.load_state_dict(weights)
     except (RuntimeError, TypeError, AttributeError) as error:
@@ -90,6 +96,18 @@ def build_task(recipe: Recipe, **own: Callable[..., Any] | None) -> Any:
         return create_task(recipe, torch.device("cuda" if torch.cuda.is_available() else "cpu"), **own)
     except (ValueError, TypeError) as error:
         raise RunError(f"the recipe cannot be built: {reason(error)}") from error
+
+
+def _check_shapes(folder: Path, weights: dict[str, Any], network: nn.Module) -> None:
+    """Whether weights are those of a network, which needs no memory on the meta device: a forged recipe may be huge."""
+    wanted = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    found = {k: tuple(v.shape) if isinstance(v, Tensor) else type(v).__name__ for k, v in weights.items()}
+    for name in sorted(wanted.keys() | found.keys(), key=str):
+        came, must = found.get(name, "missing"), wanted.get(name, "missing")
+        if came != must:
+            raise RunError(
+                f"{folder} holds weights that do not fit its recipe: {name!s:.60} is {came}, but should be {must}"
+            )
 
 
 def _state(folder: Path, which: str) -> tuple[dict[str, Any], int]:

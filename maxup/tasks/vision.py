@@ -58,6 +58,7 @@ class Vision:
         world_size: How many processes share a batch.
         model_from: Builds the network instead of the recipe's.
         data_from: Returns the data instead of the recipe's.
+        check_network: Gets this task and its network on the meta device, to refuse it before its memory is taken.
     """
 
     judge, lower, unit = "accuracy", False, "examples"
@@ -71,8 +72,9 @@ class Vision:
         world_size: int = 1,
         model_from: Callable[..., nn.Module] | None = None,
         data_from: Callable[[], Any] | None = None,
+        check_network: Callable[[Any, nn.Module], None] | None = None,
     ) -> None:
-        self.recipe = recipe
+        self.recipe, self.check_network = recipe, check_network
         refuse_settings(recipe, FOR_TEXT, "text")
         self.identity = {"model_from": _name(model_from), "data_from": _name(data_from)}
         self.train, self.validation, self.test = load_splits(recipe, data_from)
@@ -126,11 +128,17 @@ class Vision:
         if said.new_head and said.weights is None:
             raise ValueError("model.new_head is for the last layer of model.weights, and there are none; leave it out")
         create = model_from or partial(create_model, said.name, pretrained=said.pretrained)
-        model = create(shape=self.train.shape, classes=classes, **said.args)
-        if not isinstance(model, nn.Module):
-            raise TypeError(f"model_from returned a {type(model).__name__}; it must return a torch.nn.Module")
-        if said.normalise:
-            model = Normalised(model, self.train.mean, self.train.std)
+
+        def build() -> nn.Module:
+            model = create(shape=self.train.shape, classes=classes, **said.args)
+            if not isinstance(model, nn.Module):
+                raise TypeError(f"model_from returned a {type(model).__name__}; it must return a torch.nn.Module")
+            return Normalised(model, self.train.mean, self.train.std) if said.normalise else model
+
+        if self.check_network and model_from is None and not is_external(said.name):  # others may not build there
+            with torch.device("meta"):
+                self.check_network(self, build())
+        model = build()
         if said.weights is not None:
             load_weights(model, said.weights, new_head=said.new_head)
         if said.freeze_norm:
@@ -213,8 +221,8 @@ class Vision:
             theirs = identity.get(option, "")
             if option == "data" and theirs not in ("", mine) and isinstance(self.train, Folder):
                 raise RunError(
-                    f"the classes, names or sizes of the images in {self.train.root.parent} are not those that {folder} "
-                    "was trained with; restore them, or add --accept_changed_data to use them as they are"
+                    f"the classes, names or sizes of the images in {self.train.root.parent} are not those that "
+                    f"{folder} was trained with; restore them, or add --accept_changed_data to use them as they are"
                 )
             if option == "data" and theirs not in ("", mine):
                 raise RunError(

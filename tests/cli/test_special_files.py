@@ -142,7 +142,7 @@ def test_what_a_killed_process_left_is_removed(place):
     left[0].write_text("half")
     left[1].mkdir(parents=True)
     assert main(TRAIN) == 0
-    assert not [path for path in Path("run").rglob(".tmp-*")]
+    assert not list(Path("run").rglob(".tmp-*"))
     Path("out").mkdir()
     Path("out", ".tmp-99999999-report.html").write_text("half")
     assert main([*REPORT, "--out", "out"]) == 0
