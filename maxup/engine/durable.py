@@ -54,8 +54,10 @@ def replace(path: Path, data: bytes) -> None:
     try:
         write(new, data)
         new.replace(path)
-    except BaseException:
+    except BaseException as error:
         remove(new)
+        if isinstance(error, OSError) and error.filename is not None:
+            error.filename = os.fspath(path)  # the name that the user knows
         raise
     sync(path.parent)
 
