@@ -20,6 +20,7 @@ from typing import Any
 from PIL import Image
 
 from maxup.data import load_data
+from maxup.data.decode import FORMATS
 from maxup.data.folder import Folder
 from maxup.data.images import split
 from maxup.engine.environment import environment
@@ -30,7 +31,7 @@ def bare(folder: Folder) -> Callable[[], object]:
 
     def run() -> None:
         for index in range(len(folder)):
-            with Image.open(folder.path(index)) as image:
+            with Image.open(folder.path(index), formats=FORMATS) as image:
                 image.convert("RGB")
 
     return run

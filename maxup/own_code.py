@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from traceback import walk_tb
 from types import ModuleType
@@ -17,7 +18,9 @@ class OwnCodeError(ValueError):
 
 
 def find_function(spec: str) -> Callable[..., Any]:
-    """The function that MODULE:FUNCTION names, looked up from the current folder too; calling it may raise anything.
+    """The function that MODULE:FUNCTION names, looked up in the current folder first; calling it may raise anything.
+
+    The current folder then stays at the end of sys.path: a file in it cannot hide an installed module.
 
     Example:
         >>> find_function("math:sqrt")(9)
@@ -33,8 +36,8 @@ def find_function(spec: str) -> Callable[..., Any]:
         name = os.path.relpath(name).removesuffix(".py").replace(os.sep, ".")
     if name.startswith("."):
         raise OwnCodeError(f"{spec!r} is not below the current folder; go to its folder, and name it from there")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    here = os.getcwd()
+    sys.path.insert(0, here)
     try:
         module = import_module(name)
     except (Exception, SystemExit) as error:
@@ -42,6 +45,10 @@ def find_function(spec: str) -> Callable[..., Any]:
         if missing and f"{name}.".startswith(f"{missing}."):
             raise OwnCodeError(f"there is no module {name} in this folder or among the installed ones") from None
         raise OwnCodeError(f"importing {name} failed: {told(error)}") from error
+    finally:
+        with suppress(ValueError):  # the module may have changed it
+            sys.path.remove(here)
+        sys.path.extend({here} - set(sys.path))
     if not callable(getattr(module, function, print)):
         raise OwnCodeError(f"{function} is a {type(getattr(module, function)).__name__}; name a function")
     if not hasattr(module, function):

@@ -1,3 +1,6 @@
+import importlib
+import sys
+
 import pytest
 
 from maxup.own_code import OwnCodeError, find_function
@@ -50,3 +53,19 @@ def test_a_function_is_found_in_the_current_folder(tmp_path, monkeypatch):
         find_function("sub.here_alone:nett")
     with pytest.raises(OwnCodeError, match=r"^number is a int; name a function"):
         find_function("sub.here_alone:number")
+
+
+def test_the_current_folder_hides_no_installed_module(tmp_path, monkeypatch):
+    """What is imported after the user's module, by others, is what is installed; the user's own files stay in reach."""
+    (tmp_path / "here_mine.py").write_text("import here_friend\ndef net():\n    import here_later\n    return 3\n")
+    for name in ("here_friend", "here_later", "sched", "wave"):  # the latter two are Python's, seldom imported
+        (tmp_path / f"{name}.py").write_text("ours = True\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", list(sys.path))
+    for name in ("sched", "wave"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    assert find_function("here_mine:net")() == 3
+    assert not hasattr(importlib.import_module("sched"), "ours")
+    assert find_function("here_mine:net")() == 3
+    assert not hasattr(importlib.import_module("wave"), "ours")
+    assert sys.path.count(str(tmp_path)) == 1

@@ -35,9 +35,7 @@ class Subject:
         return self.images.x[indices].float() / self.images.top
 
 
-def of_folder(
-    folder: Path, which: str = "last", *, root: str | None = None, **own: Callable[..., Any] | None
-) -> Subject:
+def of_folder(folder: Path, which: str = "last", *, root: str | None = None, **own: Any) -> Subject:
     """From the folder of a run, or of a model that `maxup export` wrote.
 
     `root` is where its data are now, if not where the recipe says; `own` are `model_from` and `data_from` of a run

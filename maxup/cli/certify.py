@@ -4,6 +4,7 @@ import argparse
 import json
 import math
 from collections.abc import Mapping, Sequence
+from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,6 +138,7 @@ def _certify(args: argparse.Namespace) -> None:
     from maxup.certify.record import record
     from maxup.certify.rows import read
     from maxup.certify.run import Settings, certify
+    from maxup.engine.durable import check_regular
     from maxup.engine.stop import InterruptedRunError, RunError
 
     subject = _subject(args)
@@ -156,6 +158,9 @@ def _certify(args: argparse.Namespace) -> None:
         raise RunError(f"--plot {args.plot} would replace the certificates in that file; name another")
     if args.what and args.out is None and args.checkpoint == "last":
         _refuse_another_step(args.what[0] / "run.json", subject.step)
+    if args.out is None:  # a run's own file, and those that several processes left
+        for file in (path, *path.parent.glob(f"{escape(path.name)}.rank-*")):
+            check_regular(file)
     for file in (path, args.plot):
         if file is not None:
             _try_place(file)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from maxup.cli.own import add_own, own_of
-from maxup.cli.parser import add_root, parser_of
+from maxup.cli.parser import add_accept, add_root, parser_of
 
 EXAMPLES = """examples:
   maxup eval runs/digits/mlp-gaussian-maxup/seed-0
@@ -23,13 +23,21 @@ def main(argv: Sequence[str]) -> int:
         "--dynamic", action="store_true", help="of text: with dynamic evaluation, too; goes on where it stopped"
     )
     add_root(parser)
+    add_accept(parser)
     add_own(parser)
     args = parser.parse_args(argv)
     from maxup.engine.log import amount
     from maxup.engine.runs import evaluate, open_run
 
     task = "language" if args.dynamic else None
-    run = open_run(args.run, args.checkpoint, task=task, root=args.root, **own_of(args))
+    run = open_run(
+        args.run,
+        args.checkpoint,
+        task=task,
+        root=args.root,
+        accept_changed_data=args.accept_changed_data,
+        **own_of(args),
+    )
     print(f"{args.run}, {args.checkpoint} checkpoint, step {run.step}")
     for name, found in evaluate(run).items():
         words = "perplexity" in found

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from maxup.cli.own import add_own, own_of
-from maxup.cli.parser import add_root, parser_of
+from maxup.cli.parser import add_accept, add_root, parser_of
 
 EXAMPLES = """examples:
   maxup export runs/digits/mlp-gaussian-maxup/seed-0 my-model
@@ -24,6 +24,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("dir", type=Path, help="where to; must be new or empty")
     parser.add_argument("--checkpoint", choices=["best", "last"], default="last", help="which one (default: last)")
     add_root(parser)
+    add_accept(parser)
     add_own(parser)
     args = parser.parse_args(argv)
     from contextlib import suppress
@@ -34,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
     from maxup.saved import save
 
     theirs = own_of(args)
-    run = open_run(args.run, args.checkpoint, root=args.root, **theirs)
+    run = open_run(args.run, args.checkpoint, root=args.root, accept_changed_data=args.accept_changed_data, **theirs)
     metrics = run.recorded
     with suppress(OSError, ValueError, TypeError, KeyError):  # a finished run has measured more
         record = read_json(args.run / "run.json")

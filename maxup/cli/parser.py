@@ -35,6 +35,20 @@ def add_root(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_accept(parser: argparse.ArgumentParser) -> None:
+    """The option of verbs that use a run's images again.
+
+    Example:
+        >>> parser = parser_of("eval", "Evaluate.", "")
+        >>> add_accept(parser)
+        >>> parser.parse_args([]).accept_changed_data
+        False
+    """
+    parser.add_argument(
+        "--accept_changed_data", action="store_true", help="use the images even if they changed since training began"
+    )
+
+
 def _folder(text: str) -> str:
     if not Path(text).expanduser().is_dir():
         raise argparse.ArgumentTypeError(f"there is no folder {text!r}")

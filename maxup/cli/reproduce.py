@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
         tasks = []
         for job in todo:
             out = args.out / job.name
-            command = [sys.executable, "-m", "maxup", "train", *job.arguments]
+            command = [sys.executable, "-P", "-m", "maxup", "train", *job.arguments]  # -P: not from this folder
             command += ["--out", str(out), "--trackers", args.trackers]
             tasks.append(Task(job.name, command, out, partial(keep, job, out, args.results)))
         failures = run_queue(tasks, visible_devices(), say=partial(print, flush=True))

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from maxup.cli.own import add_own, own_of
-from maxup.cli.parser import add_root, parser_of
+from maxup.cli.parser import add_accept, add_root, parser_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,6 +37,7 @@ def main(argv: Sequence[str]) -> int:
         "--out", type=Path, default=Path("copies.png"), metavar="FILE", help="PNG, SVG or PDF (default: copies.png)"
     )
     add_root(parser)
+    add_accept(parser)
     add_own(parser)
     args = parser.parse_args(argv)
     limits = (("--images", args.images, 1, 64), ("--m", args.m, 2, 64), ("--batch", args.batch, 0, 10**9))
@@ -56,7 +57,14 @@ def main(argv: Sequence[str]) -> int:
     from maxup.report.contact_sheet import contact_sheet, draw_copies
     from maxup.tasks.vision import perturbation
 
-    run = open_run(Path(args.run), args.checkpoint, task="vision", root=args.root, **own_of(args))
+    run = open_run(
+        Path(args.run),
+        args.checkpoint,
+        task="vision",
+        root=args.root,
+        accept_changed_data=args.accept_changed_data,
+        **own_of(args),
+    )
     task, knobs = run.task, run.recipe.maxup
     if not run.recipe.perturb:
         raise RunError(f"{args.run} has no copies to show: the recipe's perturb is empty")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from maxup.cli.own import add_own, own_of
-from maxup.cli.parser import new_folder, parser_of
+from maxup.cli.parser import add_accept, new_folder, parser_of
 
 EXAMPLES = """examples:
   maxup train digits/mlp-gaussian-maxup
@@ -32,6 +32,7 @@ def main(argv: Sequence[str]) -> int:
         "--trackers", default="tensorboard", help="Accelerate's trackers by comma, or none (default: tensorboard)"
     )
     parser.add_argument("--certify", action="store_true", help="then certify the test images, as maxup certify does")
+    add_accept(parser)
     add_own(parser)
     args, overrides = parser.parse_known_args(argv)
     from maxup.recipes.load import RecipeError, parse_recipe, run_name
@@ -64,6 +65,7 @@ def main(argv: Sequence[str]) -> int:
         out,
         save_every=args.save_every,
         trackers=trackers,
+        accept_changed_data=args.accept_changed_data,
         **own_of(args),
     )
     from maxup.engine.log import describe

@@ -16,6 +16,8 @@ from torch import Generator, Tensor
 Interpolation = Literal["bilinear", "bicubic"]
 Box = tuple[int, int, int, int]  # left, top, right, bottom
 FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # no others: Pillow runs Ghostscript on PostScript
+PIXELS = 89_478_485  # of one image at most: 256 MiB in RGB, above which Pillow warns
 LONGEST = 8  # short sides of an image that are looked at in evaluation
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)  # of a random crop: its part of the area, and width / height
 
@@ -24,11 +26,15 @@ def read_rgb(path: str | os.PathLike[str]) -> Image.Image:
     """The whole picture in RGB: grey, palette, CMYK and 16-bit ones are converted, transparency is left out.
 
     A rotation noted in its EXIF data is not applied, as is usual with ImageNet. Raises what PIL raises on a file that
-    is no image, or is damaged or cut short.
+    is not an image of `FORMATS`, whatever its name is, or is damaged or cut short; a ValueError for an image of more
+    than `PIXELS`, before it is decoded.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of odd metadata, say
-        with Image.open(path) as image:
+        with Image.open(path, formats=FORMATS) as image:
+            if image.width * image.height > PIXELS:
+                size = f"{image.width} x {image.height}"
+                raise ValueError(f"{path} has {size} pixels, and at most {PIXELS:,} are decoded; make it smaller")
             if image.mode.startswith("I"):  # 16 bits a pixel, which PIL would clip at 255
                 return Image.fromarray((np.asarray(image).clip(0, 65535) // 257).astype(np.uint8)).convert("RGB")
             if image.mode == "P":  # whose transparent colours PIL knows in RGBA alone

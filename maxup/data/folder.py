@@ -1,5 +1,6 @@
 """Labelled images in files, a folder for each class, which are read when they are needed."""
 
+import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -37,6 +38,7 @@ class Folder:
         crop_fraction: In evaluation the short side is first resized to test_size / crop_fraction.
         interpolation: How images are resized: "bilinear" or "bicubic".
         workers: Processes that decode, 0 for none; never more than there are cores.
+        digest: SHA-256 of the classes and of the names and sizes of all files there; a subset keeps it.
     """
 
     root: Path
@@ -50,6 +52,7 @@ class Folder:
     crop_fraction: float = 0.875
     interpolation: Any = "bilinear"
     workers: int = 8
+    digest: str = field(default="", repr=False)
     top: ClassVar[int] = 255
 
     def __len__(self) -> int:
@@ -102,9 +105,20 @@ def scan(root: Path, classes: tuple[str, ...] | None = None) -> Folder:
         raise DataError(f"{root} holds {some(empty)} without any image; fill or remove such folders")
     files = np.array([file for name in found for file in names[name]], dtype=bytes)
     number = {name: i for i, name in enumerate(classes)}
-    return Folder(root, files, torch.tensor([number[name] for name in found for _ in names[name]]), classes)
+    y = torch.tensor([number[name] for name in found for _ in names[name]])
+    return Folder(root, files, y, classes, digest=_digest(classes, names))
 
 
-def _images(folder: Path) -> list[bytes]:
-    names = [entry.name for entry in os.scandir(folder) if entry.name.lower().endswith(SUFFIXES) and entry.is_file()]
-    return sorted(os.fsencode(name) for name in names if not name.startswith("."))
+def _images(folder: Path) -> dict[bytes, int]:
+    """The images' names, sorted, with their sizes in bytes."""
+    entries = [entry for entry in os.scandir(folder) if entry.name.lower().endswith(SUFFIXES) and entry.is_file()]
+    return dict(sorted((os.fsencode(e.name), e.stat().st_size) for e in entries if not e.name.startswith(".")))
+
+
+def _digest(classes: tuple[str, ...], sizes: dict[str, dict[bytes, int]]) -> str:
+    found = hashlib.sha256(b"\0".join(map(os.fsencode, classes)))
+    for name, files in sizes.items():
+        found.update(b"\0\0" + os.fsencode(name))
+        for file, size in files.items():
+            found.update(b"\0%b/%d" % (file, size))  # no name has a slash or a zero byte in it
+    return found.hexdigest()

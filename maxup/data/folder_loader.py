@@ -6,6 +6,7 @@ import re
 import signal
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
 from typing import Any
 
@@ -161,15 +162,31 @@ def _server() -> Any:
     """What workers are forked from: a process without threads, because a fork of ours could wait for them for ever.
 
     It has imported this module, so that a worker is there at once. Ctrl-C, a polite kill of all processes together and
-    a closed terminal are not for it and its workers: the main process saves first, and needs them for that.
+    a closed terminal are not for it and its workers: the main process saves first, and needs them for that. It imports
+    nothing from the current folder, unless this process does.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
-    resource_tracker.ensure_running()  # else the server starts it, which unblocks these signals
     held = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, held)  # it inherits this
-    try:
-        forkserver.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    with _safe_path():
+        resource_tracker.ensure_running()  # else the server starts it, which unblocks these signals
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, held)  # it inherits this
+        try:
+            forkserver.ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return context
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Python's processes that are started here do not have the current folder on their sys.path by themselves."""
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONSAFEPATH"]
+        else:
+            os.environ["PYTHONSAFEPATH"] = before

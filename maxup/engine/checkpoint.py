@@ -14,7 +14,20 @@ from typing import Any
 import safetensors.torch
 
 from maxup.checks import check_whole
-from maxup.engine.durable import dump, parse, put, read, replace, sha256, sweep, sync, temporary, write
+from maxup.engine.durable import (
+    check_regular,
+    dump,
+    make_folder,
+    parse,
+    put,
+    read,
+    replace,
+    sha256,
+    sweep,
+    sync,
+    temporary,
+    write,
+)  # fmt: skip
 from maxup.engine.pack import pack, unpack
 from maxup.sentences import reason
 
@@ -54,6 +67,7 @@ def save(folder: Folder, step: int, state: Any, *, keep: int = 2, best: bool = F
     if type(step) is not int or step < 0:
         raise ValueError(f"step={step!r}: a step must be a whole number, 0 or more")
     check_whole("keep", keep)
+    _refuse_link(Path(folder))
     tensors, document = pack(state)
     files = {TENSORS: safetensors.torch.save(tensors), STATE: dump(document)}
     about = {name: {"size": len(data), "sha256": sha256(data)} for name, data in files.items()}
@@ -61,7 +75,7 @@ def save(folder: Folder, step: int, state: Any, *, keep: int = 2, best: bool = F
     folder, before = Path(folder), []
     new, final = temporary(folder / "new"), folder / f"step-{step:06d}"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         sweep(folder)
         before = _found(folder)
         new.mkdir()
@@ -72,6 +86,7 @@ def save(folder: Folder, step: int, state: Any, *, keep: int = 2, best: bool = F
             _mark_best(folder, step)
         put(new, final)
         sync(folder)
+        sync(folder.parent)  # of the folder's own name, and of what lies beside it, at the first save
         _prune(folder, step, keep)
     except OSError as error:
         good = next(_whole(before, lambda sentence: None), None)
@@ -109,6 +124,7 @@ def each(folder: Folder, warn: Warn) -> Iterator[tuple[int, Any]]:
         >>> list(each("nowhere", print))
         []
     """
+    _refuse_link(Path(folder))
     return _whole(_found(Path(folder)), warn)
 
 
@@ -118,6 +134,7 @@ def best(folder: Folder, warn: Warn) -> tuple[int, Any] | None:
     Example:
         >>> best("nowhere", print)
     """
+    _refuse_link(Path(folder))
     try:
         steps = _best_steps(Path(folder))
     except CheckpointError as error:
@@ -142,6 +159,7 @@ def locked(folder: Folder, what: str = "") -> Iterator[None]:
     lock, place = -1, Path(folder, f".{what}.lock" if what else ".lock")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
+        check_regular(place)
         while True:
             lock = os.open(place, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -151,7 +169,7 @@ def locked(folder: Folder, what: str = "") -> Iterator[None]:
             lock = -1
         os.ftruncate(lock, 0)
         os.pwrite(lock, str(os.getpid()).encode(), 0)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         why = f"cannot be locked: {reason(error)}"
         if isinstance(error, BlockingIOError):
             holder = os.pread(lock, 20, 0)
@@ -180,6 +198,12 @@ def _let_go() -> None:
 
 
 os.register_at_fork(after_in_child=_let_go)
+
+
+def _refuse_link(folder: Path) -> None:
+    """What is written to or removed from a run's folder must be in it; that folder itself may be behind a link."""
+    if folder.is_symlink():
+        raise CheckpointError(f"{folder} is a link; move the folder itself there, or link the run's folder instead")
 
 
 def _load(path: Path) -> tuple[int, Any]:

@@ -141,7 +141,7 @@ def compare(
 
 
 def run_once(
-    recipe: Recipe, folder: Path, attack: Attack, *, quiet: bool = True, **own: Callable[..., Any] | None
+    recipe: Recipe, folder: Path, attack: Attack, *, quiet: bool = True, **own: Any
 ) -> tuple[dict[str, float], dict[str, Any]]:
     """Train a recipe, unless its run is finished, and measure the last epoch's weights on the test images.
 

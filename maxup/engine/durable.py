@@ -51,8 +51,14 @@ def replace(path: Path, data: bytes) -> None:
     """Write a file, in place of one that may be there; at any moment the old or the new one is there, whole."""
     new = temporary(path)
     remove(new)  # of a process of the same number, long dead
-    write(new, data)
-    new.replace(path)
+    try:
+        write(new, data)
+        new.replace(path)
+    except BaseException as error:
+        remove(new)
+        if isinstance(error, OSError) and error.filename is not None:
+            error.filename = os.fspath(path)  # the name that the user knows
+        raise
     sync(path.parent)
 
 
@@ -104,6 +110,22 @@ def from_words(document: Any) -> Any:
     return float(document) if document in ("nan", "inf", "-inf") else document
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder, with those above it that are missing; when this returns their names are on the disk.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as place:
+        ...     make_folder(Path(place, "a", "b"))
+        ...     Path(place, "a", "b").is_dir()
+        True
+    """
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for place in missing:
+        sync(place.parent)
+
+
 def temporary(path: Path) -> Path:
     """Where this process writes a path before it renames it."""
     return path.with_name(f".tmp-{os.getpid()}-{path.name}")
@@ -132,6 +154,19 @@ def remove(path: Path) -> None:
     else:
         with suppress(OSError):
             path.unlink()
+
+
+def check_regular(path: Path) -> None:
+    """A ValueError where a run's own file is there and is not a file: a link would be followed, a pipe waited for.
+
+    Example:
+        >>> check_regular(Path("/dev/null"))
+        Traceback (most recent call last):
+        ValueError: /dev/null is not an ordinary file; remove it, or put an ordinary file in its place
+    """
+    with suppress(FileNotFoundError):
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            raise ValueError(f"{path} is not an ordinary file; remove it, or put an ordinary file in its place")
 
 
 def read(path: Path, promise: Any = None, *, most: int = 1 << 16) -> bytes:

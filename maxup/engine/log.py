@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from maxup.engine.durable import from_words, to_words
+from maxup.engine.durable import check_regular, from_words, to_words
 from maxup.engine.stop import RunError
 from maxup.sentences import reason
 
@@ -36,6 +36,9 @@ and the same command goes on
 class Metrics:
     """metrics.jsonl: one line a record, in the order of steps, cut back to a checkpoint when a run goes on.
 
+    `shortened` says whether records from before that checkpoint are missing, `last_step` is the step of the last one
+    that was there.
+
     Args:
         path: The file.
         size: Its length in bytes at the checkpoint the run continues from; what is behind it is cut off.
@@ -43,11 +46,14 @@ class Metrics:
 
     def __init__(self, path: Path, size: int = 0) -> None:
         self.path = path
+        check_regular(path)
         with writing(path):
             path.touch()
             kept = path.read_bytes()[:size]
             kept = kept[: kept.rfind(b"\n") + 1]  # where somebody shortened it, back to the end of a line
-            _records(kept, path)  # refused before anything is cut off
+            records = _records(kept, path)  # refused before anything is cut off
+            self.shortened = len(kept) < size
+            self.last_step = records[-1]["step"] if records else 0
             os.truncate(path, len(kept))
             self.file: TextIO = path.open("a")
 
@@ -81,6 +87,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
         ...     read_records(Path(folder, "metrics.jsonl"))
         [{'step': 1, 'loss': 0.5}]
     """
+    check_regular(path)
     return _records(path.read_bytes(), path)
 
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from maxup.engine.capture import captured, reason_against
 from maxup.engine.checkpoint import locked
 from maxup.engine.compiled import compile_blocks
-from maxup.engine.durable import read_json, write_json
+from maxup.engine.durable import make_folder, read_json, sweep, write_json
 from maxup.engine.environment import environment
 from maxup.engine.log import Metrics, Progress, describe, writing
 from maxup.engine.optim import average, create_optimizer, frozen_copy, learning_rate, set_learning_rate
@@ -46,6 +46,7 @@ def train(
     save_best: bool = True,
     trackers: list[str] | None = None,
     quiet: bool = False,
+    accept_changed_data: bool = False,
     model_from: Callable[..., nn.Module] | None = None,
     data_from: Callable[[], Any] | None = None,
 ) -> dict[str, Any]:
@@ -58,6 +59,7 @@ def train(
         save_best: Off, the best epoch is not saved for being the best.
         trackers: Accelerate's trackers, such as ["tensorboard"].
         quiet: Show no progress.
+        accept_changed_data: Resume also where the images are no longer those that the run was begun with.
         model_from: Builds the network instead of the recipe's: (shape, classes, **model.args).
         data_from: Returns the data instead of the recipe's: (x, y) or (x, y, x_test, y_test), images as bytes.
 
@@ -77,7 +79,8 @@ def train(
             quiet = quiet or not accelerator.is_main_process
             own = {"model_from": model_from, "data_from": data_from}
             run = _Run(recipe, folder, accelerator, quiet=quiet, **own)  # what it refuses leaves no folder
-            folder.mkdir(parents=True, exist_ok=True)
+            run.accept_changed_data = accept_changed_data
+            make_folder(folder)
             with locked(folder) if accelerator.is_main_process else nullcontext():
                 try:
                     return run.go(asked, save_every, save_best)
@@ -130,12 +133,16 @@ class _Run:
             )
         self.whole, self.parts = True, 1  # whether a batch ends an accumulation, and how many batches that has
         self.metrics: Metrics | None = None
+        self.accept_changed_data = False
 
     def go(self, asked: Callable[[], bool], save_every: float, save_best: bool) -> dict[str, Any]:
         """Train to the end, or until asked to stop."""
         going_on = resume(self)
         if self.accelerator.is_main_process:
+            for place in (self.folder, self.folder / "checkpoints"):
+                sweep(place)  # what a killed process left
             self.metrics = Metrics(self.folder / "metrics.jsonl", going_on)
+            self._tell_shortened(self.metrics)
         start_trackers(self.accelerator, self.folder)
         save_best = save_best or self.recipe.optim.restarts > 0
         loader, saved, begun = self.task.loader, time.monotonic(), time.monotonic() - self.seconds
@@ -358,6 +365,12 @@ class _Run:
         if self.metrics is not None:
             self.metrics.close()
         self.accelerator.end_training()
+
+    def _tell_shortened(self, metrics: Metrics) -> None:
+        first = metrics.last_step + 1
+        which = f"of steps {first} to {self.recorded}" if first <= self.recorded else f"up to step {self.recorded}"
+        if metrics.shortened and not self.quiet:
+            print(f"{metrics.path} was shortened: records {which} are missing, and so is their part of the curve")
 
     def _write(self, **record: Any) -> None:
         if self.metrics is not None:

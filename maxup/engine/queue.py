@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from maxup.engine.durable import check_regular
+
 LOG = "train.log"
 LOCK = ".queue"
 
@@ -149,7 +151,7 @@ def _look(slot: _Slot, tally: _Tally, requests: int) -> None:
             slot.process.send_signal(signal.SIGINT)
             tally.say(f"{slot.task.name}: " + ("told to stop at once" if slot.told else "asked to save and stop"))
             slot.told += 1
-    except OSError as error:
+    except (OSError, ValueError) as error:
         if slot.task is not None:
             tally.fail(slot.task, f"failed: {error}", [])
         slot.task = None
@@ -168,6 +170,8 @@ def _end(slot: _Slot, task: Task, code: int, tally: _Tally, *, stopping: bool) -
 
 def _begin(slot: _Slot, task: Task, tally: _Tally) -> None:
     task.folder.mkdir(parents=True, exist_ok=True)
+    for name in (LOCK, LOG):
+        check_regular(task.folder / name)
     lock = os.open(task.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:

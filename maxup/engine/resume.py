@@ -155,7 +155,8 @@ def _refuse_another(run: "_Run", state: dict[str, Any]) -> None:
             f"{run.folder} holds a run of another recipe (different: {', '.join(changed)}); "
             "choose another folder with --out, or remove it"
         )
-    run.task.refuse_another(state["task"], run.folder)
+    theirs = {key: value for key, value in state["task"].items() if key != "data" or not run.accept_changed_data}
+    run.task.refuse_another(theirs, run.folder)
     ranks, processes = state["ranks"], run.accelerator.num_processes
     if len(ranks) != processes:
         raise RunError(f"{run.folder} was begun by {len(ranks)} processes and there are {processes}; use as many")

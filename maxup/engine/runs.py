@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from maxup.engine import checkpoint
 from maxup.engine.stop import RunError
@@ -37,12 +37,14 @@ def open_run(
     *,
     task: str | None = None,
     root: str | None = None,
+    accept_changed_data: bool = False,
     **own: Callable[..., Any] | None,
 ) -> Run:
     """Build what a run's recipe says and load the weights of its "best" or "last" checkpoint.
 
     A task named is the only one that will do; `root` is where the data are now, if not where the recipe says. `own` are
-    `model_from` and `data_from` of a run trained with them. A damaged checkpoint is named on stderr and skipped.
+    `model_from` and `data_from` of a run trained with them. A damaged checkpoint is named on stderr and skipped. Images
+    other than those of the training are refused, unless `accept_changed_data`.
     Nothing in the folder can run code. A RunError, or the CheckpointError or RecipeError behind it, says what is wrong.
     """
     state, step = _state(folder, which)
@@ -51,16 +53,22 @@ def open_run(
     if task not in (None, recipe.task):
         kinds = {"vision": "images", "language": "text"}
         raise RunError(f"{folder} is a run on {kinds[recipe.task]}, and this is for runs on {kinds[str(task)]}")
-    before = state["task"]
+    before = {key: value for key, value in state["task"].items() if key != "data" or not accept_changed_data}
     for option in ("model_from", "data_from"):
         if before.get(option) and own.get(option) is None:
             raise RunError(f"{folder} was trained with --{option} {before[option]}; give the same option here")
     bare = replace(
         recipe.model, pretrained=False, weights=None, new_head=False
     )  # what training began with is not needed again
-    built = build_task(replace(recipe, model=bare, precision="no"), **own)  # nor is the precision of its steps
-    built.refuse_another(before, folder)
     weights = state["ema"] if state["ema"] is not None else state["model"]
+
+    def check(task: Any, network: nn.Module) -> None:
+        task.refuse_another(before, folder)
+        _check_shapes(folder, weights, network)
+
+    plain = replace(recipe, model=bare, precision="no")  # nor is the precision of its steps
+    built = build_task(plain, check_network=check, **own)
+    built.refuse_another(before, folder)
     try:
         built.model.load_state_dict(weights)
     except (RuntimeError, TypeError, AttributeError) as error:
@@ -88,6 +96,18 @@ def build_task(recipe: Recipe, **own: Callable[..., Any] | None) -> Any:
         return create_task(recipe, torch.device("cuda" if torch.cuda.is_available() else "cpu"), **own)
     except (ValueError, TypeError) as error:
         raise RunError(f"the recipe cannot be built: {reason(error)}") from error
+
+
+def _check_shapes(folder: Path, weights: dict[str, Any], network: nn.Module) -> None:
+    """Whether weights are those of a network, which needs no memory on the meta device: a forged recipe may be huge."""
+    wanted = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    found = {k: tuple(v.shape) if isinstance(v, Tensor) else type(v).__name__ for k, v in weights.items()}
+    for name in sorted(wanted.keys() | found.keys(), key=str):
+        came, must = found.get(name, "missing"), wanted.get(name, "missing")
+        if came != must:
+            raise RunError(
+                f"{folder} holds weights that do not fit its recipe: {name!s:.60} is {came}, but should be {must}"
+            )
 
 
 def _state(folder: Path, which: str) -> tuple[dict[str, Any], int]:

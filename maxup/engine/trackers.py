@@ -3,7 +3,6 @@
 Whenever a run goes on, tracking begins anew and is told all records so far, so that no step appears twice.
 """
 
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,7 +44,7 @@ def start_trackers(accelerator: Accelerator, folder: Path) -> None:
     if not accelerator.log_with:
         return
     if accelerator.is_main_process:
-        shutil.rmtree(folder / "maxup", ignore_errors=True)
+        remove(folder / "maxup")  # not what a link leads to
         _look_for_room(folder)
     name = f"{folder.parent.name}-{folder.name}".strip("-")
     about = {"wandb": {"name": name, "dir": str(folder)}, "mlflow": {"run_name": name}}

@@ -28,7 +28,10 @@ class Slot(nn.Module):
 
     def forward(self, inputs: Tensor, output: Tensor) -> Tensor:
         draw = self.draw
-        if draw is None and self.training and torch._C._current_graph_task_id() != -1:
+        recomputing = (
+            not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
+        )  # in a backward pass
+        if draw is None and self.training and recomputing:
             draw = self._again()
         return output if draw is None or not self.training else self.rewrite(inputs, output, draw)
 

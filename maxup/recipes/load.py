@@ -56,6 +56,19 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+def parse_yaml(text: str) -> Any:
+    """What plain YAML says: no aliases, no key twice. All YAML that is read here, of whatever file, goes through this.
+
+    Example:
+        >>> parse_yaml("a: [1, b]")
+        {'a': [1, 'b']}
+        >>> parse_yaml("[&a x, *a]")
+        Traceback (most recent call last):
+        maxup.recipes.load.RecipeError: line 1 uses the alias *a; write out what it stands for
+    """
+    return yaml.load(text, _Loader)  # a SafeLoader
+
+
 def list_recipes() -> list[str]:
     """The names of the recipes that come with the package."""
     return sorted(str(p.relative_to(FOLDER).with_suffix("")) for p in FOLDER.rglob("*.yaml"))
@@ -107,11 +120,13 @@ def parse_recipe(name: str, overrides: list[str], objectives: Iterable[str] = ()
     """
     said, parser = read_recipe(name), recipe_parser()
     try:
+        _refuse_aliases(said)
         found = parser.parse_object(said)
     except Exception as error:  # the parser lets some through on strange values, such as OverflowError
         raise RecipeError(f"{name}: {_sentence(error)}") from None
     try:
         if overrides:
+            _refuse_aliases([one.partition("=")[2] if one.startswith("--") else one for one in overrides])
             parser = recipe_parser.__wrapped__()  # of its own: its defaults are this recipe
             parser.set_defaults(flat(found.as_dict()))
             found = parser.parse_args(overrides)
@@ -135,6 +150,7 @@ def recipe_from(said: Mapping[str, Any]) -> Recipe:
     check_keys(said, Recipe, "the recipe")
     parser = recipe_parser()
     try:
+        _refuse_aliases(said)
         return _instantiate(parser, parser.parse_object(dict(said)))
     except Exception as error:
         raise RecipeError(_sentence(error)) from None
@@ -194,7 +210,7 @@ def flat(said: Mapping[str, Any]) -> dict[str, Any]:
 def plain(path: Path) -> dict[str, Any]:
     """What a recipe's file says by itself, its base a name; its keys are not checked."""
     try:
-        said = yaml.load(path.read_text(), _Loader) or {}  # a SafeLoader
+        said = parse_yaml(path.read_text()) or {}
     except RecipeError as error:
         raise RecipeError(f"{path}: {error}") from None
     except (yaml.YAMLError, UnicodeDecodeError, OSError, ValueError, RecursionError) as error:
@@ -202,6 +218,22 @@ def plain(path: Path) -> dict[str, Any]:
     if not isinstance(said, dict):
         raise RecipeError(f"{path} must hold keys and values, but holds a {type(said).__name__}")
     return said
+
+
+def _refuse_aliases(said: Any) -> None:
+    """The parser reads strings as YAML again, also those within them, and does not refuse aliases."""
+    if isinstance(said, Mapping | list | tuple):
+        for value in said.values() if isinstance(said, Mapping) else said:
+            _refuse_aliases(value)
+    elif isinstance(said, str) and "*" in said:
+        try:
+            inner = parse_yaml(said)
+        except RecipeError:
+            raise
+        except Exception:  # of whatever type: the parser says what is wrong with it
+            return
+        if inner != said:
+            _refuse_aliases(inner)
 
 
 def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 from maxup.certify.analysis import RADII, Share, abstained, average_radius, certified_accuracy, envelope
 from maxup.certify.rows import Row
 from maxup.certify.sampling import plan, reach
-from maxup.report.figure import COLOURS, STYLE
+from maxup.report.figure import COLOURS, STYLE, save_figure
 from maxup.report.paper import load_paper
 from maxup.report.statistics import paired
 from maxup.report.tables import against
@@ -193,7 +193,7 @@ def draw(path: Path, tables: Sequence[Table]) -> None:
             ylim=(0, 100), xlim=(0, None),
         )  # fmt: skip
         figure.legend(loc="outside lower center", ncols=2 if len(tables) < 5 else 3)
-        figure.savefig(path, dpi=160)
+        save_figure(figure, path, dpi=160)
 
 
 def _percent(share: Share) -> str:

@@ -1,10 +1,12 @@
 """Learning curves: training loss and the main metric by epoch, MaxUp and its twin, mean and deviation over seeds."""
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from maxup.engine.durable import check_regular
 from maxup.report.figure import COLOURS, HUGE, Plot, blank, finish, label, metric_label
 from maxup.report.results import Result
 from maxup.report.statistics import estimate
@@ -57,10 +59,7 @@ def read_curves(result: Result, line: Line) -> tuple[Curve, Curve]:
     """
     values: Curve = {}
     losses: Curve = {}
-    try:
-        text = result.curve.read_text(encoding="utf-8") if result.curve else ""
-    except (OSError, UnicodeDecodeError):
-        return values, losses
+    text = _text(result)
     loss, steps, before = 0.0, 0.0, 0.0  # summed over the steps of this epoch; a record is of the steps since the last
     for record in map(_parse, text.splitlines()):
         numbers = {k: float(v) for k, v in record.items() if isinstance(v, int | float) and abs(v) < HUGE}
@@ -73,6 +72,27 @@ def read_curves(result: Result, line: Line) -> tuple[Curve, Curve]:
                 losses[numbers["epoch"]] = loss / steps
             loss, steps = 0.0, 0.0
     return values, losses
+
+
+def cut_short(result: Result) -> str | None:
+    """A sentence about a run whose metrics.jsonl ends before the run did, or cannot be read; None for a whole one."""
+    if result.curve is None or result.steps is None or not os.path.lexists(result.curve):
+        return None
+    steps = [record["step"] for line in _text(result).splitlines() if type((record := _parse(line)).get("step")) is int]
+    last = steps[-1] if steps else 0
+    if last >= result.steps:
+        return None
+    return f"{result.curve} was shortened: records of steps {last + 1} to {result.steps} are missing from its curve"
+
+
+def _text(result: Result) -> str:
+    try:
+        if result.curve is not None:
+            check_regular(result.curve)
+            return result.curve.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        pass
+    return ""
 
 
 def _band(panel: "Axes", read: Sequence[Curve], name: str, look: dict[str, Any]) -> None:

@@ -5,8 +5,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
+from maxup.engine import durable
 from maxup.report.paper import Table
 from maxup.report.results import Result
 from maxup.report.tables import Comparison, Line, called
@@ -42,8 +43,24 @@ class Plot:
 
     def save(self, folder: Path) -> None:
         """Write both files."""
-        (folder / f"{self.name}.png").write_bytes(self.png)
-        (folder / f"{self.name}.svg").write_bytes(self.svg)
+        durable.replace(folder / f"{self.name}.png", self.png)
+        durable.replace(folder / f"{self.name}.svg", self.svg)
+
+
+def save_figure(figure: "Figure", file: Path | IO[bytes], **options: Any) -> None:
+    """Write a figure; to a path, whole or not at all.
+
+    Args:
+        figure: What to write.
+        file: Where; the ending of a path is the format.
+        options: Those of `Figure.savefig`.
+    """
+    if isinstance(file, Path):
+        content = io.BytesIO()
+        figure.savefig(content, format=file.suffix.removeprefix(".").lower(), **options)
+        durable.replace(file, content.getvalue())
+    else:
+        figure.savefig(file, **options)
 
 
 def blank(panels: int = 1) -> tuple["Figure", Any]:
@@ -64,8 +81,8 @@ def finish(figure: "Figure", comparison: Comparison, kind: str, subject: str, ti
         figure.set_size_inches(width, height + 0.2 * len(labels) + 0.1)
         figure.legend(handles, labels, loc="outside lower center")
     png, svg = io.BytesIO(), io.BytesIO()
-    figure.savefig(png, format="png", dpi=160, metadata={"Software": None})
-    figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+    save_figure(figure, png, format="png", dpi=160, metadata={"Software": None})
+    save_figure(figure, svg, format="svg", metadata={"Date": None, "Creator": None})
     slug = re.sub(r"\W+", "_", subject.lower(), flags=re.ASCII).strip("_")
     return Plot(f"{comparison.name}-{kind}-{slug}", f"{subject}: {title}", said, png.getvalue(), svg.getvalue())
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from maxup.recipes.load import RecipeError, parse_recipe, run_name
+from maxup.recipes.load import RecipeError, parse_recipe, parse_yaml, run_name
 from maxup.report.paper import Metric, Row, Table, load_paper, table_names
 from maxup.report.results import Result, known_recipe
 from maxup.report.tables import belongs
@@ -118,7 +118,7 @@ def _read_list(path: Path) -> Table:
     import yaml
 
     try:
-        said: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+        said: Any = parse_yaml(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
         raise TableError(f"{path} cannot be read as YAML: {reason(error)}") from None
     rows = said.get("recipes") if isinstance(said, dict) and set(said) == {"recipes"} else None

@@ -203,9 +203,9 @@ def _build(cls: type[T], raw: Any, where: str) -> T:
 
 @cache
 def _read() -> dict[str, Any]:
-    import yaml
+    from maxup.recipes.load import parse_yaml
 
-    content = yaml.safe_load(files("maxup.report").joinpath("paper.yaml").read_text(encoding="utf-8"))
+    content = parse_yaml(files("maxup.report").joinpath("paper.yaml").read_text(encoding="utf-8"))
     if set(content) != {"slips", "tables"}:
         raise ValueError(f"paper.yaml has {', '.join(map(str, content))}; it must have slips and tables")
     return dict(content)

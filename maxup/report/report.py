@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
+from maxup.engine.durable import make_folder, replace, sweep
 from maxup.recipes.load import run_name
+from maxup.report.curves import cut_short
 from maxup.report.own import find_table, other_results, with_other_m
 from maxup.report.page import page
 from maxup.report.paper import load_paper
@@ -22,11 +24,12 @@ def report(name: str | None, *, results: Path, runs: Path, out: Path) -> tuple[P
         out: Where plots and page go.
 
     Returns:
-        The page, and a sentence for each file that is left out.
+        The page, and a sentence for each file that is left out or cut short.
     """
     tables = load_paper() if name is None else {Path(name).stem: find_table(name)}
     recipes = {run_name(r): r for table in tables.values() for row in table.rows.values() if (r := row.recipe)}
     found, notes = load_results(results, runs, recipes)
+    notes += [note for result in found if (note := cut_short(result))]
     tables = {key: with_other_m(table, found) for key, table in tables.items()}
     others = {"others": other_results(found, tables.values()), "text": other_results(found, tables.values(), text=True)}
     if name is None and any(others.values()):
@@ -35,9 +38,10 @@ def report(name: str | None, *, results: Path, runs: Path, out: Path) -> tuple[P
         found = [result for result in found if result.recipe in recipes]
     comparisons = [compare(key, table, found) for key, table in tables.items()]
     drawn = {comparison.name: plots(comparison, found) for comparison in comparisons}
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
+    sweep(out)
     for plot in (plot for several in drawn.values() for plot in several):
         plot.save(out)
-    (out / "report.html").write_text(page(comparisons, drawn, found, notes), encoding="utf-8")
+    replace(out / "report.html", page(comparisons, drawn, found, notes).encode())
     show(comparisons)
     return out / "report.html", notes

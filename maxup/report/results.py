@@ -48,6 +48,8 @@ class Result:
     """The largest radius that its certificates could have."""
     curve: Path | None = None
     """Its metrics.jsonl, where the run's folder is there."""
+    steps: int | None = None
+    """Steps of the run whose curve that is."""
 
 
 def file_name(seed: int, *, m: int | None = None, budget: float = 1.0) -> str:
@@ -81,7 +83,7 @@ def load_results(results: Path, runs: Path, recipes: dict[str, str] | None = Non
         if old is None:
             found[key] = result
         elif old.curve is None and result.curve is not None and old.last == result.last:
-            found[key] = Result(**{**vars(old), "curve": result.curve})
+            found[key] = Result(**{**vars(old), "curve": result.curve, "steps": result.steps})
         else:
             notes.append(f"{path} is left out: another result is of the same recipe, seed, m and budget")
     return [found[key] for key in sorted(found)], notes
@@ -150,6 +152,7 @@ def _result(name: str, path: Path, stem: str, recipe: str) -> Result:
         recipe=name, seed=run["seed"], m=m, own_m=own_m, budget=budget, last=last,
         seconds=None if run["environment"].get("shared_gpu") else seconds,
         environment=run["environment"], reach=largest, curve=curve,
+        steps=run["steps"] if curve and type(run.get("steps")) is int else None,
     )  # fmt: skip
 
 

@@ -46,6 +46,7 @@ class Language:
         device: Where.
         rank: Number of this process.
         world_size: How many processes share the columns.
+        check_network: Gets this task and its model on the meta device, to refuse it before its memory is taken.
         own: A network or data of the user's own, for images only.
     """
 
@@ -53,7 +54,16 @@ class Language:
     metrics = ("loss", "perplexity")
     every_epoch = ("validation",)  # the test text at the end only
 
-    def __init__(self, recipe: Recipe, device: torch.device, *, rank: int = 0, world_size: int = 1, **own: Any) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        device: torch.device,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        check_network: Callable[[Any, nn.Module], None] | None = None,
+        **own: Any,
+    ) -> None:
         refuse_settings(recipe, FOR_IMAGES, "images")
         if any(function is not None for function in own.values()):
             raise ValueError("--model_from and --data_from are for images; for a text of your own set data.root")
@@ -62,6 +72,7 @@ class Language:
         if not isinstance(text, Text):
             raise ValueError(f"{recipe.data.name} is no text; set data.name to ptb, wikitext2 or text")
         self.text, knobs = text, recipe.language
+        self.identity = {"text": text.digest}
         self.loader = Windows(
             text.train, recipe.batch_size, knobs.bptt,
             device=device, seed=recipe.seed, rank=rank, world_size=world_size,
@@ -73,16 +84,19 @@ class Language:
         }
         if "words" in recipe.model.args:
             raise ValueError("model.args must not have 'words': they are those of the text")
-        self.model = build(
-            LANGUAGE_MODELS, "language model", recipe.model.name, words=len(text.words), **recipe.model.args
-        ).to(device)
+        create = partial(
+            build, LANGUAGE_MODELS, "language model", recipe.model.name, words=len(text.words), **recipe.model.args
+        )
+        if check_network is not None:
+            with torch.device("meta"):
+                check_network(self, create())
+        self.model = create().to(device)
         self.objective = self._objective()
         for inside in attached(self.objective.perturbation):
             inside.attach(self.model)
         self.objective.generator = Generator(device).manual_seed(stream_seed(recipe.seed, rank, 1))
         self.generator = Generator(device)  # of augmentation, which text has none of
         self.hidden: Hidden = []
-        self.identity = {"text": text.digest}
 
     def _objective(self) -> MaxUp:
         recipe, knobs = self.recipe, self.recipe.maxup

@@ -13,6 +13,7 @@ from torch import Generator, Tensor, nn
 from maxup.data import DataError, load_data
 from maxup.data.folder import MEAN, STD, Folder
 from maxup.data.images import Images, own_images, own_scale, split
+from maxup.engine.durable import sha256
 from maxup.engine.stop import RunError
 from maxup.models import create_model
 from maxup.models.external import is_external
@@ -57,6 +58,7 @@ class Vision:
         world_size: How many processes share a batch.
         model_from: Builds the network instead of the recipe's.
         data_from: Returns the data instead of the recipe's.
+        check_network: Gets this task and its network on the meta device, to refuse it before its memory is taken.
     """
 
     judge, lower, unit = "accuracy", False, "examples"
@@ -70,13 +72,16 @@ class Vision:
         world_size: int = 1,
         model_from: Callable[..., nn.Module] | None = None,
         data_from: Callable[[], Any] | None = None,
+        check_network: Callable[[Any, nn.Module], None] | None = None,
     ) -> None:
-        self.recipe = recipe
+        self.recipe, self.check_network = recipe, check_network
         refuse_settings(recipe, FOR_TEXT, "text")
         self.identity = {"model_from": _name(model_from), "data_from": _name(data_from)}
         self.train, self.validation, self.test = load_splits(recipe, data_from)
         if data_from is not None:
             self.identity["data"] = self.train.digest
+        elif isinstance(self.train, Folder):
+            self.identity["data"] = sha256(f"{self.train.digest} {self.test.digest}".encode())
         if recipe.batch_size % world_size:
             raise ValueError(f"batch_size={recipe.batch_size} cannot be shared evenly by {world_size} processes")
         where: Any = {"device": device, "rank": rank, "world_size": world_size}
@@ -123,11 +128,17 @@ class Vision:
         if said.new_head and said.weights is None:
             raise ValueError("model.new_head is for the last layer of model.weights, and there are none; leave it out")
         create = model_from or partial(create_model, said.name, pretrained=said.pretrained)
-        model = create(shape=self.train.shape, classes=classes, **said.args)
-        if not isinstance(model, nn.Module):
-            raise TypeError(f"model_from returned a {type(model).__name__}; it must return a torch.nn.Module")
-        if said.normalise:
-            model = Normalised(model, self.train.mean, self.train.std)
+
+        def build() -> nn.Module:
+            model = create(shape=self.train.shape, classes=classes, **said.args)
+            if not isinstance(model, nn.Module):
+                raise TypeError(f"model_from returned a {type(model).__name__}; it must return a torch.nn.Module")
+            return Normalised(model, self.train.mean, self.train.std) if said.normalise else model
+
+        if self.check_network and model_from is None and not is_external(said.name):  # others may not build there
+            with torch.device("meta"):
+                self.check_network(self, build())
+        model = build()
         if said.weights is not None:
             load_weights(model, said.weights, new_head=said.new_head)
         if said.freeze_norm:
@@ -202,9 +213,17 @@ class Vision:
         """Go on from there."""
 
     def refuse_another(self, identity: dict[str, str], folder: Path) -> None:
-        """A sentence where a checkpoint is of a network or data of somebody's own, and they are not these."""
+        """A sentence where a checkpoint is of a network or data of somebody's own, and they are not these.
+
+        Or of image folders with other classes or files. Old checkpoints do not say.
+        """
         for option, mine in self.identity.items():
             theirs = identity.get(option, "")
+            if option == "data" and theirs not in ("", mine) and isinstance(self.train, Folder):
+                raise RunError(
+                    f"the classes, names or sizes of the images in {self.train.root.parent} are not those that "
+                    f"{folder} was trained with; restore them, or add --accept_changed_data to use them as they are"
+                )
             if option == "data" and theirs not in ("", mine):
                 raise RunError(
                     f"{folder} was trained with other data than --data_from {self.identity['data_from']} returns now; "

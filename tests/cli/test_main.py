@@ -130,3 +130,14 @@ def test_a_closed_pipe_is_no_success():
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 141
+
+
+def test_a_file_in_the_current_folder_hides_no_installed_module(tmp_path):
+    """Though python -m puts that folder first."""
+    for name in ("yaml", "jsonargparse", "textwrap", "argparse"):
+        (tmp_path / f"{name}.py").write_text(f"open('ran-{name}', 'w').close()\n")
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONSAFEPATH"} | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "maxup", "ls", "digits"]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not list(tmp_path.glob("ran-*"))

@@ -201,3 +201,21 @@ def test_data_that_are_not_there_do_not_stop_the_others(tmp_path):
     assert process.returncode == 1
     assert "trainings on cifar10 are left out" in out
     assert list(results(tmp_path)) == ["results/runs/small/seed-0-budget-0.75.json"]
+
+
+def test_trainings_import_nothing_from_the_current_folder(tmp_path):
+    """The command itself does not: it is a script in another folder."""
+    script, here = tmp_path / "bin" / "maxup", tmp_path / "here"
+    script.parent.mkdir()
+    here.mkdir()
+    script.write_text("import sys\nfrom maxup.cli.main import main\nsys.exit(main())\n")
+    for name in ("socket", "yaml", "random", "PIL", "sklearn"):
+        (here / f"{name}.py").write_text(f"open('ran-{name}', 'w').close()\n")
+    (here / "small.yaml").write_text(SMALL.format(""))
+    (here / "table.yaml").write_text("recipes: [small.yaml]\n")
+    words = ["reproduce", "table.yaml", "--seeds", "1", "--budget", "0.01", "--trackers", "none"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    env.pop("PYTHONSAFEPATH", None)
+    done = subprocess.run([sys.executable, script, *words], cwd=here, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert not list(here.glob("ran-*"))

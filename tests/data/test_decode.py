@@ -105,3 +105,48 @@ def test_a_stripe_is_cut_before_it_is_enlarged(width, height, monkeypatch):
         3,
     ]
     assert max(sizes[0]) == 8 * 18
+
+
+def test_postscript_is_not_opened(tmp_path, monkeypatch):
+    """Pillow hands it to Ghostscript, whatever the file is called: PostScript is a program."""
+    from PIL import EpsImagePlugin
+
+    ghostscript = tmp_path / "gs"
+    ghostscript.write_text(f"#!/bin/sh\ntouch {tmp_path / 'ran'}\n")
+    ghostscript.chmod(0o755)
+    monkeypatch.setattr(EpsImagePlugin, "gs_binary", str(ghostscript))
+    evil = tmp_path / "evil.jpg"
+    evil.write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n")
+    with pytest.raises(OSError, match="cannot identify image"):
+        read_rgb(evil)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_every_suffix_has_its_format(tmp_path):
+    """What a folder's scan takes for an image can be opened."""
+    from maxup.data.folder import SUFFIXES
+
+    for suffix in SUFFIXES:
+        picture(8, 6).save(tmp_path / f"a{suffix}")
+        assert read_rgb(tmp_path / f"a{suffix}").size == (8, 6)
+
+
+def png_header(width, height):
+    """A PNG that promises so many pixels and holds none."""
+    import struct
+    import zlib
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize(("width", "height"), [(13_000, 13_000), (2, 60_000_000), (100_001, 1000)])
+def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path, monkeypatch, width, height):
+    (tmp_path / "a.png").write_bytes(png_header(width, height))
+    monkeypatch.setattr("PIL.PngImagePlugin.PngImageFile.load", lambda self: pytest.fail("it was decoded"))
+    monkeypatch.setattr("PIL.Image.MAX_IMAGE_PIXELS", None)  # as some packages set it
+    with pytest.raises(ValueError, match=rf"a\.png has {width} x {height} pixels, and at most 89,478,485 are decoded"):
+        read_rgb(tmp_path / "a.png")

@@ -68,3 +68,28 @@ def test_normalise_is_the_formula(tmp_path):
     mean, std = (torch.tensor(v).view(3, 1, 1) for v in (MEAN, STD))
     torch.testing.assert_close(found.normalise(x), (x / 255 - mean) / std)
     assert found.shape == (3, 224, 224)
+
+
+def test_the_digest_is_of_classes_names_and_sizes(tmp_path):
+    """Wherever the folder is; a part of it keeps the whole one's."""
+    first, second = (scan(write_folders(tmp_path / name) / "train") for name in "ab")
+    assert len(first.digest) == 64
+    assert first.digest == second.digest == first.subset([0, 3]).digest
+    root = tmp_path / "b" / "train"
+
+    def digest():
+        return scan(root).digest
+
+    seen = {first.digest}
+    (root / "cat" / "0.jpeg").rename(root / "cat" / "00.jpeg")
+    seen.add(digest())
+    (root / "dog").rename(root / "eel")
+    seen.add(digest())
+    with (root / "emu" / "1.jpeg").open("ab") as file:
+        file.write(b"x")
+    seen.add(digest())
+    (root / "emu" / "2.jpeg").rename(root / "cat" / "2a.jpeg")
+    seen.add(digest())
+    assert len(seen) == 5
+    seen.add(scan(root, ("cat", "eel", "emu", "yak")).digest)
+    assert len(seen) == 6

@@ -191,3 +191,26 @@ def test_a_mistake_of_ours_in_a_worker_is_not_taken_for_a_killed_one():
 
     with pytest.raises(RuntimeError, match="Caught RuntimeError"):
         list(_losing_workers(raising()))
+
+
+def test_workers_import_nothing_from_the_current_folder(tmp_path):
+    """A program that does not, such as the command, must not have children that do."""
+    data, here, script = write_folders(tmp_path / "data"), tmp_path / "here", tmp_path / "program" / "program.py"
+    here.mkdir()
+    script.parent.mkdir()
+    for name in ("socket", "selectors", "yaml", "random", "tempfile", "numpy"):
+        (here / f"{name}.py").write_text(f"open('ran-{name}', 'w').close()\n")
+    script.write_text(
+        "import os, sys\n"
+        "from dataclasses import replace\n"
+        "from pathlib import Path\n"
+        "from maxup.data.folder import scan\n"
+        "if __name__ == '__main__':\n"
+        "    folder = replace(scan(Path(sys.argv[1], 'train')), size=16, workers=1)\n"
+        "    print(sum(len(y) for _, _, y in folder.loader(5, device='cpu', training=False, seed=0)))\n"
+        "    print(os.environ.get('PYTHONSAFEPATH'))\n"
+    )
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONSAFEPATH"} | {"PYTHONPATH": os.path.abspath("")}
+    done = subprocess.run([sys.executable, script, data], cwd=here, env=env, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("12\nNone\n", "")  # and children of one's own are as they were
+    assert not list(here.glob("ran-*"))

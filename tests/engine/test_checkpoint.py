@@ -256,3 +256,20 @@ def test_a_lock_that_links_elsewhere(tmp_path):
     with pytest.raises(CheckpointError, match="cannot be locked"), locked(tmp_path):
         pass
     assert (tmp_path / "precious").read_text() == "text"
+
+
+def test_the_names_of_a_run_are_on_the_disk_after_the_first_save(tmp_path, monkeypatch):
+    """Of every folder made for it, and of the run's folder, where metrics.jsonl lies."""
+    synced, fsync = set(), os.fsync
+
+    def recorded(file):
+        synced.add(Path(os.readlink(f"/proc/self/fd/{file}")))
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", recorded)
+    folder = tmp_path / "runs" / "seed-0" / "checkpoints"
+    save(folder, 1, {})
+    assert {tmp_path, tmp_path / "runs", tmp_path / "runs" / "seed-0", folder} <= synced
+    synced.clear()
+    save(folder, 2, {})  # a kill may have come before the first one's syncs
+    assert {tmp_path / "runs" / "seed-0", folder} <= synced

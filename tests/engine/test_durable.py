@@ -127,3 +127,22 @@ def test_a_file_system_that_cannot_sync_folders(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", fsync(errno.EIO))
     with pytest.raises(OSError, match="Input/output"):
         durable.sync(tmp_path)
+
+
+def test_nothing_is_left_of_a_file_that_cannot_be_written(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="full"):
+        durable.replace(tmp_path / "a", b"1")
+    assert not list(tmp_path.iterdir())
+
+
+def test_folders_are_made_and_synced_from_the_inside_out(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(durable, "sync", synced.append)
+    durable.make_folder(tmp_path / "a" / "b" / "c")
+    assert synced == [tmp_path / "a" / "b", tmp_path / "a", tmp_path]
+    durable.make_folder(tmp_path / "a" / "b")
+    assert len(synced) == 3

@@ -1,5 +1,6 @@
 """A run opened again is what was trained."""
 
+import importlib
 import shutil
 from dataclasses import asdict
 
@@ -9,10 +10,13 @@ import torch
 from maxup.data import load_data
 from maxup.data.images import split
 from maxup.engine import checkpoint
+from maxup.engine.loop import train
 from maxup.engine.runs import build_task, evaluate, open_run
 from maxup.engine.stop import RunError
-from maxup.recipes.load import RecipeError
+from maxup.models import create_model
+from maxup.recipes.load import RecipeError, parse_recipe
 from maxup.recipes.schema import Data, Recipe
+from maxup.registry import MODELS
 from tests.cli.runs import make
 
 
@@ -98,3 +102,51 @@ def test_fp16_is_refused_in_training_without_a_gpu_and_not_where_a_run_is_only_e
     state["recipe"]["precision"] = "fp16"  # as a run of somebody with a GPU
     checkpoint.save(tmp_path / "checkpoints", step, state)
     assert evaluate(open_run(tmp_path)) == evaluate(open_run(run[0]))
+
+
+def forge_recipe(folder, **model):
+    """Change the recipe in a run's checkpoints, and their manifests to match."""
+    for path in (folder / "checkpoints").glob("step-*"):
+        state = checkpoint.load(path)
+        state["recipe"]["model"] |= model
+        checkpoint.save(folder / "checkpoints", int(path.name.removeprefix("step-")), state, keep=9)
+
+
+def on_meta_only(monkeypatch, where):
+    """A network that would take memory is not built."""
+    build = getattr(importlib.import_module(where.rpartition(".")[0]), where.rpartition(".")[2])
+
+    def watched(*args, **kwargs):
+        assert torch.get_default_device().type == "meta", "built for real"
+        return build(*args, **kwargs)
+
+    monkeypatch.setattr(where, watched)
+
+
+@pytest.mark.parametrize("model", [{"args": {"width": 300}}, {"name": "mlp", "args": {"hidden": [3000, 3000]}}])
+def test_a_forged_recipe_takes_no_memory(run, tmp_path, monkeypatch, model):
+    shutil.copytree(run[0], tmp_path / "run")
+    forge_recipe(tmp_path / "run", **model)
+    on_meta_only(monkeypatch, "maxup.tasks.vision.create_model")
+    with pytest.raises(RunError, match=r"run holds weights that do not fit its recipe: \S+ is \S.*, but should be \S"):
+        open_run(tmp_path / "run")
+
+
+def test_a_forged_language_model_takes_no_memory(tmp_path, monkeypatch):
+    words = ["--model.args", "{embedding: 4, hidden: 6, layers: 2}", "--epochs", "1", "--language.dynamic", "false"]
+    train(parse_recipe("text/awd_lstm-embedding_dropout", [*words, "--batch_size", "200"]), tmp_path, quiet=True)
+    open_run(tmp_path)
+    forge_recipe(tmp_path, args={"embedding": 3000, "hidden": 6, "layers": 2})
+    on_meta_only(monkeypatch, "maxup.tasks.language.build")
+    with pytest.raises(RunError, match=r"do not fit its recipe: \S+ is \(.*, 4\), but should be \(.*, 3000\)$"):
+        open_run(tmp_path)
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_every_network_has_the_same_shapes_on_the_meta_device(name):
+    real = create_model(name, shape=(3, 32, 32), classes=10)
+    with torch.device("meta"):
+        twin = create_model(name, shape=(3, 32, 32), classes=10)
+    shapes = [{k: v.shape for k, v in model.state_dict().items()} for model in (real, twin)]
+    assert shapes[0] == shapes[1]
+    assert all(tensor.is_meta for tensor in twin.state_dict().values())

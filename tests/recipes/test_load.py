@@ -1,3 +1,4 @@
+import json
 import math
 import random
 from dataclasses import asdict, fields, is_dataclass
@@ -151,6 +152,22 @@ def test_aliases_are_refused_before_they_unfold(tmp_path):
         (tmp_path / "recipe.yaml").write_text(content)
         with pytest.raises(RecipeError, match=rf"recipe\.yaml: line {line} uses the alias \*\w+; write out what"):
             parse_recipe(str(tmp_path / "recipe.yaml"), [])
+
+
+def test_aliases_in_strings_are_refused_too(tmp_path):
+    """Options and strings are read as YAML again, those of a forged checkpoint's recipe too."""
+    levels = [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 9)]
+    text = "{a0: &a0 [1], " + ", ".join(levels) + "}"
+    (tmp_path / "recipe.yaml").write_text(f"model: {{args: '{text}'}}")
+    said = "line 1 uses the alias \\*a0; write out what it stands for$"
+    for words in (["--model.args", text], [f"--model.args={text}"], ["--perturb", f"[{text}]"]):
+        with pytest.raises(RecipeError, match=f"^{said}"):
+            parse_recipe("digits/mlp-gaussian", words)
+    with pytest.raises(RecipeError, match=said):
+        parse_recipe(str(tmp_path / "recipe.yaml"), [])
+    for args in (text, {"a": text}, [json.dumps({"b": text})]):
+        with pytest.raises(RecipeError, match=said):
+            recipe_from({"model": {"args": args}})
 
 
 @pytest.mark.parametrize("base", ["q.yaml", "q", "../over.yaml", "digits/mlp-gaussian"])

@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 import pytest
 
+from maxup.cli.main import main
 from maxup.recipes.load import parse_recipe
 from maxup.report.jobs import jobs_of
 from maxup.report.own import TableError, find_table, other_results
@@ -107,3 +108,15 @@ def test_recipes_on_text_are_told_in_perplexities(tmp_path, capsys):
     assert (tmp_path / "out" / "text-curves-text_awd_lstm.png").exists()  # of validation, by epoch
     (entry,) = listing("text/awd_lstm-embedding_dropout", **places)[0][:1]
     assert entry.ours == "77.25 perplexity (n = 1)"
+
+
+@pytest.mark.parametrize("verb", ["report", "reproduce"])
+def test_aliases_in_a_table_are_refused_before_they_unfold(tmp_path, monkeypatch, capsys, verb):
+    """Nine levels of nine are 387 million values in 400 bytes."""
+    monkeypatch.chdir(tmp_path)
+    levels = [f"&a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 9)]
+    (tmp_path / "table.yaml").write_text(f"recipes: [&a0 [x], {', '.join(levels)}]")
+    (tmp_path / "results" / "runs").mkdir(parents=True)
+    assert main([verb, "table.yaml"]) == 1
+    said = f"maxup {verb}: table.yaml cannot be read as YAML: line 1 uses the alias *a0; write out what it stands for\n"
+    assert capsys.readouterr().err == said
