@@ -93,7 +93,7 @@ def test_every_number_of_the_paper_is_there(read):
 def test_ours_and_where_it_was_measured_are_there(read):
     text = "".join(read.text)
     assert "94.60 ± 0.10 (n = 3)" in text
-    assert "+0.50 [+0.50, +0.50]" in text
+    assert "+0.50 [+0.27, +0.73]" in text  # 0.1 * sqrt(2 / 3) * 2.776, the quantile of 4 degrees of freedom
     assert "60 of 200 epochs" in text
     assert "a <b>CPU</b>" in text  # as text, not as markup
     assert "0000000 (changed)" in text
