@@ -12,6 +12,7 @@ from maxup.cli.main import main
 from maxup.report.paper import load_paper
 from maxup.report.results import file_name
 from tests.report.runs import write_run
+from tests.waiting import PATIENCE
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}
 
@@ -133,7 +134,7 @@ def browse(folder, *options):
         f"--user-data-dir={folder / 'profile'}",
         *options,
     ]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs a browser: apt-get install chromium")
