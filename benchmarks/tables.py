@@ -12,10 +12,10 @@ from typing import Any
 from maxup.certify.rows import read
 from maxup.report.certified import columns as certified_columns
 from maxup.report.certified import differences
-from maxup.report.comparison import METRICS, at_equal_time
+from maxup.report.comparison import METRICS, at_equal_time, interval
 from maxup.report.paper import load_paper
 from maxup.report.results import load_results
-from maxup.report.statistics import estimate, paired
+from maxup.report.statistics import estimate, welch
 from maxup.report.tables import against
 from maxup.report.tables import ours as text
 
@@ -28,7 +28,7 @@ def result(name: str) -> Any:
 
 
 def digits() -> str:
-    """One row a setting: mean ± std, and the paired difference to m = 1 with its interval."""
+    """One row a setting: mean ± std, and the interval of the difference to m = 1."""
     found = result("digits")
     table = found["summary"]
     lines = [f"| | {' | '.join(METRICS[metric].title for metric in table)} |", "|---" * (len(table) + 1) + "|"]
@@ -38,7 +38,7 @@ def digits() -> str:
             row, decimals = table[metric][name], METRICS[metric].decimals
             cell = f"{row['mean']:.{decimals}f} ± {row['std']:.{decimals}f}"
             if "difference" in row and metric != "seconds":
-                cell += f" [{row['low']:+.{decimals}f}, {row['high']:+.{decimals}f}]"
+                cell += interval(row, decimals)
             cells.append(cell)
         lines.append(f"| {name} | {' | '.join(cells)} |")
     ms = " ".join(name.removeprefix("m = ") for name in table["clean"] if re.fullmatch(r"m = \d+", name))
@@ -49,8 +49,8 @@ def digits() -> str:
 
 def cifar() -> str:
     """One row for each m and number of epochs: ResNet-110 on CIFAR-10, with what the paper has after 200 epochs."""
-    found, _ = load_results(ROOT / "results" / "runs", ROOT / "results" / "runs")
-    runs = [r for r in found if r.recipe.startswith("cifar10/resnet110-cutout")]
+    results, _ = load_results(ROOT / "results" / "runs", ROOT / "results" / "runs")
+    runs = [r for r in results if r.recipe.startswith("cifar10/resnet110-cutout")]
     paper = load_paper()["table-cifar10"].rows.values()
     lines = ["| ResNet-110, Cutout | epochs | test accuracy [%] | minus m = 1 [95 % interval] | paper, 200 epochs |"]
     lines += ["|---|---|---|---|---|"]
@@ -62,10 +62,11 @@ def cifar() -> str:
         recipe = "cifar10/resnet110-cutout" + "-maxup" * (m > 1)
         theirs = [row.values["top1"] for row in paper if row.recipe == recipe and epochs == short and m in (1, 4)]
         said = f"{theirs[0].mean:.2f} ± {theirs[0].std:.2f}" if theirs else ""
-        gain = against(paired(mine, seeds[short, 1]), 2, len(mine)) if (epochs, m) != (short, 1) else ""
+        found = welch(mine.values(), seeds[short, 1].values())
+        gain = against(found, 2, len(mine)) if (epochs, m) != (short, 1) else ""
         name = f"MaxUp, m = {m}" if m > 1 else "m = 1, time of m = 4" if epochs == long else "m = 1"
         lines.append(f"| {name} | {epochs} | {text(estimate(list(mine.values())), 2)} | {gain} | {said} |")
-    equal = against(paired(seeds[short, 4], seeds[long, 1]), 2, len(seeds[short, 4]))
+    equal = against(welch(seeds[short, 4].values(), seeds[long, 1].values()), 2, len(seeds[short, 4]))
     commits = ", ".join(sorted({short_commit(r.environment) for r in runs}))
     cost = result("epoch-cuda")
     second = cost["seconds_a_step"]["standard"] * cost["steps"]

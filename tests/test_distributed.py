@@ -1,8 +1,5 @@
 """Two processes on the CPU: DistributedDataParallel, SyncBatchNorm, and different draws on each."""
 
-import os
-import socket
-
 import pytest
 import torch
 from torch import distributed, multiprocessing, nn
@@ -47,10 +44,9 @@ def train(model, x, y, steps=3):
     return [p.detach().clone() for p in model.parameters()]
 
 
-def worker(rank, port, out):
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE="2")
+def worker(rank, out):
     torch.set_num_threads(1)
-    distributed.init_process_group("gloo")
+    distributed.init_process_group("gloo", init_method=f"file://{out}/store", rank=rank, world_size=2)
     x, y = data()
     half = slice(4 * rank, 4 * rank + 4)
     x, y = {k: v[half] for k, v in x.items()}, y[half]
@@ -82,10 +78,7 @@ def worker(rank, port, out):
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
     out = tmp_path_factory.mktemp("ranks")
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    multiprocessing.spawn(worker, (port, str(out)), nprocs=2)
+    multiprocessing.spawn(worker, (str(out),), nprocs=2)  # they meet in a file: a free port may be taken meanwhile
     return [torch.load(out / f"{rank}.pt") for rank in range(2)]
 
 

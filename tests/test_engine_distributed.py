@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from safetensors.torch import load_file
 
 from maxup.engine.runs import evaluate, open_run
 from tests.data.fake import cut_short, write_folders
+from tests.waiting import PATIENCE, until
 
 ROOT = Path(__file__).parent.parent
 RECIPE = """
@@ -24,12 +24,26 @@ maxup: {m: 3}
 epochs: 4
 batch_size: 20
 """
+HELD = """
+import os, sys
+from pathlib import Path
+from maxup.cli.main import main
+from maxup.tasks.vision import Vision
+from tests.waiting import at_call, until
+
+def hold():
+    Path("held-" + os.environ["RANK"]).touch()
+    until(Path("go").exists)
+
+at_call(Vision, "step", 12, hold)
+sys.exit(main())
+"""
 
 
-def torchrun(tmp_path, folder, *, processes=2, options=(), recipe=RECIPE):
+def torchrun(tmp_path, folder, *, processes=2, options=(), recipe=RECIPE, program=("-m", "maxup")):
     (tmp_path / "recipe.yaml").write_text(recipe)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(processes), "--standalone", "-m"]
-    command = [*launch, "maxup", "train", "recipe.yaml", "--out", str(folder), "--trackers", "none", *options]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(processes), "--standalone"]
+    command = [*launch, *program, "train", "recipe.yaml", "--out", str(folder), "--trackers", "none", *options]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         command,
@@ -43,7 +57,7 @@ def torchrun(tmp_path, folder, *, processes=2, options=(), recipe=RECIPE):
 
 
 def finish(process):
-    out, _ = process.communicate(timeout=120)
+    out, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, out
     return out
 
@@ -84,7 +98,7 @@ def test_what_is_recorded_is_what_the_checkpoint_gives(tmp_path):
 def test_a_loss_that_is_not_finite_ends_all_processes(tmp_path):
     options = ["--optim.lr", "1e9", "--optim.schedule", "constant"]
     process = torchrun(tmp_path, tmp_path / "run", options=options)
-    out, _ = process.communicate(timeout=120)
+    out, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode != 0
     assert "the loss became" in out
     assert "not-finite" in out
@@ -93,13 +107,13 @@ def test_a_loss_that_is_not_finite_ends_all_processes(tmp_path):
 
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_killed_rank_ends_the_job_with_a_sentence_and_the_same_command_goes_on(tmp_path, whole, rank):
-    process = torchrun(tmp_path, tmp_path / "run", options=["--save_every", "0"])
-    while len(list((tmp_path / "run" / "checkpoints").glob("step-*"))) < 2:
-        time.sleep(0.05)
-        assert process.poll() is None, process.communicate()[0]
+    (tmp_path / "held.py").write_text(HELD)
+    process = torchrun(tmp_path, tmp_path / "run", options=["--save_every", "0"], program=["held.py"])
+    until(lambda: len(list(tmp_path.glob("held-*"))) == 2, process)  # in the twelfth step of forty
     children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
     os.kill(int(children[rank]), signal.SIGKILL)
-    out, _ = process.communicate(timeout=120)
+    (tmp_path / "go").touch()
+    out, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode != 0, out
     said = [line for line in out.splitlines() if line.startswith("maxup train: ")]
     assert len(said) == 1, out
@@ -134,7 +148,7 @@ def test_another_number_of_processes_is_refused(tmp_path, whole):
 
     shutil.copytree(whole[0], tmp_path / "run")
     process = torchrun(tmp_path, tmp_path / "run", processes=1)
-    out, _ = process.communicate(timeout=120)
+    out, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode != 0
     assert "was begun by 2 processes and there are 1; use as many" in out
 
@@ -192,7 +206,7 @@ def from_batch(folder, processes, recipe=JOINED):
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(processes), "--standalone"]
     command = [*launch, "from_batch.py", "train", "recipe.yaml", "--out", "run", "--trackers", "none"]
     env = {**os.environ, "PYTHONPATH": f"{ROOT}:{folder}", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
     ranks = [torch.load(folder / f"rank-{rank}.pt", weights_only=True) for rank in range(processes)]
     return ranks, json.loads((folder / "run" / "run.json").read_text())
@@ -225,7 +239,7 @@ def test_accelerate_launches_it_too(tmp_path, whole):
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "-m"]
     command = [*launch, "maxup", "train", "recipe.yaml", "--out", "run", "--trackers", "none"]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads((tmp_path / "run" / "run.json").read_text())["processes"] == 2
     for name, tensor in weights(whole[0]).items():

@@ -6,11 +6,11 @@ import os
 import random
 import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
+
+from tests.waiting import PATIENCE, maxup_after
 
 ROOT = Path(__file__).parent.parent
 RECIPE = """
@@ -22,18 +22,25 @@ optim: {ema: 0.9, clip: 1.0, accumulate: 2}
 epochs: 6
 batch_size: 20
 """
+AT_STEP = """
+import os, signal, threading
+from maxup.tasks.vision import Vision
+from tests.waiting import at_call
+send = lambda: os.kill(os.getpid(), signal.{name})
+at_call(Vision, "step", {step}, {act})
+"""
 
 
-def start(tmp_path, folder):
+def start(tmp_path, folder, setup=""):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(RECIPE)
-    command = [sys.executable, "-m", "maxup", "train", str(recipe), "--out", str(folder), "--save_every", "0"]
+    command = maxup_after(setup, "train", recipe, "--out", folder, "--save_every", 0)
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def finish(process):
-    out, _ = process.communicate(timeout=120)
+    out, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, out
     return out
 
@@ -50,31 +57,26 @@ def fingerprint(folder):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     tmp_path = tmp_path_factory.mktemp("whole")
-    begun = time.monotonic()
     finish(start(tmp_path, tmp_path / "run"))
-    return fingerprint(tmp_path / "run"), time.monotonic() - begun
+    return fingerprint(tmp_path / "run")
 
 
 def killed_until_done(tmp_path, whole, kills, seed):
-    """Kill a run `kills` times at random moments, then let it finish."""
-    expected, seconds = whole
+    """Kill a run `kills` times at random moments within random steps, then let it finish."""
     rng = random.Random(seed)
-    folder, interrupted = tmp_path / "run", 0
     for _ in range(kills):
-        process = start(tmp_path, folder)
-        try:
-            process.wait(timeout=rng.uniform(0.3, 1.0) * seconds)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            interrupted += 1
-        process.communicate()
-    finish(start(tmp_path, folder))
-    assert fingerprint(folder) == expected
-    return interrupted
+        step = rng.randint(1, 16)  # of 54; ten steps later at the latest
+        later = f"threading.Timer({rng.uniform(0, 0.1)}, send).start()"
+        setup = AT_STEP.format(name="SIGKILL", step=step, act=f"lambda: {later}")
+        process = start(tmp_path, tmp_path / "run", setup + f'at_call(Vision, "step", {step + 10}, send)\n')
+        out, _ = process.communicate(timeout=PATIENCE)
+        assert process.returncode == -signal.SIGKILL, out
+    finish(start(tmp_path, tmp_path / "run"))
+    assert fingerprint(tmp_path / "run") == whole
 
 
 def test_killed_runs_end_bit_identical(tmp_path, whole):
-    assert killed_until_done(tmp_path, whole, kills=2, seed=1) > 0
+    killed_until_done(tmp_path, whole, kills=2, seed=1)
 
 
 @pytest.mark.slow
@@ -84,14 +86,10 @@ def test_killed_runs_end_bit_identical_every_time(tmp_path, whole, seed):
 
 
 def test_interrupted_politely_it_saves_and_says_how_to_go_on(tmp_path, whole):
-    process = start(tmp_path, tmp_path / "run")
-    while not list((tmp_path / "run" / "checkpoints").glob("step-*")):
-        time.sleep(0.05)
-        assert process.poll() is None, process.communicate()[0]
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=60)
+    process = start(tmp_path, tmp_path / "run", AT_STEP.format(name="SIGINT", step=12, act="send"))
+    out, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, out
     assert "the same command goes on from there" in out
     assert "Traceback" not in out
     finish(start(tmp_path, tmp_path / "run"))
-    assert fingerprint(tmp_path / "run") == whole[0]
+    assert fingerprint(tmp_path / "run") == whole

@@ -1,7 +1,8 @@
 """Twins: one recipe trained with different objectives, the same seeds, equal epochs and equal time.
 
-A seed decides the split, the initial weights, the order and what is measured, whatever the objective is: so the
-differences between the rows are paired, and that is how they are reported.
+A seed decides the initial weights and the order, whatever the objective is. With `data.train_size` it also chooses the
+images: then the rows of a seed share them, and differences are paired. Otherwise a shared seed makes no pair, and the
+interval of a difference is Welch's.
 """
 
 import re
@@ -112,6 +113,7 @@ def compare(
         say(f"seed {seed}  {name:<{width}}  {_line(found)}")
         return found
 
+    same_images = recipe.data.train_size is not None
     runs: Runs = {name: [] for name in planned}
     for seed in numbers:  # row by row within a seed, so that a machine that slows down slows all rows down
         for name, row in planned.items():
@@ -122,7 +124,7 @@ def compare(
         epochs = max(1, round(ratio * recipe.epochs))
         longer = f"m = 1, time of {name}"
         runs[longer] = [run(longer, replace(planned["m = 1"], epochs=epochs), seed) for seed in numbers]
-        stretched[longer] = {"ratio": ratio, "epochs": epochs, "gain": gain(runs[name], runs[longer])}
+        stretched[longer] = {"ratio": ratio, "epochs": epochs, "gain": gain(runs[name], runs[longer], same_images)}
     result = {
         "format": "maxup-compare",
         "version": 1,
@@ -132,7 +134,8 @@ def compare(
         "copies": COPIES,
         "attack": asdict(attack),
         "equal_time": stretched,
-        "summary": summary(runs),
+        "same_images": same_images,
+        "summary": summary(runs, same_images=same_images),
         "runs": runs,
         "environment": here,
     }

@@ -83,8 +83,8 @@ def notes(tables: Sequence[Table]) -> list[str]:
 def differences(tables: Sequence[Table]) -> list[tuple[str, list[str]]]:
     """What each further table has more than the first, in points: a heading, then a text for every radius.
 
-    Paired image by image, with Student's 95 % interval; "equal" where no image differs, empty at a radius that one of
-    the two does not know or cannot reach. Nothing where the tables are of other images.
+    Paired image by image, with Student's 95 % interval from 3 images on; "equal" where no image differs, empty at a
+    radius that one of the two does not know or cannot reach. Nothing where the tables are of other images.
     """
     if _other_images(tables):
         return []

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from maxup.report.figure import save_figure
-from maxup.report.statistics import estimate, paired
+from maxup.report.statistics import FEWEST, estimate, paired, welch
 
 Runs = dict[str, list[dict[str, float]]]  # row -> one dict of metrics a seed; the first row is the twin
 
@@ -51,11 +51,11 @@ def show(metric: str, value: float) -> str:
     return f"{value:.{METRICS[metric].decimals}f}{METRICS[metric].unit}"
 
 
-def summary(runs: Runs) -> dict[str, dict[str, dict[str, Any]]]:
-    """By metric and row: mean, deviation, and the paired difference to the first row with its 95 % interval."""
+def summary(runs: Runs, *, same_images: bool) -> dict[str, dict[str, dict[str, Any]]]:
+    """By metric and row: mean, deviation, and the difference to the first row with its 95 % interval (see `gain`)."""
     table: dict[str, dict[str, dict[str, Any]]] = {}
     base = twin(runs)
-    gains = {name: gain(results, runs[base]) for name, results in runs.items() if name != base}
+    gains = {name: gain(results, runs[base], same_images) for name, results in runs.items() if name != base}
     for metric in METRICS:
         if any(metric not in run for results in runs.values() for run in results):
             continue
@@ -66,16 +66,35 @@ def summary(runs: Runs) -> dict[str, dict[str, dict[str, Any]]]:
     return table
 
 
-def gain(ours: list[dict[str, float]], theirs: list[dict[str, float]]) -> dict[str, dict[str, Any]]:
-    """By metric, how much one row has more than another, paired over the seeds, with its 95 % interval.
+def gain(ours: list[dict[str, float]], theirs: list[dict[str, float]], same_images: bool) -> dict[str, dict[str, Any]]:
+    """By metric, how much one row has more than another, with its 95 % interval.
+
+    Args:
+        ours: Metrics of every seed.
+        theirs: Metrics of the same seeds.
+        same_images: Whether a seed chooses the images, which both rows then share. Only then are the rows paired.
+            Otherwise the interval is Welch's: a shared seed alone does not make two trainings alike.
 
     Example:
-        >>> gain([{"clean": 98.0}, {"clean": 99.0}], [{"clean": 97.0}, {"clean": 98.0}])
-        {'clean': {'difference': 1.0, 'low': 1.0, 'high': 1.0}}
+        >>> gain([{"clean": 98.0}, {"clean": 99.0}], [{"clean": 97.0}, {"clean": 98.0}], False)
+        {'clean': {'difference': 1.0, 'low': None, 'high': None}}
     """
     values = [[{i: run[m] for i, run in enumerate(row) if m in run} for m in METRICS] for row in (ours, theirs)]
-    found = {m: paired(a, b) for m, a, b in zip(METRICS, *values, strict=True)}
+    found = {
+        m: paired(a, b) if same_images else welch(a.values(), b.values())
+        for m, a, b in zip(METRICS, *values, strict=True)
+    }
     return {m: {"difference": f.mean, "low": f.low, "high": f.high} for m, f in found.items() if f}
+
+
+def interval(row: dict[str, Any], decimals: int) -> str:
+    """The interval of a difference with a space before it, or nothing where there is none.
+
+    Example:
+        >>> interval({"difference": 1.0, "low": 0.5, "high": 1.5}, 2), interval({"low": None, "high": None}, 2)
+        (' [+0.50, +1.50]', '')
+    """
+    return "" if row["low"] is None else f" [{row['low']:+.{decimals}f}, {row['high']:+.{decimals}f}]"
 
 
 def text(result: dict[str, Any]) -> str:
@@ -91,11 +110,11 @@ def text(result: dict[str, Any]) -> str:
             line = f"  {name:<{width}} {row['mean']:8.{d}f}"
             line += "" if row["std"] is None else f" ± {row['std']:<6.{d}f}"
             if "difference" in row:
-                line += f"  {row['difference']:+.{d}f}  [{row['low']:+.{d}f}, {row['high']:+.{d}f}]"
+                line += f"  {row['difference']:+.{d}f} {interval(row, d)}"
             lines.append(line.rstrip())
-    lines.append(
-        f"\nRight: paired difference to {next(iter(table['clean']))} over the same seeds, with its 95 % interval."
-    )
+    kind = ("the paired" if result["same_images"] else "Welch's") + " 95 % interval"
+    more = f"It has {kind}, none where all seeds agree." if seeds >= FEWEST else f"{FEWEST} or more seeds give {kind}."
+    lines.append(f"\nRight: difference to {next(iter(table['clean']))}. {more}")
     for name, stretch in result["equal_time"].items():
         lines.append(f"{name}: {stretch['epochs']} epochs, since a run takes {stretch['ratio']:.2f} times as long.")
         lines.append(f"  {at_equal_time(name, stretch)}")
@@ -107,8 +126,7 @@ def at_equal_time(name: str, stretch: dict[str, Any]) -> str:
     said = []
     for metric, row in stretch["gain"].items():
         d = METRICS[metric].decimals
-        interval = f"[{row['low']:+.{d}f}, {row['high']:+.{d}f}]"
-        said.append(f"{short(metric)} {row['difference']:+.{d}f} {interval}")
+        said.append(f"{short(metric)} {row['difference']:+.{d}f}{interval(row, d)}")
     return f"{name.removeprefix('m = 1, time of ')} minus {name}: {', '.join(said)}."
 
 

@@ -1,9 +1,15 @@
-"""Mean and deviation over seeds, and the paired difference of two methods with its interval."""
+"""Mean and deviation over seeds, and the difference of two methods with its interval.
+
+There is no interval below 3 values on a side, and none where nothing varies: its width would be zero and claim a
+certainty that nobody has.
+"""
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+
+FEWEST = 3  # values on each side that an interval needs
 
 
 @dataclass(frozen=True)
@@ -18,13 +24,14 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean difference over the seeds (or images) that two methods have in common."""
+    """The mean difference of two methods over seeds or images."""
 
     mean: float
     low: float | None
-    """The interval's ends; None for one seed."""
+    """The interval's ends; None below 3 values, or where nothing varies."""
     high: float | None
     n: int
+    """Pairs; of unpaired values, those of the smaller side."""
 
 
 def estimate(values: Sequence[float]) -> Estimate | None:
@@ -42,25 +49,59 @@ def estimate(values: Sequence[float]) -> Estimate | None:
 
 
 def paired(ours: Mapping[int, float], twin: Mapping[int, float], *, level: float = 0.95) -> Difference | None:
-    """Mean of ours - twin over common seeds with Student's interval.
+    """Mean of ours - twin over common seeds or images, with Student's interval of the differences.
 
-    None where they have no seed in common, or a value is infinite.
+    For values that share more than the number of a seed, such as the images they were measured on. None if they have
+    nothing in common, or if a value is infinite.
 
     Args:
-        ours: Value by seed.
-        twin: Value by seed.
+        ours: Value by seed or image.
+        twin: Value by seed or image.
         level: Confidence of the interval.
 
     Example:
-        >>> paired({0: 2.0, 1: 3.0, 2: 9.0}, {0: 1.0, 1: 2.0})
-        Difference(mean=1.0, low=1.0, high=1.0, n=2)
+        >>> found = paired({0: 2.0, 1: 3.0, 2: 5.0, 3: 9.0}, {0: 1.0, 1: 2.0, 2: 3.0})
+        >>> round(found.low, 2), round(found.mean, 2), round(found.high, 2), found.n
+        (-0.1, 1.33, 2.77, 3)
     """
     found = estimate([ours[seed] - twin[seed] for seed in sorted(ours.keys() & twin.keys())])
     if found is None or not math.isfinite(found.mean):
         return None
-    if found.std is None:
+    if found.n < FEWEST or not found.std:
         return Difference(found.mean, None, None, found.n)
+    return _difference(found.mean, found.std / math.sqrt(found.n), found.n - 1, found.n, level)
+
+
+def welch(ours: Collection[float], twin: Collection[float], *, level: float = 0.95) -> Difference | None:
+    """Mean of ours - mean of twin, with Welch's interval: independent samples, unequal variances.
+
+    None if one of them is empty, or if a value is infinite.
+
+    Args:
+        ours: Values of one method.
+        twin: Values of the other.
+        level: Confidence of the interval.
+
+    Example:
+        >>> found = welch([2.0, 3.0, 5.0], [1.0, 2.0, 3.0])
+        >>> round(found.low, 2), round(found.mean, 2), round(found.high, 2), found.n
+        (-1.79, 1.33, 4.45, 3)
+    """
+    sides = [side for values in (ours, twin) if (side := estimate(list(values)))]
+    if len(sides) < 2 or not math.isfinite(mean := sides[0].mean - sides[1].mean):
+        return None
+    n = min(side.n for side in sides)
+    errors = [(side.std or 0.0) / math.sqrt(side.n) for side in sides]
+    error = math.hypot(*errors)
+    if n < FEWEST or not error:
+        return Difference(mean, None, None, n)
+    # Welch-Satterthwaite, in shares of the variance: squares of huge perplexities would overflow.
+    freedom = 1 / sum((e / error) ** 4 / (side.n - 1) for e, side in zip(errors, sides, strict=True))
+    return _difference(mean, error, freedom, n, level)
+
+
+def _difference(mean: float, error: float, freedom: float, n: int, level: float) -> Difference:
     from scipy.special import stdtrit
 
-    margin = float(stdtrit(found.n - 1, (1 + level) / 2)) * found.std / math.sqrt(found.n)
-    return Difference(found.mean, found.mean - margin, found.mean + margin, found.n)
+    margin = float(stdtrit(freedom, (1 + level) / 2)) * error
+    return Difference(mean, mean - margin, mean + margin, n)

@@ -7,14 +7,15 @@ from itertools import compress
 
 from maxup.recipes.load import run_name
 from maxup.report.paper import Metric, Row, Table, Value, load_slips
-from maxup.report.results import Result, budget_name, mean_seconds
-from maxup.report.statistics import Difference, Estimate, estimate, paired
+from maxup.report.results import Result, budget_name, known_recipe, mean_seconds
+from maxup.report.statistics import Difference, Estimate, estimate, paired, welch
 
 DASH = "–"  # noqa: RUF001
 MINUS = "−"  # noqa: RUF001
 LEGEND = (
-    f"± is the standard deviation over the n seeds. Difference: MaxUp {MINUS} its twin without MaxUp; ours is paired "
-    "over the seeds both have, with its 95 % interval. Ours is measured after the last epoch, of runs with "
+    f"± is the standard deviation over the n seeds. Difference: MaxUp {MINUS} its twin without MaxUp; from 3 seeds on, "
+    "ours has Welch's 95 % interval, or the paired one if the seed chooses the images (data.train_size); none if all "
+    "seeds agree. Ours is measured after the last epoch, of runs with "
     "restarts at their best epoch by validation. 60 of 200 epochs, or a budget of 0.3, are runs with that part of the "
     "recipe's epochs."
 )
@@ -103,7 +104,7 @@ def compare(name: str, table: Table, results: Iterable[Result]) -> Comparison:
                 paper.mean - before.mean if paper and before else None,
                 values,
                 {b: e for b, v in values.items() if (e := estimate(list(v.values())))},
-                {b: d for b, v in values.items() if (d := paired(v, twin.get(b, {})))},
+                {b: d for b, v in values.items() if (d := _difference(row, v, twin.get(b, {})))},
                 {b: s for b in values if (s := mean_seconds([r for r in mine[key] if r.budget == b])) is not None},
                 {b: sorted({(r.recipe, r.m) for r in mine[key]
                             if r.budget == b and measured(r, row, metric) is not None}) for b in values},
@@ -201,12 +202,12 @@ def ours(found: Estimate | None, digits: int) -> str:
 
 
 def against(found: Difference | None, digits: int, n: int) -> str:
-    """Such as +0.57 [+0.40, +0.74], with the number of pairs where it is not n or there is no interval."""
+    """Such as +0.57 [+0.40, +0.74]; with the difference's own n if that is another or if there is no interval."""
     if found is None:
         return DASH
     interval = "" if found.low is None else f" [{signed(found.low, digits)}, {signed(found.high, digits)}]"
-    pairs = f" (n = {found.n})" if not interval or found.n != n else ""
-    return signed(found.mean, digits) + interval + pairs
+    count = f" (n = {found.n})" if not interval or found.n != n else ""
+    return signed(found.mean, digits) + interval + count
 
 
 def signed(number: float | None, digits: int) -> str:
@@ -235,6 +236,13 @@ def _by_seed(results: Iterable[Result], row: Row, metric: str) -> dict[float, di
             seeds = values.setdefault(result.budget, {})
             seeds[result.seed] = max(value, seeds.get(result.seed, value))  # of a grid, the best
     return values
+
+
+def _difference(row: Row, ours: dict[int, float], twin: dict[int, float]) -> Difference | None:
+    """Paired only where a seed chooses the images that both runs of it share."""
+    known = known_recipe(row.recipe) if row.recipe else None
+    same_images = known is not None and known.data.train_size is not None
+    return paired(ours, twin) if same_images else welch(ours.values(), twin.values())
 
 
 def _best_of(line: Line, budget: float, comparison: Comparison, out: Grid) -> tuple[int, ...]:

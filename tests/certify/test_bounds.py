@@ -39,7 +39,7 @@ def test_none_and_all(n):
 
 
 @given(st.integers(1, 500), st.data(), st.floats(1e-6, 0.4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_bounds_bracket_the_share_and_mirror_each_other(n, data, alpha):
     k = data.draw(st.integers(0, n))
     assert lower_bound(k, n, alpha) <= k / n <= upper_bound(k, n, alpha)
@@ -47,7 +47,7 @@ def test_bounds_bracket_the_share_and_mirror_each_other(n, data, alpha):
 
 
 @given(st.floats(0, 3), st.floats(0.1, 1))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_radius_and_probability_are_inverse(radius, sigma):
     p = probability_of(radius, sigma)
     assert p == pytest.approx(stats.norm.cdf(radius / sigma), abs=1e-14)

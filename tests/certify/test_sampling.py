@@ -9,7 +9,7 @@ from maxup.certify.sampling import Evidence, adaptive, fixed, plan, reach
 
 
 @given(st.integers(1, 10**6), st.floats(1e-6, 0.5))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_looks_grow_to_n_and_spend_alpha(n, alpha):
     looks = adaptive(n, alpha)
     counts = [look.n for look in looks]
@@ -20,7 +20,7 @@ def test_looks_grow_to_n_and_spend_alpha(n, alpha):
 
 
 @given(st.integers(1, 10**5), st.floats(1e-6, 0.4), st.booleans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_reach_is_the_radius_where_every_copy_agrees(n, alpha, early):
     evidence = Evidence(plan(n, alpha, early=early), 0.5)
     while not evidence.settled:

@@ -7,19 +7,26 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from maxup.certify.rows import read
+from maxup.certify.run import TOGETHER
 from maxup.cli.main import main
 from maxup.engine.checkpoint import locked
 from maxup.engine.loop import train
 from maxup.recipes.load import parse_recipe
+from tests.waiting import PATIENCE, maxup_after
 
 ROOT = Path(__file__).parent.parent.parent
 QUICK = ["--n", "500", "--batch", "500"]
+KILLED = """
+import os, signal
+from maxup.certify import rows
+from tests.waiting import at_call
+at_call(rows, "append", 4, lambda: os.kill(os.getpid(), signal.SIGKILL))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -110,15 +117,10 @@ def test_what_is_there_is_not_done_again_and_more_can_be_added(run, capsys):
 def test_killed_in_the_middle_and_resumed_it_is_the_same(run, tmp_path):
     whole, cut = tmp_path / "whole.tsv", tmp_path / "cut.tsv"
     slow = [run, "--n", "6000", "--skip", "10", "--out"]
-    command = [sys.executable, "-m", "maxup", "certify", *map(str, [*slow, cut])]
+    command = maxup_after(KILLED, "certify", *slow, cut)
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL)
-    while process.poll() is None and (not cut.exists() or len(cut.read_bytes().splitlines()) < 20):
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    rows = len(read(cut)[1])
-    assert 16 <= rows < 130
+    assert subprocess.run(command, env=env, stdout=subprocess.DEVNULL).returncode == -signal.SIGKILL
+    assert len(read(cut)[1]) == 3 * TOGETHER < 130
     with cut.open("a") as file:
         file.write("1290\t3\t")  # and a line half written
     assert certify(*slow, cut) == 0
@@ -131,7 +133,7 @@ def test_two_processes_write_the_same_file(run, tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone", "-m",
                "--", "maxup", "certify", str(run), *QUICK, "--out", str(tmp_path / "two.tsv")]  # fmt: skip
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     assert lines(tmp_path / "two.tsv") == lines(tmp_path / "one.tsv")
     assert not list(tmp_path.glob("*.rank-*"))
@@ -361,7 +363,7 @@ def test_several_processes_are_refused_in_one_sentence(run, tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone", "-m",
                "--", "maxup", "certify", str(run), *QUICK, "--out", str(tmp_path / "other.tsv")]  # fmt: skip
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 1
     assert done.stderr.count("maxup certify: ") == 1
     assert "Connection closed" not in done.stderr

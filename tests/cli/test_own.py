@@ -13,6 +13,7 @@ import maxup
 from maxup.cli.main import main
 from maxup.report.results import load_results
 from maxup.saved import LoadError
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 MINE = """
@@ -43,7 +44,7 @@ def train(tmp_path, *options):
     )
     command = [sys.executable, "-m", "maxup", "train", "recipe.yaml", "--out", "run", "--trackers", "none", *options]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=PATIENCE)
 
 
 def test_own_data_and_network_train(tmp_path):

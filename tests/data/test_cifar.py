@@ -121,7 +121,7 @@ def test_wrong_names_of_classes(tmp_path):
             load_cifar100(tmp_path)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_damaged_files_give_images_or_a_sentence(data):
     with tempfile.TemporaryDirectory() as name:

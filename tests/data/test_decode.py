@@ -21,7 +21,7 @@ def as_bytes(image):
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(sides, sides, st.integers(0, 2**40))
 def test_random_boxes_are_torchvision_s(width, height, seed):
     """Drawn alike from a stream with the same seed, also where no draw fits and the centre is taken."""

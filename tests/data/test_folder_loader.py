@@ -16,6 +16,7 @@ from maxup.data.folder import Folder, scan
 from maxup.data.folder_loader import _losing_workers
 from tests.data.fake import cut_short, write_folders
 from tests.data.test_loader import loader as device_loader
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +167,7 @@ time.sleep(600)
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "ready\n"
         process.kill()
-        assert process.communicate(timeout=60) == ("", None)
+        assert process.communicate(timeout=PATIENCE) == ("", None)
 
 
 class Deadly(Folder):

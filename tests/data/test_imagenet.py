@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
@@ -18,6 +17,7 @@ from maxup.engine.loop import train
 from maxup.recipes.load import recipe_from
 from maxup.tasks.vision import Vision
 from tests.data.fake import cut_short, real, write_folders
+from tests.waiting import PATIENCE, until
 
 RECIPE = {
     "data": {"name": "imagenette", "size": 32, "workers": 2},
@@ -114,12 +114,7 @@ def test_a_signal_to_all_processes_together_saves_and_leaves_none_behind(tmp_pat
     while "epoch 1/" not in process.stdout.readline():
         assert process.poll() is None
     os.killpg(process.pid, number)  # as a terminal does: the workers get it too
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, out
     assert re.search("stopped at step .* the same command goes on", out), out
-    for _ in range(100):
-        left = subprocess.run(["pgrep", "-g", str(process.pid)], capture_output=True, text=True).stdout.split()
-        if not left:
-            return
-        time.sleep(0.1)
-    raise AssertionError(f"still there: {left}")
+    until(lambda: subprocess.run(["pgrep", "-g", str(process.pid)], capture_output=True).stdout == b"")

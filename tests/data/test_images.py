@@ -84,7 +84,7 @@ def test_what_is_not_images_is_refused(change, sentence):
         Images(**{**fields, **change})
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.integers(-1, 4), min_size=1, max_size=40), st.integers(0, 2**40), st.data())
 def test_each_class_has_its_share(labels, seed, data):
     y = torch.tensor(labels)

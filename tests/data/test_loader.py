@@ -30,7 +30,7 @@ def flat(batches):
     return [row for batch in batches for row in batch]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(sizes, sizes, ranks, st.booleans())
 def test_unpadded_ranks_have_every_image_exactly_once(n, batch_size, world, shuffle):
     parts = [loader(n, batch_size, shuffle=shuffle, pad=False, rank=r, world_size=world) for r in range(world)]
@@ -40,7 +40,7 @@ def test_unpadded_ranks_have_every_image_exactly_once(n, batch_size, world, shuf
         assert list(map(len, epochs)) == list(map(len, parts))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(sizes, sizes, ranks)
 def test_padded_ranks_are_equal_and_repeat_as_little_as_possible(n, batch_size, world):
     epochs = [epoch(loader(n, batch_size, rank=r, world_size=world)) for r in range(world)]
@@ -52,7 +52,7 @@ def test_padded_ranks_are_equal_and_repeat_as_little_as_possible(n, batch_size, 
     assert counts.max() - counts.min() <= 1
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(sizes, sizes, ranks, st.booleans())
 def test_dropping_the_last_leaves_full_batches_only(n, batch_size, world, pad):
     options = {"drop_last": True, "world_size": world, "pad": pad}
@@ -72,7 +72,7 @@ def test_ranks_together_are_one_process_with_the_joined_batch():
     assert [set(batch) for batch in one] == [set(a + b) for a, b in two]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 20), st.integers(1, 7), st.integers(1, 3), st.booleans(), st.booleans(), st.data())
 def test_going_on_at_every_position_is_as_if_never_interrupted(n, batch_size, world, shuffle, pad, data):
     rank = data.draw(st.integers(0, world - 1))

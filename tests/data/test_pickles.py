@@ -30,7 +30,7 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(values, st.sampled_from([2, 3, 4]))
 def test_plain_values_are_what_python_reads(value, protocol):
     assert parse(pickle.dumps(value, protocol=protocol)) == value
@@ -143,7 +143,7 @@ def test_a_file_cut_anywhere_is_refused():
         parse(whole + b".")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data())
 def test_damage_gives_a_value_or_a_refusal(data):
     content = bytearray(py2({"labels": [3, 9], "data": torch.zeros(1, 4, dtype=torch.uint8), "names": ["a", "b"]}))
@@ -154,7 +154,7 @@ def test_damage_gives_a_value_or_a_refusal(data):
         parse(bytes(content))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.binary(max_size=50) | st.lists(st.sampled_from(list(pickles.INSTRUCTIONS)), max_size=40).map(b"".join))
 def test_noise_gives_a_value_or_a_refusal(content):
     with contextlib.suppress(*REFUSALS):

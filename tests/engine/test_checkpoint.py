@@ -15,6 +15,7 @@ from torch import nn
 
 from maxup.engine.checkpoint import CheckpointError, best, latest, load, locked, save
 from tests.engine.test_pack import same
+from tests.waiting import PATIENCE
 
 processes = multiprocessing.get_context("forkserver")  # real processes, which need not import all of this again
 processes.set_forkserver_preload(["tests.engine.test_checkpoint_failures", "torch._dynamo"])  # an optimiser imports it
@@ -212,10 +213,10 @@ def _hold(folder, pipe, fork):
     with locked(folder):
         child = os.fork() if fork else 0
         if fork and not child:
-            time.sleep(60)
+            time.sleep(PATIENCE)
             os._exit(0)
         pipe.send((os.getpid(), child))
-        time.sleep(60)
+        time.sleep(PATIENCE)
 
 
 @pytest.mark.parametrize("fork", [False, True], ids=["alone", "with a worker"])

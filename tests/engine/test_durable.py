@@ -97,7 +97,7 @@ def test_a_folder_takes_the_place_of_another(tmp_path, monkeypatch):
 
 
 def test_sweeping_spares_the_living(tmp_path):
-    child = subprocess.Popen(["sleep", "60"])
+    child = subprocess.Popen(["sleep", "600"])
     gone = subprocess.Popen(["true"])
     gone.wait()
     names = {pid: f".tmp-{pid}-new" for pid in (child.pid, gone.pid, os.getpid(), 10**30)}

@@ -15,6 +15,7 @@ import torch
 from maxup.cli.main import main
 from maxup.engine import checkpoint
 from tests.engine.test_checkpoint_hostile import forge, mutate
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 RECIPE = """
@@ -193,7 +194,7 @@ def test_mutations_in_a_process_of_its_own(whole, tmp_path):
 
     def run_it(arguments):
         command = [sys.executable, "-m", "maxup", *arguments]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100)
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE)
         return done.returncode, done.stdout, done.stderr
 
     for seed in range(1000, 1005):

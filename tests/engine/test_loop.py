@@ -12,6 +12,7 @@ from maxup.engine import checkpoint, loop
 from maxup.engine.stop import RunError
 from maxup.recipes.load import recipe_from
 from maxup.tasks.vision import Vision
+from tests.waiting import PATIENCE
 
 RECIPE = {
     "data": {"name": "digits", "train_size": 200},
@@ -97,7 +98,7 @@ def test_accumulation_equals_the_joined_batch(tmp_path):
 def hold(folder, ready, done):
     with checkpoint.locked(folder):
         ready.set()
-        done.wait(30)
+        done.wait(PATIENCE)
 
 
 def test_a_second_process_in_the_same_folder_is_refused(tmp_path):
@@ -105,7 +106,7 @@ def test_a_second_process_in_the_same_folder_is_refused(tmp_path):
     ready, done = context.Event(), context.Event()
     other = context.Process(target=hold, args=(tmp_path, ready, done))
     other.start()
-    assert ready.wait(60)
+    assert ready.wait(PATIENCE)
     with pytest.raises(checkpoint.CheckpointError, match=str(other.pid)):
         train(tmp_path)
     done.set()

@@ -62,7 +62,7 @@ trees = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(trees)
 def test_what_comes_back_is_what_went_in(tree):
     assert same(through_files(tree), tree)

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from maxup.engine.queue import LOG, Task, last_lines, run_queue, visible_devices
+from tests.waiting import PATIENCE, until, until_said
 
 ROOT = Path(__file__).parents[2]
 QUEUE = """
@@ -20,7 +21,7 @@ from pathlib import Path
 from maxup.engine.queue import Interrupted, Task, run_queue
 
 def task(folder):
-    script = "sleep 0.15; echo x >> count; cp count result"
+    script = "while [ -e ../hold ]; do sleep 0.02; done; sleep 0.1; echo x >> count; cp count result"
     return Task(folder.name, ["sh", "-c", f"cd {folder} && {script}"], folder, (folder / "result").exists)
 
 try:
@@ -63,14 +64,15 @@ def test_a_command_that_is_not_there_and_a_folder_that_cannot_be_made_are_failur
 
 
 def test_devices_work_side_by_side_one_job_each(tmp_path):
+    """Jobs 0 and 1 wait for each other, then 2 and 3: neither pair could end on one device, or one after the other."""
     busy = f"{tmp_path}/busy-$CUDA_VISIBLE_DEVICES"
-    script = f"mkdir {busy} && sleep 0.2 && rmdir {busy} && echo $CUDA_VISIBLE_DEVICES > result"
-    begun = time.monotonic()
-    failures, _ = run([shell(tmp_path, f"job-{i}", script) for i in range(4)], ("3", "7"))
+    meet = "touch here; timeout {} sh -c 'until [ -e ../job-{}/here ]; do sleep 0.02; done'"
+    script = f"mkdir {busy} && {meet} && rmdir {busy} && echo $CUDA_VISIBLE_DEVICES > result"
+    tasks = [shell(tmp_path, f"job-{i}", script.format(PATIENCE, i ^ 1)) for i in range(4)]
+    failures, _ = run(tasks, ("3", "7"))
     assert not failures  # mkdir fails where a device has two jobs
     used = sorted((tmp_path / f"job-{i}" / "result").read_text().strip() for i in range(4))
     assert used == ["3", "3", "7", "7"]
-    assert time.monotonic() - begun < 0.8  # one after the other they sleep that long
 
 
 def test_only_the_last_attempt_s_lines_are_told(tmp_path):
@@ -83,7 +85,7 @@ def test_only_the_last_attempt_s_lines_are_told(tmp_path):
 
 
 def start(folder):
-    command = [sys.executable, "-c", QUEUE, str(folder)]
+    command = [sys.executable, "-u", "-c", QUEUE, str(folder)]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
@@ -93,29 +95,34 @@ def test_a_queue_killed_at_random_moments_does_every_job_exactly_once(tmp_path, 
     rng = random.Random(seed)
     for _ in range(4):
         process = start(tmp_path)
-        time.sleep(rng.uniform(0.05, 0.5))
+        for _ in range(rng.randint(1, 4)):
+            process.stdout.readline()
+        time.sleep(rng.uniform(0, 0.1))  # at any moment after that; the queue may have ended
         process.kill()
         process.communicate()
     last = start(tmp_path)
-    out, _ = last.communicate(timeout=30)
+    out, _ = last.communicate(timeout=PATIENCE)
     assert last.returncode == 0, out
     assert [(tmp_path / f"job-{i}" / "count").read_text() for i in range(6)] == ["x\n"] * 6
 
 
 def test_a_queue_waits_for_what_a_killed_one_began(tmp_path):
+    (tmp_path / "hold").touch()
     process = start(tmp_path)
-    while not (tmp_path / "job-1" / LOG).exists():
-        time.sleep(0.005)
+    until_said(process, "job-1: begun")
     process.kill()
     process.communicate()
-    out, _ = start(tmp_path).communicate(timeout=30)
-    assert "another process is at it" in out
+    again = start(tmp_path)
+    until_said(again, "job-0: another process is at it")
+    (tmp_path / "hold").unlink()
+    out, _ = again.communicate(timeout=PATIENCE)
     assert "job-0: was done" in out
+    assert (tmp_path / "job-0" / "count").read_text() == "x\n"
 
 
 def test_two_queues_share_the_work(tmp_path):
     for process in [start(tmp_path), start(tmp_path)]:
-        out, _ = process.communicate(timeout=30)
+        out, _ = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0, out
     assert [(tmp_path / f"job-{i}" / "count").read_text() for i in range(6)] == ["x\n"] * 6
 
@@ -150,10 +157,9 @@ except Interrupted as error:
     process = subprocess.Popen(
         [sys.executable, "-c", script], cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    while not (tmp_path / "ready").exists():
-        time.sleep(0.01)
+    until((tmp_path / "ready").exists, process)
     process.send_signal(number)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
     assert "the same command goes on from there" in err
     assert "Traceback" not in err

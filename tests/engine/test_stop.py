@@ -13,6 +13,7 @@ from torch.distributed import DistNetworkError
 
 from maxup.engine.checkpoint import latest
 from maxup.engine.stop import RunError, asked_to_stop, losing_peers
+from tests.waiting import PATIENCE
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -66,7 +67,7 @@ def test_a_run_whose_terminal_is_closed_saves(tmp_path):
         while b"epoch 3/" not in shown:
             shown += os.read(mine, 10_000)
         os.close(mine)
-        process.wait(timeout=60)
+        process.wait(timeout=PATIENCE)
     finally:
         process.kill()
         process.wait()

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from maxup.objectives.worst import Worst
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(m=st.integers(1, 6), b=st.integers(1, 5), chunk=st.integers(1, 4), seed=st.integers(0, 99))
 def test_a_running_maximum_is_the_maximum(m, b, chunk, seed):
     g = torch.Generator().manual_seed(seed)

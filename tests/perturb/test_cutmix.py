@@ -79,7 +79,7 @@ def test_alpha_shapes_the_boxes():
     assert stats.ks_2samp(heights, np.clip(centre + half, 0, 64) - np.clip(centre - half, 0, 64)).pvalue > 0.01
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(b=st.integers(2, 9), h=st.integers(1, 9), w=st.integers(1, 9), seed=st.integers(0, 99))
 def test_labels_stay_probabilities(b, h, w, seed):
     x, y = torch.rand(b, 1, h, w), torch.arange(b) % 3

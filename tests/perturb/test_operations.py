@@ -90,7 +90,7 @@ def test_every_example_has_its_own_operation():
         assert torch.equal(together[i], alone[0]), OPERATIONS[i]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.sampled_from(OPERATIONS), st.integers(0, 15), st.integers(1, 12), st.integers(1, 12), st.sampled_from([1, 3]))
 def test_levels_stay_levels(name, number, height, width, channels):
     x = torch.randint(256, (2, channels, height, width), generator=generator(number)).float()
