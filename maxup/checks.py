@@ -20,7 +20,8 @@ class MaxUpWarning(UserWarning):
 
 def leaves(batch: Batch) -> list[Tensor]:
     """The tensors of (x, y) that have a batch dimension."""
-    return [leaf for leaf in tree_leaves(batch) if is_batched(leaf)]
+    plain = all(isinstance(part, Tensor | None) for part in batch)  # then there is no tree to walk
+    return [leaf for leaf in (batch if plain else tree_leaves(batch)) if is_batched(leaf)]
 
 
 def batch_size(batch: Batch) -> int:

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from maxup.checks import is_capturing, leaves
 from maxup.perturb.draws import Batch
 
-RECORDED = ("running_mean", "running_var", "num_batches_tracked")
+RECORDED = {"running_mean", "running_var", "num_batches_tracked"}
 OWN_FORWARDS = (_BatchNorm.forward, nn.SyncBatchNorm.forward)  # torch's own, which can be told not to record
 
 
@@ -44,12 +44,15 @@ def untraced(
         the same dropout masks and the same state.
     """
     device = next(leaf.device for leaf in tree_leaves(batch) if isinstance(leaf, Tensor))
-    modules = list(dict.fromkeys(module for root in (model, *others) for module in root.modules()))
+    modules = list(model.modules())
+    if others:
+        modules = list(dict.fromkeys([*modules, *(module for root in others for module in root.modules())]))
     _refuse_lazy(modules)
     flags = [(module, module.training) for module in modules]
     norms = [(m, m.track_running_stats) for m in modules if isinstance(m, _BatchNorm) and m.training]
     before = [(module._buffers, dict(module._buffers)) for module in modules if module._buffers]
-    watched = [module for module in modules if set(module._buffers) - set(RECORDED if _obeys(module) else ())]
+    silent = {module for module in modules if _obeys(module)}  # their statistics need no copy
+    watched = [m for m in modules if m._buffers and not (m in silent and RECORDED.issuperset(m._buffers))]
     devices = {p.device for module in modules for p in module._parameters.values() if p is not None} | {device}
     if is_capturing(device):
         _refuse_dropout(modules)
@@ -62,7 +65,7 @@ def untraced(
         buffer
         for module in watched
         for name, buffer in module._buffers.items()
-        if buffer is not None and not (_obeys(module) and name in RECORDED)
+        if buffer is not None and not (module in silent and name in RECORDED)
     )
 
     def rewind() -> None:
@@ -166,6 +169,8 @@ def remember_values(tensors: Iterable[Tensor]) -> Callable[[], None]:
         torch._foreach_copy_(values, group)
 
     def restore() -> None:
+        if not memory:
+            return
         for tensor, data in memory:
             if data.layout == torch.strided and tensor.data_ptr() != data.data_ptr():
                 tensor.data = data  # somebody assigned to .data
@@ -234,8 +239,11 @@ def remember_random(devices: Iterable[torch.device]) -> Callable[[], None]:
 
 def _obeys(module: nn.Module) -> bool:
     """Whether a module records nothing once it is told not to: BatchNorm with torch's own forward and no hooks."""
-    hooks = module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
-    return isinstance(module, _BatchNorm) and type(module).forward in OWN_FORWARDS and not hooks
+    return (
+        isinstance(module, _BatchNorm)
+        and type(module).forward in OWN_FORWARDS
+        and not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
+    )
 
 
 def _silence(layer: _BatchNorm, norm: str) -> None:

@@ -126,13 +126,13 @@ class MaxUp(Objective):
             running = self.norm == "running"
             refuse_batch_norm(model, f"chunk={self.chunk}", "use norm='running' or chunk=1", running=running)
         first = self._unscored and not is_capturing(leaves(batch)[0].device)
-        together = not any(isinstance(module, _BatchNorm) and module.training for module in model.modules())
+        together = first and not any(isinstance(layer, _BatchNorm) and layer.training for layer in model.modules())
         with self._untraced(model, batch, self.norm) as rewind, torch.no_grad(), autocast(batch, self.dtype):
             for start in range(0, m, self.chunk):  # chunk is 1 unless asked otherwise
                 worst.see(*self._score(model, batch, generator, min(self.chunk, m - start), rewind))
             if first:
                 _warn_of_ties(worst)
-            if first and together:
+            if together:
                 rewind()
                 _warn_of_others(worst, self._forward(model, batch, [worst.draw])[2])
         return worst

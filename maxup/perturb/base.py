@@ -61,11 +61,13 @@ def pick(x: Any, key: Hashable | None = None) -> list[Tensor]:
         >>> [leaf.shape for leaf in pick({"pixels": torch.ones(2, 3), "ids": torch.zeros(2, dtype=torch.long)})]
         [torch.Size([2, 3])]
     """
-    return _split(x, key)[0]
+    return [x] if isinstance(x, Tensor) and key is None else _split(x, key)[0]
 
 
 def put(x: Any, leaves: list[Tensor], key: Hashable | None = None) -> Any:
     """x with the tensors that `pick` found replaced, in the same order."""
+    if isinstance(x, Tensor) and key is None:
+        return leaves[0]
     _, places, everything, spec = _split(x, key)
     for place, leaf in zip(places, leaves, strict=True):
         everything[place] = leaf
@@ -77,8 +79,6 @@ def _split(x: Any, key: Hashable | None) -> tuple[list[Tensor], list[int], list[
     if key is not None:
         numbered = tree_unflatten(range(len(everything)), spec)  # a tensor may be twice in x: find places, not objects
         places = [i for i in _entry(x, key, numbered) if isinstance(everything[i], Tensor)]
-    elif isinstance(x, Tensor):
-        places = [0]
     else:
         places = [i for i, leaf in enumerate(everything) if is_batched(leaf) and leaf.is_floating_point()]
     if not places:

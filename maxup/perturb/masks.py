@@ -75,7 +75,7 @@ def change_masks(
         masks = leaf.unsqueeze(1).flatten(1, -3)  # (B, N, H, W)
         return in_format_of(change(masks).reshape(leaf.shape), leaf)
 
-    return tree_map(changed, y)
+    return changed(y) if isinstance(y, Tensor) else tree_map(changed, y)
 
 
 def take(masks: Tensor, sources: Tensor, fill: int) -> Tensor:
