@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from maxup.cli.own import add_own, own_of
-from maxup.cli.parser import new_folder, parser_of
+from maxup.cli.parser import few, new_folder, parser_of
+from maxup.limits import option
 
 EXAMPLES = """examples:
   maxup compare digits/mlp-gaussian-maxup --seeds 5
@@ -25,8 +26,12 @@ def main(argv: Sequence[str]) -> int:
         EXAMPLES,
     )
     parser.add_argument("recipe", help="name of a recipe (see maxup ls), or a YAML file")
-    parser.add_argument("--seeds", type=int, required=True, metavar="N", help="runs of every row, at least 2")
-    parser.add_argument("--m", type=int, nargs="+", help="copies to compare with m = 1 (default: the recipe's)")
+    parser.add_argument(
+        "--seeds", type=option("compare --seeds"), required=True, metavar="N", help="runs of every row, at least 2"
+    )
+    parser.add_argument(
+        "--m", type=option("compare --m"), nargs="+", help="copies to compare with m = 1 (default: the recipe's)"
+    )
     parser.add_argument(
         "--objectives", nargs="+", default=[], choices=["average", "adversarial", "hard_examples"],
         help="further objectives: the average over copies, PGD adversarial training, hard example mining",
@@ -37,18 +42,13 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument(
         "--radius",
-        type=float,
+        type=option("compare --radius"),
         help="of the PGD attack, in units of what the network takes (default: adversarial.radius)",
     )
     parser.add_argument("--progress", action="store_true", help="show every run's own progress too")
     add_own(parser)
     args, overrides = parser.parse_known_args(argv)
-    if args.seeds < 2:
-        parser.error(f"--seeds {args.seeds}: a deviation needs at least 2 seeds")
-    if args.m and min(args.m) < 1:
-        parser.error(f"--m {min(args.m)}: m is the number of copies, 1 or more")
-    if args.radius is not None and not 0 <= args.radius < float("inf"):
-        parser.error(f"--radius {args.radius}: the radius must be a finite number, 0 or more")
+    few(parser, "--m", args.m)
     from maxup.recipes.load import parse_recipe, run_name
 
     recipe = parse_recipe(args.recipe, overrides, ["maxup", "adversarial", *args.objectives])  # it is attacked, too

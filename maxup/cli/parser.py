@@ -2,7 +2,10 @@
 
 import argparse
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
+
+from maxup.limits import MOST_VALUES
 
 
 def parser_of(verb: str, description: str, examples: str) -> argparse.ArgumentParser:
@@ -19,6 +22,16 @@ def parser_of(verb: str, description: str, examples: str) -> argparse.ArgumentPa
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,  # or a setting of the recipe might be taken for an option
     )
+
+
+def few(parser: argparse.ArgumentParser, option: str, values: Sequence[float] | None) -> None:
+    """Refuse an option that has too many values.
+
+    Example:
+        >>> few(parser_of("compare", "Compare.", ""), "--m", [1, 4])
+    """
+    if values is not None and len(values) > MOST_VALUES:
+        parser.error(f"{option} has {len(values)} values; give {MOST_VALUES} at most")
 
 
 def add_root(parser: argparse.ArgumentParser) -> None:

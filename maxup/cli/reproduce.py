@@ -1,6 +1,5 @@
 """`maxup reproduce TABLE`: train the recipes of a table with several seeds; killed, the same command goes on."""
 
-import argparse
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from maxup.cli.parser import new_folder, parser_of
+from maxup.limits import option as limited
 
 if TYPE_CHECKING:
     from maxup.report.jobs import Job
@@ -32,8 +32,12 @@ def main(argv: Sequence[str]) -> int:
     )
     option = partial(parser.add_argument, metavar="DIR", type=new_folder)
     parser.add_argument("table", help="a table of the paper, or a YAML file that lists recipes")
-    parser.add_argument("--seeds", type=_seeds, default=5, metavar="N", help="seeds 0 to N - 1 (default: 5)")
-    parser.add_argument("--budget", type=_budget, default=1.0, metavar="F", help="part of the epochs (default: 1)")
+    parser.add_argument(
+        "--seeds", type=limited("reproduce --seeds"), default=5, metavar="N", help="seeds 0 to N - 1 (default: 5)"
+    )
+    parser.add_argument(
+        "--budget", type=limited("reproduce --budget"), default=1.0, metavar="F", help="part of the epochs (default: 1)"
+    )
     option("--out", default=Path("runs"), help="where runs go (default: runs)")
     option("--results", default=Path("results/runs"), help="where results go (default: results/runs)")
     parser.add_argument("--trackers", default="tensorboard", help="as of maxup train (default: tensorboard)")
@@ -92,18 +96,3 @@ def _absent(jobs: "Sequence[Job]") -> dict[tuple[str, str | None], str]:
         except DataError as error:
             found[name, root] = f"trainings on {name} are left out: {error}"
     return found
-
-
-def _seeds(text: str) -> int:
-    if text.isdecimal() and 1 <= int(text) <= 10_000:
-        return int(text)
-    raise argparse.ArgumentTypeError(f"must be a whole number from 1 to 10000, but is {text!r}")
-
-
-def _budget(text: str) -> float:
-    try:
-        if 0 < float(text) <= 1:
-            return float(text)
-    except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(f"must be a number above 0 and at most 1, but is {text!r}")

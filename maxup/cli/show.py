@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from maxup.cli.own import add_own, own_of
 from maxup.cli.parser import add_root, parser_of
+from maxup.limits import option
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,10 +29,18 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("run", help="folder of a run with its checkpoints, as maxup train made it")
     parser.add_argument(
-        "--images", type=int, default=6, metavar="N", help="how many, of different classes (default: 6)"
+        "--images",
+        type=option("show --images"),
+        default=6,
+        metavar="N",
+        help="how many, of different classes (default: 6)",
     )
-    parser.add_argument("--m", type=int, metavar="M", help="copies of every image, 2 or more (default: the recipe's)")
-    parser.add_argument("--batch", type=int, default=0, metavar="N", help="take the images from batch N (default: 0)")
+    parser.add_argument(
+        "--m", type=option("show --m"), metavar="M", help="copies of every image, 2 or more (default: the recipe's)"
+    )
+    parser.add_argument(
+        "--batch", type=option("show --batch"), default=0, metavar="N", help="take the images from batch N (default: 0)"
+    )
     parser.add_argument("--checkpoint", choices=["best", "last"], default="last", help="which one (default: last)")
     parser.add_argument(
         "--out", type=Path, default=Path("copies.png"), metavar="FILE", help="PNG, SVG or PDF (default: copies.png)"
@@ -39,10 +48,6 @@ def main(argv: Sequence[str]) -> int:
     add_root(parser)
     add_own(parser)
     args = parser.parse_args(argv)
-    limits = (("--images", args.images, 1, 64), ("--m", args.m, 2, 64), ("--batch", args.batch, 0, 10**9))
-    for option, value, least, most in limits:  # more could not be seen
-        if value is not None and not least <= value <= most:
-            parser.error(f"{option} {value}: must be a whole number, {least} to {most}")
     if args.out.suffix not in FORMATS:
         parser.error(f"--out {args.out}: must end in {', '.join(FORMATS)}")
     _refuse_recipe(args.run)

@@ -1,13 +1,12 @@
 """`maxup train RECIPE`: train, or go on with a run that stopped."""
 
-import argparse
-import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from maxup.cli.own import add_own, own_of
 from maxup.cli.parser import new_folder, parser_of
+from maxup.limits import option
 
 EXAMPLES = """examples:
   maxup train digits/mlp-gaussian-maxup
@@ -26,7 +25,11 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--out", type=new_folder, help="the run's folder (default: runs/RECIPE/seed-N)")
     parser.add_argument("--print_config", action="store_true", help="print the recipe with all settings, and stop")
     parser.add_argument(
-        "--save_every", type=_seconds, default=60, metavar="SECONDS", help="between checkpoints (default: 60)"
+        "--save_every",
+        type=option("train --save_every"),
+        default=60,
+        metavar="SECONDS",
+        help="between checkpoints (default: 60)",
     )
     parser.add_argument(
         "--trackers", default="tensorboard", help="Accelerate's trackers by comma, or none (default: tensorboard)"
@@ -82,12 +85,3 @@ def main(argv: Sequence[str]) -> int:
         named = [(f"--{option}", value) for option in ("model_from", "data_from") if (value := getattr(args, option))]
         return certify([str(out), *(word for pair in named for word in pair)])
     return 0
-
-
-def _seconds(text: str) -> float:
-    try:
-        if 0 <= float(text) <= math.inf:  # inf: at the best and the last epoch alone
-            return float(text)
-    except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(f"must be a number of seconds, 0 or more, but is {text!r}")

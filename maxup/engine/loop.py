@@ -30,7 +30,7 @@ from maxup.engine.optim import average, create_optimizer, frozen_copy, learning_
 from maxup.engine.resume import load_best, resume, save
 from maxup.engine.sam import sharp
 from maxup.engine.stages import Stages
-from maxup.engine.stop import InterruptedRunError, RunError, asked_to_stop, losing_peers
+from maxup.engine.stop import InterruptedRunError, RunError, asked_to_stop, interruptible, losing_peers
 from maxup.engine.trackers import check_trackers, start_trackers, track
 from maxup.recipes.schema import Recipe
 from maxup.tasks import create_task
@@ -133,6 +133,9 @@ class _Run:
 
     def go(self, asked: Callable[[], bool], save_every: float, save_best: bool) -> dict[str, Any]:
         """Train to the end, or until asked to stop."""
+        if self.not_captured:  # a captured step is one call
+            objective = self.task.objective
+            objective.forward = interruptible(objective.forward, asked, self.folder)
         going_on = resume(self)
         if self.accelerator.is_main_process:
             self.metrics = Metrics(self.folder / "metrics.jsonl", going_on)

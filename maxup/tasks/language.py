@@ -14,6 +14,7 @@ from maxup.data import load_data
 from maxup.data.text import Text
 from maxup.data.windows import Windows
 from maxup.engine.stop import RunError
+from maxup.models import build_network
 from maxup.models.awd_lstm import Hidden, Read, adversarial_scores
 from maxup.objectives.maxup import MaxUp
 from maxup.objectives.outcome import Outcome
@@ -21,7 +22,7 @@ from maxup.objectives.warmup import warmup
 from maxup.perturb.attach import attached
 from maxup.recipes.load import refuse_settings
 from maxup.recipes.schema import Recipe, first_epochs
-from maxup.registry import LANGUAGE_MODELS, build
+from maxup.registry import LANGUAGE_MODELS
 from maxup.seeds import stream_seed
 from maxup.tasks.vision import perturbation
 
@@ -72,7 +73,7 @@ class Language:
         }
         if "words" in recipe.model.args:
             raise ValueError("model.args must not have 'words': they are those of the text")
-        self.model = build(
+        self.model = build_network(
             LANGUAGE_MODELS, "language model", recipe.model.name, words=len(text.words), **recipe.model.args
         ).to(device)
         self.objective = self._objective()
