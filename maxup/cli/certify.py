@@ -11,6 +11,7 @@ from maxup.cli.own import add_own, own, own_of
 from maxup.cli.parser import add_root, few, parser_of
 from maxup.cli.show import FORMATS
 from maxup.limits import option as limited
+from maxup.output import say
 
 if TYPE_CHECKING:
     from maxup.certify.rows import Row
@@ -170,7 +171,7 @@ def _certify(args: argparse.Namespace) -> None:
             _try_place(file)
     indices = list(range(0, len(subject.images), 1 if args.all else args.skip or 20))[: args.max]
     try:
-        rows = certify(subject, settings, indices, path, say=lambda line: print(line, flush=True))
+        rows = certify(subject, settings, indices, path, say=partial(say, flush=True))
     except KeyboardInterrupt:
         raise InterruptedRunError("interrupted; the same command goes on where it stopped") from None
     if _rank():
@@ -178,14 +179,14 @@ def _certify(args: argparse.Namespace) -> None:
     _show({path: (read(path)[0], rows)}, args.plot)
     if settings.adaptive:
         used, most = sum(row.samples or 0 for row in rows), settings.n * len(rows)
-        print(f"Adaptive sampling took {used:,} of {most:,} samples: {100 * (1 - used / most):.1f} % saved.")
+        say(f"Adaptive sampling took {used:,} of {most:,} samples: {100 * (1 - used / most):.1f} % saved.")
     if args.what and (args.what[0] / "run.json").is_file():
         why = record(
             args.what[0] / "run.json", rows, settings, trained=subject.sigma, images=len(subject.images),
             last=args.checkpoint == "last", own_file=args.out is None,
         )  # fmt: skip
         if why:
-            print(why)
+            say(why)
     if args.attack is not None:
         _attack(args, subject, settings, rows, path)
 
@@ -213,7 +214,7 @@ def _subject(args: argparse.Namespace) -> "Subject":
     if not isinstance(images, Images) or not len(images):
         raise RunError(f"{args.data or args.data_from} has no test images in memory to certify on; choose other data")
     if test is None and not _rank():
-        print(f"{args.data or args.data_from} has no test part: all its images are certified, also those of a training")
+        say(f"{args.data or args.data_from} has no test part: all its images are certified, also those of a training")
     return of_module(args.module, build, images)
 
 
@@ -243,7 +244,7 @@ def _show(tables: "Mapping[Path, tuple[dict[str, Any], list[Row]]]", plot: Path 
     if plot is not None:
         _try_place(plot)
         draw(plot, found)
-        print(f"Written: {plot}")
+        say(f"Written: {plot}")
 
 
 def _attack(args: argparse.Namespace, subject: "Subject", settings: "Settings", rows: "list[Row]", path: Path) -> None:
@@ -265,10 +266,10 @@ def _attack(args: argparse.Namespace, subject: "Subject", settings: "Settings", 
         smooth, x, [row.predict for row in rows], [row.radius for row in rows], batch_size=settings.batch_size, **how
     )
     if _holds_more(out, about | how):
-        print(f"{out} stays as it is: it is of more images.")
+        say(f"{out} stays as it is: it is of more images.")
     else:
         write_json(out, about | how | asdict(report) | {"environment": environment()})
-    print(f"At {args.attack:g} times the certified radii: {report}.")
+    say(f"At {args.attack:g} times the certified radii: {report}.")
 
 
 def _holds_more(report: Path, about: dict[str, Any]) -> bool:
@@ -301,8 +302,8 @@ def _picture(args: argparse.Namespace, subject: "Subject", settings: "Settings")
     counts = smooth.counts(x[0], 1000, settings.batch_size, index=args.image)
     label = int(subject.images.y[args.image])
     picture(args.picture, x[0], counts, found, sigma=settings.sigma, label=label, classes=subject.images.classes)
-    print(json.dumps({"image": args.image, "label": label, "predict": found.predict, "radius": found.radius}))
-    print(f"Written: {args.picture}")
+    say(json.dumps({"image": args.image, "label": label, "predict": found.predict, "radius": found.radius}))
+    say(f"Written: {args.picture}")
 
 
 def _rank() -> int:

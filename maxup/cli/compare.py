@@ -1,11 +1,13 @@
 """`maxup compare RECIPE`: the recipe with and without MaxUp, at equal epochs and equal time, over several seeds."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from maxup.cli.own import add_own, own_of
 from maxup.cli.parser import few, new_folder, parser_of
 from maxup.limits import option
+from maxup.output import say
 
 EXAMPLES = """examples:
   maxup compare digits/mlp-gaussian-maxup --seeds 5
@@ -61,10 +63,10 @@ def main(argv: Sequence[str]) -> int:
     attack = Attack(knobs.radius if args.radius is None else args.radius, knobs.p, knobs.steps)
     result = compare(
         recipe, out, seeds=args.seeds, ms=args.m or [recipe.maxup.m], objectives=args.objectives, attack=attack,
-        equal_time=not args.no_equal_time, say=lambda line: print(line, flush=True), quiet=not args.progress,
+        equal_time=not args.no_equal_time, say=partial(say, flush=True), quiet=not args.progress,
         **own_of(args),
     )  # fmt: skip
-    print(text(result))
+    say(text(result))
     plot(result, out / "compare.png", name)
-    print(f"\nWritten: {out / 'compare.json'} and {out / 'compare.png'}")
+    say(f"\nWritten: {out / 'compare.json'} and {out / 'compare.png'}")
     return 0

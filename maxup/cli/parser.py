@@ -4,8 +4,19 @@ import argparse
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from maxup.limits import MOST_VALUES
+from maxup.output import one_line
+
+LONGEST = 500  # characters of an error
+
+
+class _Parser(argparse.ArgumentParser):
+    """Its errors are printable, and no longer than needed."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(one_line(message if len(message) <= LONGEST else f"{message[:LONGEST]} ..."))
 
 
 def parser_of(verb: str, description: str, examples: str) -> argparse.ArgumentParser:
@@ -15,7 +26,7 @@ def parser_of(verb: str, description: str, examples: str) -> argparse.ArgumentPa
         >>> parser_of("ls", "List recipes.", "example: maxup ls").prog
         'maxup ls'
     """
-    return argparse.ArgumentParser(
+    return _Parser(
         f"maxup {verb}",
         description=textwrap.fill(description, 100),
         epilog=examples,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from maxup.cli.parser import new_folder, parser_of
 from maxup.limits import option as limited
+from maxup.output import say
 
 if TYPE_CHECKING:
     from maxup.report.jobs import Job
@@ -49,17 +50,17 @@ def main(argv: Sequence[str]) -> int:
     jobs, missing = jobs_of(find_table(args.table), args.seeds, args.budget)
     states = [state(job, args.results) for job in jobs]
     if args.dry_run:
-        print("\n".join(describe(jobs, states, missing)))
+        say("\n".join(describe(jobs, states, missing)))
         return 0
     if not jobs:
         raise TableError(f"{args.table} has no recipe that is there yet; missing: {', '.join(missing)}")
-    print("\n".join(describe([], [], missing)), end="\n" if missing else "")
+    say("\n".join(describe([], [], missing)), end="\n" if missing else "")
     refused = [s for s in states if s not in ("done", "to do")]
     todo = [job for job, s in zip(jobs, states, strict=True) if s == "to do"]
     absent = _absent(todo)
     refused += absent.values()
     todo = [job for job in todo if _data_of(job) not in absent]
-    print(f"{len(jobs)} trainings, {states.count('done')} done before, {len(todo)} to do", flush=True)
+    say(f"{len(jobs)} trainings, {states.count('done')} done before, {len(todo)} to do", flush=True)
     failures = []
     if todo:
         from maxup.engine.queue import Task, run_queue, visible_devices
@@ -70,11 +71,11 @@ def main(argv: Sequence[str]) -> int:
             command = [sys.executable, "-m", "maxup", "train", *job.arguments]
             command += ["--out", str(out), "--trackers", args.trackers]
             tasks.append(Task(job.name, command, out, partial(keep, job, out, args.results)))
-        failures = run_queue(tasks, visible_devices(), say=partial(print, flush=True))
+        failures = run_queue(tasks, visible_devices(), say=partial(say, flush=True))
     for sentence in refused:
-        print(sentence, file=sys.stderr)
+        say(sentence, file=sys.stderr)
     for failure in failures:
-        print(f"{failure.name} {failure.why}", *failure.last_lines, sep="\n    ", file=sys.stderr)
+        say(f"{failure.name} {failure.why}", *failure.last_lines, sep="\n    ", file=sys.stderr)
     return 1 if failures or refused else 0
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from maxup.cli.parser import add_root, parser_of
 from maxup.limits import option
+from maxup.output import say
 
 EXAMPLES = """examples:
   maxup sample runs/text/awd_lstm-embedding_dropout-maxup/seed-0
@@ -44,6 +45,6 @@ def main(argv: Sequence[str]) -> int:
     options = {"words": args.words, "temperature": args.temperature, "prompt": args.prompt}
     known = run.task.text.words
     if UNKNOWN in known and (unknown := [word for word in args.prompt.split() if word not in known]):
-        print(f"not in the vocabulary, so read as {UNKNOWN}: {' '.join(unknown)}", file=sys.stderr)
-    print(sample(run.model, run.task.text, generator=generator, **options))
+        say(f"not in the vocabulary, so read as {UNKNOWN}: {' '.join(unknown)}", file=sys.stderr)
+    say(sample(run.model, run.task.text, generator=generator, **options))
     return 0

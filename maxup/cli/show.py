@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from maxup.cli.own import add_own, own_of
 from maxup.cli.parser import add_root, parser_of
 from maxup.limits import option
+from maxup.output import say
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -81,17 +82,17 @@ def main(argv: Sequence[str]) -> int:
     classes = y if y.ndim == 1 else y.argmax(1)  # (B,)
     chosen = different(classes, args.images)
     if len(chosen) < args.images:
-        print(f"A batch has {len(chosen)} images; all of them are shown.")
+        say(f"A batch has {len(chosen)} images; all of them are shown.")
     mean, std = torch.tensor([*task.pixels.values()], device=x.device)[:, :, None, None]  # (C, 1, 1) each
     shown = found.only(chosen, scale=std, shift=mean)
     names = [images.classes[int(c)] for c in classes[chosen]]
     score = "loss" if knobs.rank == "loss" else "KL"
     for name, scores, winner in zip(names, shown.scores.T.tolist(), shown.winner.tolist(), strict=True):
-        print(f"{name:<12} " + "  ".join(f"{s:.4f}{'*' if i == winner else ' '}" for i, s in enumerate(scores)))
+        say(f"{name:<12} " + "  ".join(f"{s:.4f}{'*' if i == winner else ' '}" for i, s in enumerate(scores)))
     title = f"MaxUp trains on the worst of {m} random copies of every image: the one framed"
     args.out.parent.mkdir(parents=True, exist_ok=True)
     contact_sheet(args.out, x[chosen] * std + mean, shown, names=names, title=title, score=score)
-    print(f"Written: {args.out}. * marks the worst copy, which is framed.")
+    say(f"Written: {args.out}. * marks the worst copy, which is framed.")
     return 0
 
 

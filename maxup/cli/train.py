@@ -7,6 +7,7 @@ from pathlib import Path
 from maxup.cli.own import add_own, own_of
 from maxup.cli.parser import new_folder, parser_of
 from maxup.limits import option
+from maxup.output import say
 
 EXAMPLES = """examples:
   maxup train digits/mlp-gaussian-maxup
@@ -53,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
 
         import yaml
 
-        print(yaml.safe_dump(asdict(recipe), sort_keys=False), end="")
+        say(yaml.safe_dump(asdict(recipe), sort_keys=False), end="")
         return 0
     root = None if args.data_from else recipe.data.root
     if root is not None and not Path(root).expanduser().is_dir():
@@ -78,7 +79,7 @@ def main(argv: Sequence[str]) -> int:
     if recipe.optim.restarts:
         epoch = f"at epoch {result['best']['epoch']}, the best of {result['last']['epoch']}"
     if os.environ.get("RANK", "0") == "0":  # of several processes, one tells
-        print(f"{out}: {describe(measured)}  {epoch}, in {result['seconds']:.1f} s", flush=True)
+        say(f"{out}: {describe(measured)}  {epoch}, in {result['seconds']:.1f} s", flush=True)
     if args.certify:
         from maxup.cli.certify import main as certify
 

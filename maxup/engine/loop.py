@@ -32,6 +32,7 @@ from maxup.engine.sam import sharp
 from maxup.engine.stages import Stages
 from maxup.engine.stop import InterruptedRunError, RunError, asked_to_stop, interruptible, losing_peers
 from maxup.engine.trackers import check_trackers, start_trackers, track
+from maxup.output import say
 from maxup.recipes.schema import Recipe
 from maxup.tasks import create_task
 
@@ -126,7 +127,7 @@ class _Run:
                 self._update,
                 self.task,
                 stage=lambda: self.stages.stage,
-                say=lambda line: None if quiet else print(line, flush=True),
+                say=lambda line: None if quiet else say(line, flush=True),
             )
         self.whole, self.parts = True, 1  # whether a batch ends an accumulation, and how many batches that has
         self.metrics: Metrics | None = None

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from maxup.report.figure import save_figure
 from maxup.report.statistics import estimate, paired
 
 Runs = dict[str, list[dict[str, float]]]  # row -> one dict of metrics a seed; the first row is the twin
@@ -143,5 +144,5 @@ def plot(result: dict[str, Any], path: Path, title: str) -> None:
     panels[0][0].set_yticks(places, names)
     panels[0][0].set_ylim(len(names) - 0.5, -0.6)
     figure.suptitle(f"{title}: mean ± std of {len(result['seeds'])} seeds; small dots, each seed", fontsize=10)
-    figure.savefig(path, dpi=140)
+    save_figure(figure, path, dpi=140)
     plt.close(figure)

@@ -12,6 +12,7 @@ from torch import Generator, Tensor, nn
 from maxup.objectives.maxup import MaxUp
 from maxup.perturb.attach import attached
 from maxup.perturb.labels import entropy
+from maxup.report.figure import save_figure
 from maxup.side_effects import untraced
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def contact_sheet(
             )
             if won:
                 panel.spines[:].set(visible=True, color=FRAME, linewidth=3)
-    figure.savefig(path, dpi=200)
+    save_figure(figure, path, dpi=200)
 
 
 def show_pixels(panel: "Axes", pixels: Tensor) -> None:

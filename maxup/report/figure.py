@@ -2,11 +2,13 @@
 
 import io
 import re
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
+from maxup.output import printable
 from maxup.report.paper import Table
 from maxup.report.results import Result
 from maxup.report.tables import Comparison, Line, called
@@ -27,6 +29,7 @@ STYLE: Any = {
 COLOURS = ["#5a6b78", "#1b6ca8", "#d1495b", "#2a9d6f", "#8f5fbf", "#c98a1b", "#00a0a8", "#a0522d"]
 MARKERS = "os^Dv<>P"
 HUGE = 1e100  # no axis shows more
+LONGEST = 200  # characters of a text in a plot
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,27 @@ def blank(panels: int = 1) -> tuple["Figure", Any]:
     return figure, figure.subplots(panels, 1, sharex=True, squeeze=False)[:, 0]
 
 
+def save_figure(figure: "Figure", file: Path | IO[bytes], **options: Any) -> None:
+    """Write a figure whose texts may be any: a name is shown as it is, not read as mathematics or TeX.
+
+    Args:
+        figure: What to write.
+        file: Where.
+        options: Those of `Figure.savefig`.
+    """
+    from matplotlib import rc_context
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        assert isinstance(text, Text)
+        shown = printable(text.get_text(), keep="\n")
+        text.set(text=shown if len(shown) <= LONGEST else f"{shown[:LONGEST]}...", parse_math=False, usetex=False)
+    with rc_context({"text.parse_math": False, "text.usetex": False}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from")  # the font draws a box instead
+        warnings.filterwarnings("ignore", "constrained_layout not applied")  # a long name leaves no room
+        figure.savefig(file, **options)
+
+
 def finish(figure: "Figure", comparison: Comparison, kind: str, subject: str, title: str, said: str) -> Plot:
     """The subject above, the legend below with room of its own, and both files."""
     axes = figure.axes
@@ -64,9 +88,9 @@ def finish(figure: "Figure", comparison: Comparison, kind: str, subject: str, ti
         figure.set_size_inches(width, height + 0.2 * len(labels) + 0.1)
         figure.legend(handles, labels, loc="outside lower center")
     png, svg = io.BytesIO(), io.BytesIO()
-    figure.savefig(png, format="png", dpi=160, metadata={"Software": None})
-    figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
-    slug = re.sub(r"\W+", "_", subject.lower(), flags=re.ASCII).strip("_")
+    save_figure(figure, png, format="png", dpi=160, metadata={"Software": None})
+    save_figure(figure, svg, format="svg", metadata={"Date": None, "Creator": None})
+    slug = re.sub(r"\W+", "_", subject.lower(), flags=re.ASCII).strip("_")[:100]
     return Plot(f"{comparison.name}-{kind}-{slug}", f"{subject}: {title}", said, png.getvalue(), svg.getvalue())
 
 

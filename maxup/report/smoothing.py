@@ -8,7 +8,7 @@ from torch import Tensor
 
 from maxup.certify.smooth import Certificate
 from maxup.report.contact_sheet import show_pixels
-from maxup.report.figure import COLOURS, STYLE
+from maxup.report.figure import COLOURS, STYLE, save_figure
 
 COPIES = 6
 
@@ -64,4 +64,4 @@ def picture(
             right_or = "right" if found.predict == label else "wrong"
             said = f"{classes[found.predict]} ({right_or}) within l2 radius {found.radius:.3f}"
         axes.set_title(f"smoothed: {said}\nfrom {found.samples:,} noisy copies", fontsize=9.5)
-        figure.savefig(path, dpi=160)
+        save_figure(figure, path, dpi=160)
