@@ -104,7 +104,7 @@ def test_every_other_plot_takes_any_name(name, tmp_path):
 
     numbers = {"mean": 90.0, "std": 1.0}
     runs = {row: [{"clean": 89.0}, {"clean": 91.0}] for row in ("m = 1", name)}
-    result = {"summary": {"clean": {row: numbers for row in runs}}, "equal_time": {}, "seeds": [0, 1], "runs": runs}
+    result = {"summary": {"clean": dict.fromkeys(runs, numbers)}, "equal_time": {}, "seeds": [0, 1], "runs": runs}
     plot(result, tmp_path / "compare.png", name)
     about = {"subject": name, "sigma": 0.5, "n": 100, "alpha": 0.001, "sampling": "fixed", "radii": None, "images": "a"}
     draw(tmp_path / "certified.svg", [(about, [Row.of(0, 1, Certificate(1, 0.5, 100, 0.1))])] * 2)
