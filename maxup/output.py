@@ -6,6 +6,8 @@ from unicodedata import category
 if TYPE_CHECKING:
     from rich.console import Console
 
+LONGEST = 2000  # characters of an error
+
 
 def printable(text: str, *, keep: str = "\n\t") -> str:
     r"""A text with its control, format and bidirectional characters escaped; spaces and what `keep` names stay.
@@ -29,6 +31,17 @@ def one_line(text: str) -> str:
         'two lines'
     """
     return printable(text.replace("\r\n", " ").replace("\n", " "), keep="")
+
+
+def sentence(text: str) -> str:
+    """An error on one line, without its middle where it quotes something very long.
+
+    Example:
+        >>> len(sentence("a" * 10_000))
+        2005
+    """
+    text = one_line(text)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
 
 
 def say(*parts: object, sep: str = " ", end: str = "\n", file: TextIO | None = None, flush: bool = False) -> None:

@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
         for found, line in enumerate(_models(args.word), 1):
             say(*[HEADING] * (found == 1), line, sep="\n", flush=True)
         if not found:
-            say(f"no network has {args.word!r} in its name", file=sys.stderr)
+            say(f"no network has {args.word!r:.80} in its name", file=sys.stderr)
         return 0 if found else 1
     from maxup.report.listing import listing, show
 
@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
     for note in notes:
         say(note, file=sys.stderr)
     if not entries:
-        say(f"no recipe has {args.word!r} in its name", file=sys.stderr)
+        say(f"no recipe has {args.word!r:.80} in its name", file=sys.stderr)
     return 0 if entries else 1
 
 

@@ -4,7 +4,8 @@ import os
 import sys
 from importlib import import_module
 
-from maxup.output import one_line, say
+from maxup.output import say
+from maxup.output import sentence as shortened
 
 VERBS = {
     "ls": "list recipes",
@@ -72,7 +73,7 @@ def main(argv: list[str] | None = None) -> int:
         sentence = raised_in_own_code(error) or (said if told(error) else None)
         if sentence is None:
             raise
-        say(f"maxup {verb}: {one_line(sentence)}", file=sys.stderr)
+        say(f"maxup {verb}: {shortened(sentence)}", file=sys.stderr)
         return 130 if type(error).__name__.startswith("Interrupted") else 1
 
 

@@ -4,19 +4,23 @@ import argparse
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from maxup.limits import MOST_VALUES
-from maxup.output import one_line
-
-LONGEST = 500  # characters of an error
+from maxup.output import sentence
 
 
 class _Parser(argparse.ArgumentParser):
     """Its errors are printable, and no longer than needed."""
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        for word in args or ():
+            if word.startswith("--") and word.endswith("=--"):  # argparse of Python 3.11 would make it an empty list
+                self.error(f"argument {word.removesuffix('=--')}: -- is not a value")
+        return super().parse_known_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
-        super().error(one_line(message if len(message) <= LONGEST else f"{message[:LONGEST]} ..."))
+        super().error(sentence(message))
 
 
 def parser_of(verb: str, description: str, examples: str) -> argparse.ArgumentParser:

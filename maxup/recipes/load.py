@@ -12,7 +12,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import yaml
 from jsonargparse import ArgumentParser
 
-from maxup.limits import check_recipe
+from maxup.limits import check_recipe, shown
 from maxup.recipes.schema import Recipe, Spec
 from maxup.registry import nearest, some
 from maxup.sentences import reason
@@ -50,10 +50,12 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for key, _ in node.value:
+            line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                raise RecipeError(f"line {line} has a {key.id} as a key; a key must be a word")
             if key.value in seen:
-                line = key.start_mark.line + 1
                 raise RecipeError(f"line {line} gives {key.value!r:.60} a second time; keep one of them")
-            seen.add(key.value if isinstance(key, yaml.ScalarNode) else None)
+            seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 
@@ -198,7 +200,7 @@ def plain(path: Path) -> dict[str, Any]:
         said = yaml.load(path.read_text(), _Loader) or {}  # a SafeLoader
     except RecipeError as error:
         raise RecipeError(f"{path}: {error}") from None
-    except (yaml.YAMLError, UnicodeDecodeError, OSError, ValueError, RecursionError) as error:
+    except Exception as error:  # of many kinds: "!!bool 3" is a KeyError, "!!int ''" an IndexError
         raise RecipeError(f"{path} cannot be read as YAML: {reason(error)}") from None
     if not isinstance(said, dict):
         raise RecipeError(f"{path} must hold keys and values, but holds a {type(said).__name__}")
@@ -216,7 +218,7 @@ def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
     if base is None:
         return said
     if not isinstance(base, str):
-        raise RecipeError(f"{path}: base must be the name of a recipe, but is {base!r}")
+        raise RecipeError(f"{path}: base must be the name of a recipe, but is {shown(base)}")
     return _merge(_read(find_base(base, path), (*above, path.resolve())), said)
 
 
@@ -225,8 +227,8 @@ def find_base(base: str, path: Path) -> Path:
     beside = path.parent / (base if Path(base).suffix in SUFFIXES else f"{base}.yaml")
     try:
         return beside if beside.is_file() else find_recipe(base)
-    except RecipeError as error:
-        raise RecipeError(f"{path}, base: {error}") from None
+    except (RecipeError, OSError, ValueError) as error:  # a name may be too long, or hold a null byte
+        raise RecipeError(f"{path}, base: {reason(error)}") from None
 
 
 def _merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:

@@ -220,6 +220,50 @@ def test_two_hundred_mutations_parse_or_get_a_sentence(tmp_path):
     assert not [sentence for sentence in sentences if "\n" in sentence]
 
 
+VALUES = [  # as YAML
+    "~", "true", "-1", ".nan", "-.inf", "1e999", "1" + "0" * 30, "9" * 5000, "0x" + "f" * 5000, "0b" + "1" * 9000,
+    "0777", "!!int +", "{<<: [1]}",
+    "1:30:20", "''", "a" * 10_000, "\u65e5", '"\\e[31m\\0"', '"\\ud800"', "2020-01-01", "2020-99-99", "!!set {a, b}",
+    "!!binary aGVsbG8=", "[.nan]", "[null]", "[" * 200 + "]" * 200, "{}", "{1: 2}", "{[1, 2]: 3}", "{? {a: 1} : 3}",
+    "[{name: [1]}]", "[{name: gaussian, 1: 2}]", "!!bool 3", "!!timestamp 3", "!!int ''", "!!float ''",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_any_value_anywhere_parses_or_gets_a_sentence(tmp_path, value):
+    """Every value meets some settings of every section, in a file and as an override."""
+    rng, sentences = random.Random(value), ["none"]
+    names = [f"{s}.{k}" for s, said in asdict(parse_recipe(NAME, [])).items() if isinstance(said, dict) for k in said]
+    for name in (*rng.sample(names, 3), "epochs", "perturb", "optim", "base", rng.choice(VALUES[17:])):
+        section, _, key = name.rpartition(".") if name[0].isalpha() else ("", "", f"? {name}\n")
+        said = f"{section}: {{{key}: {value}}}" if section else f"{key}: {value}"
+        (tmp_path / "a.yaml").write_text(f"{said}\n")
+        for path, overrides in ((str(tmp_path / "a.yaml"), []), (NAME, [f"--{name}={value}"] * (name == "epochs"))):
+            try:
+                parse_recipe(path, overrides)
+            except RecipeError as error:
+                sentences.append(str(error))
+    assert max(map(len, sentences)) < 1000
+    assert "\n" not in "".join(sentences)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("model: {name: conv, args: {dropout: .nan}}", "dropout=nan is out of range; it must be a number at least 0"),
+        ("model: {name: resnet20, args: {depth: 1000000}}", "depth=1000000 is out of range; it must be a whole number"),
+        ("[1, 2]: 3", "line 1 has a sequence as a key; a key must be a word"),
+        ("model: {args: {{a: b}: 3}}", "line 1 has a mapping as a key; a key must be a word"),
+    ],
+)  # fmt: skip
+def test_strange_values_get_one_sentence(tmp_path, capsys, text, sentence):
+    (tmp_path / "a.yaml").write_text(f"{text}\nperturb: [{{name: gaussian, sigma: 0.1}}]\ndata: {{train_size: 100}}\n")
+    assert main(["train", str(tmp_path / "a.yaml"), "--out", str(tmp_path / "run"), "--trackers", "none"]) == 1
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert said.count("\n") == 1
+
+
 NUMBERS = [-1, 0, 1, 2, 3, 0.5, -0.5, 1.5, 1e9, math.inf, math.nan, 10**19]
 STRANGE = [*NUMBERS, None, True, "", "a", "1", [], [0], [2], [0.5, 1], {}, {"a": 1}, [[1]], "0", ["mlp"]]
 
