@@ -96,8 +96,6 @@ class Language:
             raise ValueError(
                 "maxup.unit=token mixes copies within a sentence, which no one pass repeats; set maxup.strategy=retain"
             )
-        if recipe.language.epsilon < 0:
-            raise ValueError(f"language.epsilon={recipe.language.epsilon}: the radius of an adversary is 0 or more")
         drawn = perturbation(recipe.perturb, len(self.text.words))
         if len(attached(drawn)) < len(recipe.perturb):
             names = ", ".join(part["name"] for part in recipe.perturb)
