@@ -6,8 +6,8 @@
 
 All variants are timed in turn, round after round in one run; what counts are ratios of the medians. "select but
 forwards" is everything select does on this model and batch (protecting the model, drawing, applying, the loss, the
-running maximum) with the model's answer given for free. "rewind" is what happens before every copy; "rewind, restoring" the
-same for a network whose BatchNorm layers have a forward of their own, so that all their buffers are restored.
+running maximum) with the model's answer given for free. "rewind" is what happens before every copy; "rewind, restoring"
+the same for a network whose BatchNorm layers have a forward of their own, so that all their buffers are restored.
 """
 
 import argparse

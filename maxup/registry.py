@@ -55,7 +55,7 @@ def nearest(name: str, known: Mapping[str, Any] | list[str], what: str) -> str:
     close = close or difflib.get_close_matches(name.lower().replace("-", "_"), list(known), n=1)
     known = sorted(known)
     hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known) if len(known) <= 20 else some(known)}"
-    return f"{what} {name!r} is unknown; {hint}"
+    return f"{what} {name!r:.80} is unknown; {hint}"
 
 
 def some(names: Sequence[str]) -> str:

@@ -14,6 +14,6 @@ def reason(error: BaseException) -> str:
         'No such file or directory (a.yaml)'
     """
     if isinstance(error, OSError) and error.strerror:
-        name = f" ({Path(error.filename).name})" if isinstance(error.filename, str | os.PathLike) else ""
+        name = f" ({Path(error.filename).name:.60})" if isinstance(error.filename, str | os.PathLike) else ""
         return error.strerror + name
     return " ".join(str(error).split())[:300] or type(error).__name__

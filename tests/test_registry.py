@@ -28,14 +28,14 @@ def test_unknown_names_get_the_nearest(name, arguments, sentence):
 
 
 NONSENSE = {
-    "negative": ("mlp", {"hidden": [-1]}, "hidden=-1: hidden must be a whole number, 1 or more"),
-    "half": ("mlp", {"hidden": [0.5]}, "hidden=0.5: hidden must be a whole number, 1 or more"),
-    "none": ("mlp", {"hidden": [0]}, "hidden=0: hidden must be a whole number, 1 or more"),
-    "no list": ("mlp", {"hidden": 3}, "'int' object is not iterable"),
-    "no width": ("wrn28_10", {"width": 0}, "width=0: width must be a whole number, 1 or more"),
-    "width": ("resnet20", {"width": -4}, "width=-4: width must be a whole number, 1 or more"),
-    "filters": ("conv", {"width": 0}, "width=0: width must be a whole number, 1 or more"),
-    "dropout": ("conv", {"dropout": 2}, "dropout probability has to be between 0 and 1, but got 2"),
+    "negative": ("mlp", {"hidden": [-1]}, "hidden=-1 is out of range; it must be a whole number from 1 "),
+    "half": ("mlp", {"hidden": [0.5]}, "hidden=0.5 is out of range; it must be a whole number from 1 "),
+    "none": ("mlp", {"hidden": [0]}, "hidden=0 is out of range; it must be a whole number from 1 "),
+    "no list": ("mlp", {"hidden": 3}, "hidden=3 must be a list of 100 widths at most"),
+    "no width": ("wrn28_10", {"width": 0}, "width=0 is out of range; it must be a whole number from 1 "),
+    "width": ("resnet20", {"width": -4}, "width=-4 is out of range; it must be a whole number from 1 "),
+    "filters": ("conv", {"width": 0}, "width=0 is out of range; it must be a whole number from 1 "),
+    "dropout": ("conv", {"dropout": 2}, "dropout=2 is out of range; it must be a number at least 0"),
     "huge": ("mlp", {"hidden": [10**15]}, ""),
 }
 
@@ -53,7 +53,7 @@ def test_what_cannot_be_built_is_named_with_its_arguments(case):
 
 @pytest.mark.parametrize("size", ["embedding", "hidden", "layers"])
 def test_sizes_of_a_language_model(size):
-    with pytest.raises(BuildError, match=f"{size}=0: {size} must be a whole number"):
+    with pytest.raises(BuildError, match=f"{size}=0 is out of range; it must be a whole number"):
         build(LANGUAGE_MODELS, "language model", "awd_lstm", words=5, **{size: 0})
 
 

@@ -23,6 +23,7 @@ from typing import Any
 from maxup.certify.smooth import Certificate
 from maxup.certify.validate import SAME, Limits, check_settings
 from maxup.engine import durable
+from maxup.output import say
 from maxup.sentences import reason
 
 COLUMNS = ["idx", "label", "predict", "radius", "correct", "time"]
@@ -87,7 +88,7 @@ def read(path: Path) -> tuple[dict[str, Any], list[Row]]:
     """What a file is about, and its rows; a last line that was cut off is left out, and named on stderr."""
     about, rows, end = _read(path)
     if end < path.stat().st_size:
-        print(f"{path}: its last line was cut off, and is left out", file=sys.stderr)
+        say(f"{path}: its last line was cut off, and is left out", file=sys.stderr)
     return about, rows
 
 

@@ -2,15 +2,17 @@
 
 import argparse
 import json
-import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from maxup.cli.own import add_own, own, own_of
-from maxup.cli.parser import add_root, parser_of
+from maxup.cli.parser import add_root, few, parser_of
 from maxup.cli.show import FORMATS
+from maxup.limits import option as limited
+from maxup.output import say
 
 if TYPE_CHECKING:
     from maxup.certify.rows import Row
@@ -44,35 +46,48 @@ def main(argv: Sequence[str]) -> int:
     option("--module", metavar="MODULE:FUNCTION", help="your network: a function that returns it; it takes pixels")
     option("--data", help="certify on the test images of this data set (with --module)")
     option("--checkpoint", choices=["best", "last"], default="last", help="of a run (default: last)")
-    option("--sigma", type=float, help="the noise's standard deviation (default: the training's)")
-    option("--n0", type=int, default=100, help="noisy copies that choose the class (default: 100)")
-    option("--n", type=int, default=100_000, help="noisy copies that bound its probability (default: 100000)")
-    option("--alpha", type=float, default=0.001, help="probability of a wrong certificate (default: 0.001)")
-    option("--batch", type=int, default=2000, help="noisy copies of a forward pass (default: 2000)")
+    option("--sigma", type=limited("certify --sigma"), help="the noise's standard deviation (default: the training's)")
+    option("--n0", type=limited("certify --n0"), default=100, help="noisy copies that choose the class (default: 100)")
+    option(
+        "--n",
+        type=limited("certify --n"),
+        default=100_000,
+        help="noisy copies that bound its probability (default: 100000)",
+    )
+    option(
+        "--alpha",
+        type=limited("certify --alpha"),
+        default=0.001,
+        help="probability of a wrong certificate (default: 0.001)",
+    )
+    option(
+        "--batch", type=limited("certify --batch"), default=2000, help="noisy copies of a forward pass (default: 2000)"
+    )
     option("--dtype", choices=["float32", "bfloat16", "float16"], default="float32", help="precision of the network")
-    option("--seed", type=int, default=0, help="decides the noise (default: 0)")
+    option("--seed", type=limited("certify --seed"), default=0, help="decides the noise (default: 0)")
     option("--adaptive", action="store_true", help="look early, and stop where an abstention is settled")
     option(
         "--radii",
-        type=_number,
+        type=partial(_number, "certify --radii"),
         nargs="+",
         metavar="R",
         help="adaptive: stop where these are settled; after the folder",
     )
     images = parser.add_mutually_exclusive_group()
-    images.add_argument("--skip", type=int, help="certify every SKIP-th image (default: 20)")
+    images.add_argument("--skip", type=limited("certify --skip"), help="certify every SKIP-th image (default: 20)")
     images.add_argument("--all", action="store_true", help="certify every image")
-    option("--max", type=int, help="certify no more than this many")
+    option("--max", type=limited("certify --max"), help="certify no more than this many")
     option("--eager", action="store_true", help="on a GPU, neither compile nor capture the network")
     option("--out", type=_file, help="the TSV (default: certified-SIGMA.tsv in the run's folder)")
     option(
-        "--attack", type=_number, nargs="?", const=1.0, metavar="F",
+        "--attack", type=partial(_number, "certify --attack"), nargs="?", const=1.0, metavar="F",
         help="then attack at F times the radii (default: 1); after the folder",
     )  # fmt: skip
     option("--picture", type=_drawing, metavar="FILE", help="only draw what smoothing does to one image")
-    option("--image", type=int, default=0, metavar="IDX", help="which one (default: 0)")
+    option("--image", type=limited("certify --image"), default=0, metavar="IDX", help="which one (default: 0)")
     option("--plot", type=_drawing, metavar="FILE", help="plot certified accuracy against the radius: PNG, SVG or PDF")
     args = parser.parse_args(argv)
+    few(parser, "--radii", args.radii)
     tables = [path for path in args.what if path.suffix == ".tsv" or path.is_file()]
     showing = bool(tables) and len(tables) == len(args.what) and args.module is None
     _refuse_idle(parser, args, showing=showing)
@@ -83,11 +98,6 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if len(args.what) + (args.module is not None) != 1:
         parser.error("give one folder, or --module; or TSV files to be shown")
-    for name, least in (("skip", 1), ("max", 1), ("image", 0), ("n0", 1), ("n", 1), ("batch", 1)):
-        if (value := getattr(args, name)) is not None and value < least:
-            parser.error(f"--{name} {value}: must be a whole number, {least} or more")
-    if args.attack is not None and not 0 < args.attack < math.inf:
-        parser.error(f"--attack {args.attack:g}: must be a finite number above 0")
     _certify(args)
     return 0
 
@@ -122,16 +132,18 @@ def _drawing(text: str) -> Path:
     return path
 
 
-def _number(text: str) -> float:
+def _number(name: str, text: str) -> float:
     """Of options that take some numbers or none: a folder behind them is taken for one."""
     try:
-        return float(text)
+        float(text)
     except ValueError:
         if text.replace(",", "").replace(".", "").isdigit():
             raise argparse.ArgumentTypeError(f"{text!r} is no number; separate numbers by spaces") from None
         raise argparse.ArgumentTypeError(
             f"{text!r} is no number; the folder comes before the options: maxup certify {text} ..."
         ) from None
+    number: float = limited(name)(text)
+    return number
 
 
 def _certify(args: argparse.Namespace) -> None:
@@ -166,7 +178,7 @@ def _certify(args: argparse.Namespace) -> None:
             _try_place(file)
     indices = list(range(0, len(subject.images), 1 if args.all else args.skip or 20))[: args.max]
     try:
-        rows = certify(subject, settings, indices, path, say=lambda line: print(line, flush=True))
+        rows = certify(subject, settings, indices, path, say=partial(say, flush=True))
     except KeyboardInterrupt:
         raise InterruptedRunError("interrupted; the same command goes on where it stopped") from None
     if _rank():
@@ -174,14 +186,14 @@ def _certify(args: argparse.Namespace) -> None:
     _show({path: (read(path)[0], rows)}, args.plot)
     if settings.adaptive:
         used, most = sum(row.samples or 0 for row in rows), settings.n * len(rows)
-        print(f"Adaptive sampling took {used:,} of {most:,} samples: {100 * (1 - used / most):.1f} % saved.")
+        say(f"Adaptive sampling took {used:,} of {most:,} samples: {100 * (1 - used / most):.1f} % saved.")
     if args.what and (args.what[0] / "run.json").is_file():
         why = record(
             args.what[0] / "run.json", rows, settings, trained=subject.sigma, images=len(subject.images),
             step=subject.step, last=args.checkpoint == "last", own_file=args.out is None,
         )  # fmt: skip
         if why:
-            print(why)
+            say(why)
     if args.attack is not None:
         _attack(args, subject, settings, rows, path)
 
@@ -209,7 +221,7 @@ def _subject(args: argparse.Namespace) -> "Subject":
     if not isinstance(images, Images) or not len(images):
         raise RunError(f"{args.data or args.data_from} has no test images in memory to certify on; choose other data")
     if test is None and not _rank():
-        print(f"{args.data or args.data_from} has no test part: all its images are certified, also those of a training")
+        say(f"{args.data or args.data_from} has no test part: all its images are certified, also those of a training")
     return of_module(args.module, build, images)
 
 
@@ -257,7 +269,7 @@ def _show(tables: "Mapping[Path, tuple[dict[str, Any], list[Row]]]", plot: Path 
     if plot is not None:
         _try_place(plot)
         draw(plot, found)
-        print(f"Written: {plot}")
+        say(f"Written: {plot}")
 
 
 def _attack(args: argparse.Namespace, subject: "Subject", settings: "Settings", rows: "list[Row]", path: Path) -> None:
@@ -279,10 +291,10 @@ def _attack(args: argparse.Namespace, subject: "Subject", settings: "Settings", 
         smooth, x, [row.predict for row in rows], [row.radius for row in rows], batch_size=settings.batch_size, **how
     )
     if _holds_more(out, about | how):
-        print(f"{out} stays as it is: it is of more images.")
+        say(f"{out} stays as it is: it is of more images.")
     else:
         write_json(out, about | how | asdict(report) | {"environment": environment()})
-    print(f"At {args.attack:g} times the certified radii: {report}.")
+    say(f"At {args.attack:g} times the certified radii: {report}.")
 
 
 def _holds_more(report: Path, about: dict[str, Any]) -> bool:
@@ -315,8 +327,8 @@ def _picture(args: argparse.Namespace, subject: "Subject", settings: "Settings")
     counts = smooth.counts(x[0], 1000, settings.batch_size, index=args.image)
     label = int(subject.images.y[args.image])
     picture(args.picture, x[0], counts, found, sigma=settings.sigma, label=label, classes=subject.images.classes)
-    print(json.dumps({"image": args.image, "label": label, "predict": found.predict, "radius": found.radius}))
-    print(f"Written: {args.picture}")
+    say(json.dumps({"image": args.image, "label": label, "predict": found.predict, "radius": found.radius}))
+    say(f"Written: {args.picture}")
 
 
 def _rank() -> int:

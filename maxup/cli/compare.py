@@ -1,10 +1,13 @@
 """`maxup compare RECIPE`: the recipe with and without MaxUp, at equal epochs and equal time, over several seeds."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from maxup.cli.own import add_own, own_of
-from maxup.cli.parser import new_folder, parser_of
+from maxup.cli.parser import few, new_folder, parser_of
+from maxup.limits import option
+from maxup.output import say
 
 EXAMPLES = """examples:
   maxup compare digits/mlp-gaussian-maxup --seeds 5
@@ -25,8 +28,12 @@ def main(argv: Sequence[str]) -> int:
         EXAMPLES,
     )
     parser.add_argument("recipe", help="name of a recipe (see maxup ls), or a YAML file")
-    parser.add_argument("--seeds", type=int, required=True, metavar="N", help="runs of every row, at least 2")
-    parser.add_argument("--m", type=int, nargs="+", help="copies to compare with m = 1 (default: the recipe's)")
+    parser.add_argument(
+        "--seeds", type=option("compare --seeds"), required=True, metavar="N", help="runs of every row, at least 2"
+    )
+    parser.add_argument(
+        "--m", type=option("compare --m"), nargs="+", help="copies to compare with m = 1 (default: the recipe's)"
+    )
     parser.add_argument(
         "--objectives", nargs="+", default=[], choices=["average", "adversarial", "hard_examples"],
         help="further objectives: the average over copies, PGD adversarial training, hard example mining",
@@ -37,18 +44,13 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument(
         "--radius",
-        type=float,
+        type=option("compare --radius"),
         help="of the PGD attack, in units of what the network takes (default: adversarial.radius)",
     )
     parser.add_argument("--progress", action="store_true", help="show every run's own progress too")
     add_own(parser)
     args, overrides = parser.parse_known_args(argv)
-    if args.seeds < 2:
-        parser.error(f"--seeds {args.seeds}: a deviation needs at least 2 seeds")
-    if args.m and min(args.m) < 1:
-        parser.error(f"--m {min(args.m)}: m is the number of copies, 1 or more")
-    if args.radius is not None and not 0 <= args.radius < float("inf"):
-        parser.error(f"--radius {args.radius}: the radius must be a finite number, 0 or more")
+    few(parser, "--m", args.m)
     from maxup.recipes.load import parse_recipe, run_name
 
     recipe = parse_recipe(args.recipe, overrides, ["maxup", "adversarial", *args.objectives])  # it is attacked, too
@@ -61,10 +63,10 @@ def main(argv: Sequence[str]) -> int:
     attack = Attack(knobs.radius if args.radius is None else args.radius, knobs.p, knobs.steps)
     result = compare(
         recipe, out, seeds=args.seeds, ms=args.m or [recipe.maxup.m], objectives=args.objectives, attack=attack,
-        equal_time=not args.no_equal_time, say=lambda line: print(line, flush=True), quiet=not args.progress,
+        equal_time=not args.no_equal_time, say=partial(say, flush=True), quiet=not args.progress,
         **own_of(args),
     )  # fmt: skip
-    print(text(result))
+    say(text(result))
     plot(result, out / "compare.png", name)
-    print(f"\nWritten: {out / 'compare.json'} and {out / 'compare.png'}")
+    say(f"\nWritten: {out / 'compare.json'} and {out / 'compare.png'}")
     return 0

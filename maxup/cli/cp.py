@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from maxup.cli.parser import parser_of
+from maxup.output import say
 
 EXAMPLES = """example:
   maxup cp digits/mlp-gaussian-maxup mine.yaml && maxup train mine.yaml
@@ -31,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
         raise RecipeError(f"there is no folder {args.file.parent}; make it first, or choose another name")
     text = _moved(source, args.file)
     args.file.write_text(text)
-    print(f"{args.file}: now  maxup train {args.file}")
+    say(f"{args.file}: now  maxup train {args.file}")
     return 0
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from maxup.cli.parser import parser_of
+from maxup.output import say
 
 EXAMPLES = """example:
   MAXUP_DATA=~/datasets maxup data
@@ -25,8 +26,8 @@ def main(argv: Sequence[str]) -> int:
         raise DataError(f"there is no folder {args.root}; correct --root, or leave it out to see the usual places")
     told = os.environ.get("MAXUP_DATA")
     if told and not Path(told).expanduser().is_dir():
-        print(f"MAXUP_DATA is {told}, and there is no such folder", file=sys.stderr)
+        say(f"MAXUP_DATA is {told}, and there is no such folder", file=sys.stderr)
     for name in list_data():
         found = WITH.get(name) or locate(name, args.root)
-        print(f"{name:<14} {found if found else 'not found. ' + missing(name)}")
+        say(f"{name:<14} {found if found else 'not found. ' + missing(name)}")
     return 0

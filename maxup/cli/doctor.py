@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from maxup.cli.parser import parser_of
+from maxup.output import say
 
 EXAMPLES = """example:
   maxup doctor mine:setup        for a mine.py with
@@ -31,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
 
     wrong = 0
     for finding in examine(find_case(args.function)):
-        print(finding, flush=True)
+        say(finding, flush=True)
         wrong += finding.level == "wrong"
-    print(f"\n{wrong} wrong" if wrong else "\nNothing is wrong.")
+    say(f"\n{wrong} wrong" if wrong else "\nNothing is wrong.")
     return 1 if wrong else 0

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from maxup.cli.own import add_own, own_of
 from maxup.cli.parser import add_accept, add_root, parser_of
+from maxup.output import say
 
 EXAMPLES = """examples:
   maxup eval runs/digits/mlp-gaussian-maxup/seed-0
@@ -38,22 +39,22 @@ def main(argv: Sequence[str]) -> int:
         accept_changed_data=args.accept_changed_data,
         **own_of(args),
     )
-    print(f"{args.run}, {args.checkpoint} checkpoint, step {run.step}")
+    say(f"{args.run}, {args.checkpoint} checkpoint, step {run.step}")
     for name, found in evaluate(run).items():
         words = "perplexity" in found
         top5 = f"  top-5 {100 * found['top5_accuracy']:.2f} %" if "top5_accuracy" in found else ""
         metric = "perplexity" if words else "accuracy"
         score = f"{metric} {amount(metric, found[metric])}{top5}"
-        print(f"  {name:<10}  {score}  loss {found['loss']:.4f}  ({found['count']:,} {'words' if words else 'images'})")
+        say(f"  {name:<10}  {score}  loss {found['loss']:.4f}  ({found['count']:,} {'words' if words else 'images'})")
     if skipped := sorted(run.task.skipped()):
-        print(f"  images skipped because they cannot be read: {len(skipped)}, such as {skipped[0]}")
+        say(f"  images skipped because they cannot be read: {len(skipped)}, such as {skipped[0]}")
     if args.dynamic:
         from maxup.engine.stop import asked_to_stop
         from maxup.tasks.dynamic_evaluation import dynamic_evaluation
 
         with asked_to_stop() as asked:
             found = dynamic_evaluation(run.model, run.task.text, args.run, asked=asked)
-        print(f"  dynamic evaluation, lr {found['dynamic_lr']:g}, decay {found['dynamic_decay']:g}:")
+        say(f"  dynamic evaluation, lr {found['dynamic_lr']:g}, decay {found['dynamic_decay']:g}:")
         for name in ("validation", "test"):
-            print(f"  {name:<10}  perplexity {amount('perplexity', found[f'{name}_dynamic_perplexity'])}")
+            say(f"  {name:<10}  perplexity {amount('perplexity', found[f'{name}_dynamic_perplexity'])}")
     return 0

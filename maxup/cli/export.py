@@ -5,6 +5,7 @@ from pathlib import Path
 
 from maxup.cli.own import add_own, own_of
 from maxup.cli.parser import add_accept, add_root, parser_of
+from maxup.output import say
 
 EXAMPLES = """examples:
   maxup export runs/digits/mlp-gaussian-maxup/seed-0 my-model
@@ -43,5 +44,5 @@ def main(argv: Sequence[str]) -> int:
     config = {"recipe": asdict(run.recipe), "task": run.task.identity, "metrics": metrics, "step": run.step}
     save(args.dir, run.model, config | run.task.description(), theirs["model_from"])
     own = f", model_from={args.model_from.replace(':', '.')}" if args.model_from else ""
-    print(f'{args.dir}: now  maxup.load("{args.dir}"{own})')
+    say(f'{args.dir}: now  maxup.load("{args.dir}"{own})')
     return 0

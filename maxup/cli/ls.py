@@ -7,6 +7,7 @@ from pathlib import Path
 
 from maxup.cli.parser import parser_of
 from maxup.cli.report import folder
+from maxup.output import say
 
 EXAMPLES = """examples:
   maxup ls                         every recipe
@@ -36,18 +37,18 @@ def main(argv: Sequence[str]) -> int:
     if args.models:
         found = 0
         for found, line in enumerate(_models(args.word), 1):
-            print(*[HEADING] * (found == 1), line, sep="\n", flush=True)
+            say(*[HEADING] * (found == 1), line, sep="\n", flush=True)
         if not found:
-            print(f"no network has {args.word!r} in its name", file=sys.stderr)
+            say(f"no network has {args.word!r:.80} in its name", file=sys.stderr)
         return 0 if found else 1
     from maxup.report.listing import listing, show
 
     entries, notes = listing(args.word, results=args.results, runs=args.runs)
     show(entries)
     for note in notes:
-        print(note, file=sys.stderr)
+        say(note, file=sys.stderr)
     if not entries:
-        print(f"no recipe has {args.word!r} in its name", file=sys.stderr)
+        say(f"no recipe has {args.word!r:.80} in its name", file=sys.stderr)
     return 0 if entries else 1
 
 

@@ -4,6 +4,9 @@ import os
 import sys
 from importlib import import_module
 
+from maxup.output import say
+from maxup.output import sentence as shortened
+
 VERBS = {
     "ls": "list recipes",
     "cp": "copy a recipe to change it",
@@ -36,29 +39,29 @@ def main(argv: list[str] | None = None) -> int:
     """Run a verb; 0 is success, 1 a failure told in a sentence, 2 a wrong call, 130 Ctrl-C, 141 a closed pipe."""
     argv = sys.argv[1:] if argv is None else argv
     if not argv or argv[0] in ("-h", "--help", "help"):
-        print(HELP, end="")
+        say(HELP, end="")
         return 0 if argv else 2
     if argv[0] in ("-V", "--version"):
         import maxup
 
-        print(f"maxup {maxup.__version__}")
+        say(f"maxup {maxup.__version__}")
         return 0
     verb, rest = argv[0], argv[1:]
     if verb not in VERBS:
         from maxup.registry import nearest
 
-        print(f"maxup: {nearest(verb, VERBS, 'verb')}", file=sys.stderr)
+        say(f"maxup: {nearest(verb, VERBS, 'verb')}", file=sys.stderr)
         return 2
     world = os.environ.get("WORLD_SIZE", "")
     if verb in ALONE and world.isdecimal() and int(world) > 1:
         wanted = "call it without torchrun, or unset WORLD_SIZE"
-        print(f"maxup {verb}: it runs in one process, but WORLD_SIZE is {world}; {wanted}", file=sys.stderr)
+        say(f"maxup {verb}: it runs in one process, but WORLD_SIZE is {world}; {wanted}", file=sys.stderr)
         return 2
     module = import_module(f"maxup.cli.{verb}")
     try:
         return int(module.main(rest) or 0)
     except KeyboardInterrupt:
-        print("maxup: interrupted", file=sys.stderr)
+        say("maxup: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # whoever read our output is gone
         return 141
@@ -70,7 +73,7 @@ def main(argv: list[str] | None = None) -> int:
         sentence = raised_in_own_code(error) or (said if told(error) else None)
         if sentence is None:
             raise
-        print(f"maxup {verb}: {sentence}", file=sys.stderr)
+        say(f"maxup {verb}: {shortened(sentence)}", file=sys.stderr)
         return 130 if type(error).__name__.startswith("Interrupted") else 1
 
 

@@ -2,7 +2,25 @@
 
 import argparse
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NoReturn
+
+from maxup.limits import MOST_VALUES
+from maxup.output import sentence
+
+
+class _Parser(argparse.ArgumentParser):
+    """Its errors are printable, and no longer than needed."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        for word in args or ():
+            if word.startswith("--") and word.endswith("=--"):  # argparse of Python 3.11 would make it an empty list
+                self.error(f"argument {word.removesuffix('=--')}: -- is not a value")
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        super().error(sentence(message))
 
 
 def parser_of(verb: str, description: str, examples: str) -> argparse.ArgumentParser:
@@ -12,13 +30,23 @@ def parser_of(verb: str, description: str, examples: str) -> argparse.ArgumentPa
         >>> parser_of("ls", "List recipes.", "example: maxup ls").prog
         'maxup ls'
     """
-    return argparse.ArgumentParser(
+    return _Parser(
         f"maxup {verb}",
         description=textwrap.fill(description, 100),
         epilog=examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,  # or a setting of the recipe might be taken for an option
     )
+
+
+def few(parser: argparse.ArgumentParser, option: str, values: Sequence[float] | None) -> None:
+    """Refuse an option that has too many values.
+
+    Example:
+        >>> few(parser_of("compare", "Compare.", ""), "--m", [1, 4])
+    """
+    if values is not None and len(values) > MOST_VALUES:
+        parser.error(f"{option} has {len(values)} values; give {MOST_VALUES} at most")
 
 
 def add_root(parser: argparse.ArgumentParser) -> None:

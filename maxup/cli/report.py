@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from maxup.cli.parser import parser_of
+from maxup.output import say
 
 EXAMPLES = """examples:
   maxup report                   every table of the paper, and recipes of our own that have results
@@ -39,8 +40,8 @@ def main(argv: Sequence[str]) -> int:
 
     written, notes = report(args.table, results=args.results, runs=args.runs, out=args.out)
     for note in notes:
-        print(note)
-    print(written)
+        say(note)
+    say(written)
     return 0
 
 

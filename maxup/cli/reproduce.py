@@ -1,6 +1,5 @@
 """`maxup reproduce TABLE`: train the recipes of a table with several seeds; killed, the same command goes on."""
 
-import argparse
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -8,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from maxup.cli.parser import new_folder, parser_of
+from maxup.limits import option as limited
+from maxup.output import say
 
 if TYPE_CHECKING:
     from maxup.report.jobs import Job
@@ -32,8 +33,12 @@ def main(argv: Sequence[str]) -> int:
     )
     option = partial(parser.add_argument, metavar="DIR", type=new_folder)
     parser.add_argument("table", help="a table of the paper, or a YAML file that lists recipes")
-    parser.add_argument("--seeds", type=_seeds, default=5, metavar="N", help="seeds 0 to N - 1 (default: 5)")
-    parser.add_argument("--budget", type=_budget, default=1.0, metavar="F", help="part of the epochs (default: 1)")
+    parser.add_argument(
+        "--seeds", type=limited("reproduce --seeds"), default=5, metavar="N", help="seeds 0 to N - 1 (default: 5)"
+    )
+    parser.add_argument(
+        "--budget", type=limited("reproduce --budget"), default=1.0, metavar="F", help="part of the epochs (default: 1)"
+    )
     option("--out", default=Path("runs"), help="where runs go (default: runs)")
     option("--results", default=Path("results/runs"), help="where results go (default: results/runs)")
     parser.add_argument("--trackers", default="tensorboard", help="as of maxup train (default: tensorboard)")
@@ -45,17 +50,17 @@ def main(argv: Sequence[str]) -> int:
     jobs, missing = jobs_of(find_table(args.table), args.seeds, args.budget)
     states = [state(job, args.results) for job in jobs]
     if args.dry_run:
-        print("\n".join(describe(jobs, states, missing)))
+        say("\n".join(describe(jobs, states, missing)))
         return 0
     if not jobs:
         raise TableError(f"{args.table} has no recipe that is there yet; missing: {', '.join(missing)}")
-    print("\n".join(describe([], [], missing)), end="\n" if missing else "")
+    say("\n".join(describe([], [], missing)), end="\n" if missing else "")
     refused = [s for s in states if s not in ("done", "to do")]
     todo = [job for job, s in zip(jobs, states, strict=True) if s == "to do"]
     absent = _absent(todo)
     refused += absent.values()
     todo = [job for job in todo if _data_of(job) not in absent]
-    print(f"{len(jobs)} trainings, {states.count('done')} done before, {len(todo)} to do", flush=True)
+    say(f"{len(jobs)} trainings, {states.count('done')} done before, {len(todo)} to do", flush=True)
     failures = []
     if todo:
         from maxup.engine.queue import Task, run_queue, visible_devices
@@ -66,11 +71,11 @@ def main(argv: Sequence[str]) -> int:
             command = [sys.executable, "-P", "-m", "maxup", "train", *job.arguments]  # -P: not from this folder
             command += ["--out", str(out), "--trackers", args.trackers]
             tasks.append(Task(job.name, command, out, partial(keep, job, out, args.results)))
-        failures = run_queue(tasks, visible_devices(), say=partial(print, flush=True))
+        failures = run_queue(tasks, visible_devices(), say=partial(say, flush=True))
     for sentence in refused:
-        print(sentence, file=sys.stderr)
+        say(sentence, file=sys.stderr)
     for failure in failures:
-        print(f"{failure.name} {failure.why}", *failure.last_lines, sep="\n    ", file=sys.stderr)
+        say(f"{failure.name} {failure.why}", *failure.last_lines, sep="\n    ", file=sys.stderr)
     return 1 if failures or refused else 0
 
 
@@ -92,18 +97,3 @@ def _absent(jobs: "Sequence[Job]") -> dict[tuple[str, str | None], str]:
         except DataError as error:
             found[name, root] = f"trainings on {name} are left out: {error}"
     return found
-
-
-def _seeds(text: str) -> int:
-    if text.isdecimal() and 1 <= int(text) <= 10_000:
-        return int(text)
-    raise argparse.ArgumentTypeError(f"must be a whole number from 1 to 10000, but is {text!r}")
-
-
-def _budget(text: str) -> float:
-    try:
-        if 0 < float(text) <= 1:
-            return float(text)
-    except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(f"must be a number above 0 and at most 1, but is {text!r}")

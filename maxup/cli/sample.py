@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from maxup.cli.parser import add_root, parser_of
+from maxup.limits import option
+from maxup.output import say
 
 EXAMPLES = """examples:
   maxup sample runs/text/awd_lstm-embedding_dropout-maxup/seed-0
@@ -16,23 +18,22 @@ def main(argv: Sequence[str]) -> int:
     """Write."""
     parser = parser_of("sample", "Write some text with a run's language model.", EXAMPLES)
     parser.add_argument("run", type=Path, help="folder of a run on text, as maxup train made it")
-    parser.add_argument("--words", type=int, default=100, metavar="N", help="how many (default: 100)")
     parser.add_argument(
-        "--temperature", type=float, default=1.0, help="below 1 prefers probable words, 0 takes the most probable one"
+        "--words", type=option("sample --words"), default=100, metavar="N", help="how many (default: 100)"
+    )
+    parser.add_argument(
+        "--temperature",
+        type=option("sample --temperature"),
+        default=1.0,
+        help="below 1 prefers probable words, 0 takes the most probable one",
     )
     parser.add_argument(
         "--prompt", default="", help="words to begin with, in the vocabulary's spelling; a line break ends a sentence"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the draws (default: 0)")
+    parser.add_argument("--seed", type=option("sample --seed"), default=0, help="of the draws (default: 0)")
     parser.add_argument("--checkpoint", choices=["best", "last"], default="last", help="which one (default: last)")
     add_root(parser)
     args = parser.parse_args(argv)
-    if args.words < 1:
-        parser.error(f"--words {args.words}: must be a whole number, 1 or more")
-    if not 0 <= args.temperature < float("inf"):
-        parser.error(f"--temperature {args.temperature}: must be a finite number, 0 or more")
-    if not 0 <= args.seed <= 4 * 10**9:  # as of training
-        parser.error(f"--seed {args.seed}: must be a whole number, 0 to {4 * 10**9}")
     from torch import Generator
 
     from maxup.data.text import UNKNOWN
@@ -44,6 +45,6 @@ def main(argv: Sequence[str]) -> int:
     options = {"words": args.words, "temperature": args.temperature, "prompt": args.prompt}
     known = run.task.text.words
     if UNKNOWN in known and (unknown := [word for word in args.prompt.split() if word not in known]):
-        print(f"not in the vocabulary, so read as {UNKNOWN}: {' '.join(unknown)}", file=sys.stderr)
-    print(sample(run.model, run.task.text, generator=generator, **options))
+        say(f"not in the vocabulary, so read as {UNKNOWN}: {' '.join(unknown)}", file=sys.stderr)
+    say(sample(run.model, run.task.text, generator=generator, **options))
     return 0

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from maxup.cli.own import add_own, own_of
 from maxup.cli.parser import add_accept, add_root, parser_of
+from maxup.limits import option
+from maxup.output import say
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,10 +30,18 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("run", help="folder of a run with its checkpoints, as maxup train made it")
     parser.add_argument(
-        "--images", type=int, default=6, metavar="N", help="how many, of different classes (default: 6)"
+        "--images",
+        type=option("show --images"),
+        default=6,
+        metavar="N",
+        help="how many, of different classes (default: 6)",
     )
-    parser.add_argument("--m", type=int, metavar="M", help="copies of every image, 2 or more (default: the recipe's)")
-    parser.add_argument("--batch", type=int, default=0, metavar="N", help="take the images from batch N (default: 0)")
+    parser.add_argument(
+        "--m", type=option("show --m"), metavar="M", help="copies of every image, 2 or more (default: the recipe's)"
+    )
+    parser.add_argument(
+        "--batch", type=option("show --batch"), default=0, metavar="N", help="take the images from batch N (default: 0)"
+    )
     parser.add_argument("--checkpoint", choices=["best", "last"], default="last", help="which one (default: last)")
     parser.add_argument(
         "--out", type=Path, default=Path("copies.png"), metavar="FILE", help="PNG, SVG or PDF (default: copies.png)"
@@ -40,10 +50,6 @@ def main(argv: Sequence[str]) -> int:
     add_accept(parser)
     add_own(parser)
     args = parser.parse_args(argv)
-    limits = (("--images", args.images, 1, 64), ("--m", args.m, 2, 64), ("--batch", args.batch, 0, 10**9))
-    for option, value, least, most in limits:  # more could not be seen
-        if value is not None and not least <= value <= most:
-            parser.error(f"{option} {value}: must be a whole number, {least} to {most}")
     if args.out.suffix not in FORMATS:
         parser.error(f"--out {args.out}: must end in {', '.join(FORMATS)}")
     _refuse_recipe(args.run)
@@ -84,17 +90,17 @@ def main(argv: Sequence[str]) -> int:
     classes = y if y.ndim == 1 else y.argmax(1)  # (B,)
     chosen = different(classes, args.images)
     if len(chosen) < args.images:
-        print(f"A batch has {len(chosen)} images; all of them are shown.")
+        say(f"A batch has {len(chosen)} images; all of them are shown.")
     mean, std = torch.tensor([*task.pixels.values()], device=x.device)[:, :, None, None]  # (C, 1, 1) each
     shown = found.only(chosen, scale=std, shift=mean)
     names = [images.classes[int(c)] for c in classes[chosen]]
     score = "loss" if knobs.rank == "loss" else "KL"
     for name, scores, winner in zip(names, shown.scores.T.tolist(), shown.winner.tolist(), strict=True):
-        print(f"{name:<12} " + "  ".join(f"{s:.4f}{'*' if i == winner else ' '}" for i, s in enumerate(scores)))
+        say(f"{name:<12} " + "  ".join(f"{s:.4f}{'*' if i == winner else ' '}" for i, s in enumerate(scores)))
     title = f"MaxUp trains on the worst of {m} random copies of every image: the one framed"
     args.out.parent.mkdir(parents=True, exist_ok=True)
     contact_sheet(args.out, x[chosen] * std + mean, shown, names=names, title=title, score=score)
-    print(f"Written: {args.out}. * marks the worst copy, which is framed.")
+    say(f"Written: {args.out}. * marks the worst copy, which is framed.")
     return 0
 
 

@@ -1,13 +1,13 @@
 """`maxup train RECIPE`: train, or go on with a run that stopped."""
 
-import argparse
-import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from maxup.cli.own import add_own, own_of
 from maxup.cli.parser import add_accept, new_folder, parser_of
+from maxup.limits import option
+from maxup.output import say
 
 EXAMPLES = """examples:
   maxup train digits/mlp-gaussian-maxup
@@ -26,7 +26,11 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--out", type=new_folder, help="the run's folder (default: runs/RECIPE/seed-N)")
     parser.add_argument("--print_config", action="store_true", help="print the recipe with all settings, and stop")
     parser.add_argument(
-        "--save_every", type=_seconds, default=60, metavar="SECONDS", help="between checkpoints (default: 60)"
+        "--save_every",
+        type=option("train --save_every"),
+        default=60,
+        metavar="SECONDS",
+        help="between checkpoints (default: 60)",
     )
     parser.add_argument(
         "--trackers", default="tensorboard", help="Accelerate's trackers by comma, or none (default: tensorboard)"
@@ -51,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
 
         import yaml
 
-        print(yaml.safe_dump(asdict(recipe), sort_keys=False), end="")
+        say(yaml.safe_dump(asdict(recipe), sort_keys=False), end="")
         return 0
     root = None if args.data_from else recipe.data.root
     if root is not None and not Path(root).expanduser().is_dir():
@@ -77,19 +81,10 @@ def main(argv: Sequence[str]) -> int:
     if recipe.optim.restarts:
         epoch = f"at epoch {result['best']['epoch']}, the best of {result['last']['epoch']}"
     if os.environ.get("RANK", "0") == "0":  # of several processes, one tells
-        print(f"{out}: {describe(measured)}  {epoch}, in {result['seconds']:.1f} s", flush=True)
+        say(f"{out}: {describe(measured)}  {epoch}, in {result['seconds']:.1f} s", flush=True)
     if args.certify:
         from maxup.cli.certify import main as certify
 
         named = [(f"--{option}", value) for option in ("model_from", "data_from") if (value := getattr(args, option))]
         return certify([str(out), *(word for pair in named for word in pair)])
     return 0
-
-
-def _seconds(text: str) -> float:
-    try:
-        if 0 <= float(text) <= math.inf:  # inf: at the best and the last epoch alone
-            return float(text)
-    except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(f"must be a number of seconds, 0 or more, but is {text!r}")

@@ -11,6 +11,7 @@ from typing import Any, TextIO
 
 from maxup.engine.durable import check_regular, from_words, to_words
 from maxup.engine.stop import RunError
+from maxup.output import make_console, say
 from maxup.sentences import reason
 
 
@@ -116,10 +117,9 @@ class Progress:
         self.start, self.begun, self.last = time.monotonic(), done, 0.0
         self.bar: Any = None
         if not quiet and sys.stdout.isatty():
-            from rich.console import Console
             from rich.progress import Progress
 
-            self.bar = Progress(console=Console())
+            self.bar = Progress(console=make_console())
             self.task = self.bar.add_task("", total=total, completed=done)
             self._draw(done, ["training"])
 
@@ -173,9 +173,9 @@ class Progress:
         if self.quiet:
             return
         if self.bar:
-            self.bar.console.print(line, highlight=False, markup=False)
+            self.bar.console.print(line)
         else:
-            print(line, flush=True)
+            say(line, flush=True)
 
 
 def _clock(seconds: float) -> str:

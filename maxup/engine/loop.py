@@ -30,8 +30,9 @@ from maxup.engine.optim import average, create_optimizer, frozen_copy, learning_
 from maxup.engine.resume import load_best, resume, save
 from maxup.engine.sam import sharp
 from maxup.engine.stages import Stages
-from maxup.engine.stop import InterruptedRunError, RunError, asked_to_stop, losing_peers
+from maxup.engine.stop import InterruptedRunError, RunError, asked_to_stop, interruptible, losing_peers
 from maxup.engine.trackers import check_trackers, start_trackers, track
+from maxup.output import say
 from maxup.recipes.schema import Recipe
 from maxup.tasks import create_task
 
@@ -129,7 +130,7 @@ class _Run:
                 self._update,
                 self.task,
                 stage=lambda: self.stages.stage,
-                say=lambda line: None if quiet else print(line, flush=True),
+                say=lambda line: None if quiet else say(line, flush=True),
             )
         self.whole, self.parts = True, 1  # whether a batch ends an accumulation, and how many batches that has
         self.metrics: Metrics | None = None
@@ -137,6 +138,9 @@ class _Run:
 
     def go(self, asked: Callable[[], bool], save_every: float, save_best: bool) -> dict[str, Any]:
         """Train to the end, or until asked to stop."""
+        if self.not_captured:  # a captured step is one call
+            objective = self.task.objective
+            objective.forward = interruptible(objective.forward, asked, self.folder)
         going_on = resume(self)
         if self.accelerator.is_main_process:
             for place in (self.folder, self.folder / "checkpoints"):
@@ -370,7 +374,7 @@ class _Run:
         first = metrics.last_step + 1
         which = f"of steps {first} to {self.recorded}" if first <= self.recorded else f"up to step {self.recorded}"
         if metrics.shortened and not self.quiet:
-            print(f"{metrics.path} was shortened: records {which} are missing, and so is their part of the curve")
+            say(f"{metrics.path} was shortened: records {which} are missing, and so is their part of the curve")
 
     def _write(self, **record: Any) -> None:
         if self.metrics is not None:

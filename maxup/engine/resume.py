@@ -11,6 +11,7 @@ from maxup.engine import checkpoint, fits
 from maxup.engine.optim import frozen_copy
 from maxup.engine.stop import RunError
 from maxup.engine.streams import random_streams, restore_streams
+from maxup.output import say
 from maxup.sentences import reason
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def resume(run: "_Run") -> int:
 
     def warn(sentence: str) -> None:
         if not run.quiet:
-            print(sentence, flush=True)
+            say(sentence, flush=True)
 
     for step, state in checkpoint.each(saved, warn):
         try:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from maxup.engine import checkpoint
 from maxup.engine.stop import RunError
+from maxup.output import say
 from maxup.recipes.load import recipe_from
 from maxup.recipes.schema import Recipe
 from maxup.sentences import reason
@@ -125,7 +126,7 @@ def _state(folder: Path, which: str) -> tuple[dict[str, Any], int]:
         raise RunError(f"{folder} has no {which} checkpoint{_because(said)}; {hint}")
     step, state = found
     for sentence in said:
-        print(f"{sentence}; step {step} is taken instead", file=sys.stderr)
+        say(f"{sentence}; step {step} is taken instead", file=sys.stderr)
     wanted = {"recipe": dict, "model": dict, "ema": dict | None, "best": dict, "last": dict, "task": dict}
     for key, kind in wanted.items():
         if not isinstance(state, dict) or key not in state or not isinstance(state[key], kind):

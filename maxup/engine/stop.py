@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from maxup.sentences import reason
 
 # What backends say where a peer is gone: gloo's errors have no type of their own.
 GONE = re.compile(r"gloo|connection (closed|reset|refused)|broken pipe|timed out", re.IGNORECASE)
+PATIENCE = 5.0  # seconds that a step may go on after the run was asked to stop
 
 
 class RunError(RuntimeError):
@@ -76,6 +78,37 @@ def asked_to_stop() -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def interruptible(call: Callable[..., Any], asked: Callable[[], bool], folder: Path) -> Callable[..., Any]:
+    """A function that a step calls once per copy, such as the forward pass, as one that can end the step.
+
+    Once asked to stop, a step has `PATIENCE` seconds to finish, and the run is saved after it. A longer step is dropped
+    at the next call: nothing of it is applied, and the run resumes from its last checkpoint.
+
+    Args:
+        call: The function.
+        asked: Whether the run was asked to stop.
+        folder: The run's.
+
+    Example:
+        >>> interruptible(max, lambda: False, Path("run"))(3, 4)
+        4
+    """
+    since: float | None = None
+
+    def called(*args: Any) -> Any:
+        nonlocal since
+        if asked():
+            since = time.monotonic() if since is None else since
+            if time.monotonic() - since >= PATIENCE:
+                raise InterruptedRunError(
+                    f"stopped in the middle of a long step, which is dropped; the same command resumes from the last "
+                    f"checkpoint in {folder}"
+                )
+        return call(*args)
+
+    return called
 
 
 def _write_nowhere(outputs: list[int]) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import _VF, Tensor, nn
 from torch.nn import functional as F
 
-from maxup.checks import check_whole
+from maxup.limits import check_model
 
 Hidden = list[tuple[Tensor, Tensor]]
 
@@ -65,14 +65,8 @@ class AWDLSTM(nn.Module):
         noise: float = 0.0,
     ) -> None:
         super().__init__()
-        for name, size in (("embedding", embedding), ("hidden", hidden), ("layers", layers)):
-            check_whole(name, size)
-        drops = {"input_dropout": input_dropout, "hidden_dropout": hidden_dropout, "output_dropout": output_dropout}
-        for name, value in (drops | {"weight_drop": weight_drop}).items():
-            if not 0 <= value < 1:
-                raise ValueError(f"AWDLSTM({name}={value!r}): a probability of dropping is at least 0 and below 1")
-        if noise < 0:
-            raise ValueError(f"AWDLSTM(noise={noise!r}): a standard deviation is 0 or more")
+        check_model(embedding=embedding, hidden=hidden, layers=layers, weight_drop=weight_drop, noise=noise)
+        check_model(input_dropout=input_dropout, hidden_dropout=hidden_dropout, output_dropout=output_dropout)
         self.input_dropout, self.hidden_dropout, self.output_dropout = input_dropout, hidden_dropout, output_dropout
         self.weight_drop, self.noise = weight_drop, noise
         sizes = [embedding, *[hidden] * (layers - 1), embedding]

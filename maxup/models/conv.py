@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from maxup.checks import check_whole
+from maxup.limits import check_model
 
 
 def conv(shape: Sequence[int], classes: int, width: int = 32, dropout: float = 0.0) -> nn.Sequential:
@@ -14,8 +14,9 @@ def conv(shape: Sequence[int], classes: int, width: int = 32, dropout: float = 0
         >>> conv((1, 8, 8), 10)[-1].out_features
         10
     """
+    check_model(width=width, dropout=dropout)
     layers: list[nn.Module] = []
-    inputs, width = shape[0], check_whole("width", width)
+    inputs = shape[0]
     for outputs, stride in ((width, 1), (2 * width, 2), (4 * width, 2)):
         layers += [nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
         inputs = outputs

@@ -6,7 +6,7 @@ from math import prod
 
 from torch import nn
 
-from maxup.checks import check_whole
+from maxup.limits import MOST_VALUES, check_model, shown
 
 
 def mlp(shape: Sequence[int], classes: int, hidden: tuple[int, ...] | list[int] = (512, 512)) -> nn.Sequential:
@@ -16,7 +16,11 @@ def mlp(shape: Sequence[int], classes: int, hidden: tuple[int, ...] | list[int] 
         >>> sum(p.numel() for p in mlp((1, 8, 8), 10).parameters())
         301066
     """
-    widths = [prod(shape), *(check_whole("hidden", width) for width in hidden)]
+    if not isinstance(hidden, list | tuple) or len(hidden) > MOST_VALUES:
+        raise ValueError(f"hidden={shown(hidden)} must be a list of {MOST_VALUES} widths at most, such as [512, 512]")
+    for width in hidden:
+        check_model(hidden=width)
+    widths = [prod(shape), *hidden]
     layers: list[nn.Module] = [nn.Flatten()]
     for inputs, outputs in pairwise(widths):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]

@@ -12,6 +12,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import yaml
 from jsonargparse import ArgumentParser
 
+from maxup.limits import check_recipe, shown
 from maxup.recipes.schema import Recipe, Spec
 from maxup.registry import nearest, some
 from maxup.sentences import reason
@@ -49,10 +50,12 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for key, _ in node.value:
+            line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                raise RecipeError(f"line {line} has a {key.id} as a key; a key must be a word")
             if key.value in seen:
-                line = key.start_mark.line + 1
                 raise RecipeError(f"line {line} gives {key.value!r:.60} a second time; keep one of them")
-            seen.add(key.value if isinstance(key, yaml.ScalarNode) else None)
+            seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 
@@ -213,7 +216,7 @@ def plain(path: Path) -> dict[str, Any]:
         said = parse_yaml(path.read_text()) or {}
     except RecipeError as error:
         raise RecipeError(f"{path}: {error}") from None
-    except (yaml.YAMLError, UnicodeDecodeError, OSError, ValueError, RecursionError) as error:
+    except Exception as error:  # of many kinds: "!!bool 3" is a KeyError, "!!int ''" an IndexError
         raise RecipeError(f"{path} cannot be read as YAML: {reason(error)}") from None
     if not isinstance(said, dict):
         raise RecipeError(f"{path} must hold keys and values, but holds a {type(said).__name__}")
@@ -247,7 +250,7 @@ def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
     if base is None:
         return said
     if not isinstance(base, str):
-        raise RecipeError(f"{path}: base must be the name of a recipe, but is {base!r}")
+        raise RecipeError(f"{path}: base must be the name of a recipe, but is {shown(base)}")
     return _merge(_read(find_base(base, path), (*above, path.resolve())), said)
 
 
@@ -256,8 +259,8 @@ def find_base(base: str, path: Path) -> Path:
     beside = path.parent / (base if Path(base).suffix in SUFFIXES else f"{base}.yaml")
     try:
         return beside if beside.is_file() else find_recipe(base)
-    except RecipeError as error:
-        raise RecipeError(f"{path}, base: {error}") from None
+    except (RecipeError, OSError, ValueError) as error:  # a name may be too long, or hold a null byte
+        raise RecipeError(f"{path}, base: {reason(error)}") from None
 
 
 def _merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
@@ -268,44 +271,16 @@ def _merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 def _instantiate(parser: ArgumentParser, found: Any) -> Recipe:
     recipe = Recipe(**vars(parser.instantiate(found)))
     _refuse_null(recipe)
-    for name, value, low, high in (
-        ("epochs", recipe.epochs, 1, 10**6), ("batch_size", recipe.batch_size, 1, 10**6),
-        ("maxup.m", recipe.maxup.m, 1, 10**4), ("optim.accumulate", recipe.optim.accumulate, 1, 10**6),
-        ("optim.lr", recipe.optim.lr, 0, 1e9), ("data.validation", recipe.data.validation, 0, 0.9),
-        ("smoothadv.radius", recipe.smoothadv.radius, 0, 1e9), ("smoothadv.steps", recipe.smoothadv.steps, 1, 10**4),
-        ("smoothadv.warmup", recipe.smoothadv.warmup, 0, 10**6),
-        ("smoothadv.samples", recipe.smoothadv.samples, 1, 10**4),
-        ("adversarial.radius", recipe.adversarial.radius, 0, 1e9),
-        ("adversarial.steps", recipe.adversarial.steps, 1, 10**4),
-        ("maxup.warmup", recipe.maxup.warmup, 0, 10**6), ("optim.warmup", recipe.optim.warmup, 0, 1),
-        ("seed", recipe.seed, 0, 4 * 10**9),  # numpy takes 32 bits, and every process adds its number
-        ("data.size", recipe.data.size, 1, 10**4),
-        ("data.test_size", recipe.data.test_size or 1, 1, 10**4), ("data.workers", recipe.data.workers, 0, 10**3),
-        ("data.crop_fraction", recipe.data.crop_fraction, 0.1, 1), ("optim.sam", recipe.optim.sam or 0, 0, 1e3),
-        ("optim.momentum", recipe.optim.momentum, 0, 1), ("optim.weight_decay", recipe.optim.weight_decay, 0, 1e3),
-        ("optim.clip", recipe.optim.clip or 0, 0, 1e9), ("optim.ema", recipe.optim.ema or 0, 0, 0.999999),
-        ("optim.gamma", recipe.optim.gamma, 0, 1e3), ("optim.restarts", recipe.optim.restarts, 0, 100),
-        ("optim.patience", recipe.optim.patience, 1, 10**6), ("language.bptt", recipe.language.bptt, 1, 10**6),
-        ("optim.average_from", recipe.optim.average_from or 0, 0, 1), ("hard_fraction", recipe.hard_fraction, 0, 1),
-        ("language.validation_columns", recipe.language.validation_columns, 1, 10**6),
-        ("language.test_columns", recipe.language.test_columns, 1, 10**6),
-    ):  # fmt: skip
-        if not low <= value <= high:
-            raise RecipeError(f"{name}={value!r} is out of range; it must be between {low} and {high:g}")
-    for name, above in (("optim.clip", recipe.optim.clip), ("optim.ema", recipe.optim.ema)):
-        if above is not None and not above > 0:
-            raise RecipeError(f"{name}={above!r} is out of range; it must be above 0, or null for none")
-    if recipe.hard_fraction == 0:
-        raise RecipeError("hard_fraction=0 leaves nothing to train on; choose a fraction above 0, at most 1")
+    for milestone in recipe.optim.milestones:
+        if 1 < milestone <= recipe.epochs:
+            raise RecipeError(
+                f"optim.milestones has {milestone:g}; they are fractions of the epochs, between 0 and 1; epoch "
+                f"{milestone:g} of {recipe.epochs} is {milestone / recipe.epochs:.4g}"
+            )
+    if sentence := check_recipe(flat(dataclasses.asdict(recipe))):
+        raise RecipeError(sentence)
     if recipe.adversarial.p not in (2, math.inf):
         raise RecipeError(f"adversarial.p={recipe.adversarial.p:g} is not known; it must be 2 or .inf")
-    for milestone in recipe.optim.milestones:
-        if not 0 <= milestone <= 1:
-            whole = 1 < milestone <= recipe.epochs
-            hint = f"; epoch {milestone:g} of {recipe.epochs} is {milestone / recipe.epochs:.4g}" if whole else ""
-            raise RecipeError(
-                f"optim.milestones has {milestone:g}; they are fractions of the epochs, between 0 and 1{hint}"
-            )
     if recipe.optim.nesterov and recipe.optim.name != "adamw" and not recipe.optim.momentum:
         raise RecipeError("optim.nesterov is a kind of momentum; set optim.momentum above 0")
     if recipe.optim.sam is not None and (recipe.optim.accumulate > 1 or recipe.precision == "fp16"):

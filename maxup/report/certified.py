@@ -11,7 +11,7 @@ from maxup.report.figure import COLOURS, STYLE, save_figure
 from maxup.report.paper import load_paper
 from maxup.report.statistics import paired
 from maxup.report.tables import against
-from maxup.report.terminal import make_console, show_table
+from maxup.report.terminal import show_table, wide_console
 
 Table = tuple[dict[str, Any], Sequence[Row]]  # what a TSV is about, with the file's own name, and its rows
 SETTINGS = ("n", "alpha", "sampling", "radii", "dtype", "forward", "seed")  # that shift a radius
@@ -146,7 +146,7 @@ def _other_images(tables: Sequence[Table]) -> str | None:
 
 def show(tables: Sequence[Table]) -> None:
     """Print the table; percent, with standard errors of the images."""
-    console = make_console()
+    console = wide_console()
     found = columns(tables)
     grids = {f"Certified accuracy [%] by l2 radius{_sigma(tables)}, ± standard error": found}
     if more := differences(tables):

@@ -2,12 +2,14 @@
 
 import io
 import re
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from maxup.engine import durable
+from maxup.output import printable
 from maxup.report.paper import Table
 from maxup.report.results import Result
 from maxup.report.tables import Comparison, Line, called
@@ -28,6 +30,7 @@ STYLE: Any = {
 COLOURS = ["#5a6b78", "#1b6ca8", "#d1495b", "#2a9d6f", "#8f5fbf", "#c98a1b", "#00a0a8", "#a0522d"]
 MARKERS = "os^Dv<>P"
 HUGE = 1e100  # no axis shows more
+LONGEST = 200  # characters of a text in a plot
 
 
 @dataclass(frozen=True)
@@ -47,28 +50,38 @@ class Plot:
         durable.replace(folder / f"{self.name}.svg", self.svg)
 
 
-def save_figure(figure: "Figure", file: Path | IO[bytes], **options: Any) -> None:
-    """Write a figure; to a path, whole or not at all.
-
-    Args:
-        figure: What to write.
-        file: Where; the ending of a path is the format.
-        options: Those of `Figure.savefig`.
-    """
-    if isinstance(file, Path):
-        content = io.BytesIO()
-        figure.savefig(content, format=file.suffix.removeprefix(".").lower(), **options)
-        durable.replace(file, content.getvalue())
-    else:
-        figure.savefig(file, **options)
-
-
 def blank(panels: int = 1) -> tuple["Figure", Any]:
     """A figure with panels above each other, and the array of these; as wide as a phone shows without shrinking."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.4, 0.6 + 2.6 * panels), layout="constrained")
     return figure, figure.subplots(panels, 1, sharex=True, squeeze=False)[:, 0]
+
+
+def save_figure(figure: "Figure", file: Path | IO[bytes], **options: Any) -> None:
+    """Write a figure whose texts may be any: a name is shown as it is, not read as mathematics or TeX.
+
+    Args:
+        figure: What to write.
+        file: Where. A path is written whole or not at all, in the format of its ending.
+        options: Those of `Figure.savefig`.
+    """
+    from matplotlib import rc_context
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        assert isinstance(text, Text)
+        shown = printable(text.get_text(), keep="\n")
+        text.set(text=shown if len(shown) <= LONGEST else f"{shown[:LONGEST]}...", parse_math=False, usetex=False)
+    with rc_context({"text.parse_math": False, "text.usetex": False}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from")  # the font draws a box instead
+        warnings.filterwarnings("ignore", "constrained_layout not applied")  # a long name leaves no room
+        if isinstance(file, Path):
+            content = io.BytesIO()
+            figure.savefig(content, format=file.suffix.removeprefix(".").lower(), **options)
+            durable.replace(file, content.getvalue())
+        else:
+            figure.savefig(file, **options)
 
 
 def finish(figure: "Figure", comparison: Comparison, kind: str, subject: str, title: str, said: str) -> Plot:
@@ -83,7 +96,7 @@ def finish(figure: "Figure", comparison: Comparison, kind: str, subject: str, ti
     png, svg = io.BytesIO(), io.BytesIO()
     save_figure(figure, png, format="png", dpi=160, metadata={"Software": None})
     save_figure(figure, svg, format="svg", metadata={"Date": None, "Creator": None})
-    slug = re.sub(r"\W+", "_", subject.lower(), flags=re.ASCII).strip("_")
+    slug = re.sub(r"\W+", "_", subject.lower(), flags=re.ASCII).strip("_")[:100]
     return Plot(f"{comparison.name}-{kind}-{slug}", f"{subject}: {title}", said, png.getvalue(), svg.getvalue())
 
 

@@ -5,6 +5,7 @@ from dataclasses import astuple, dataclass
 from itertools import takewhile
 from pathlib import Path
 
+from maxup.output import make_console, say
 from maxup.recipes.load import find_recipe, list_recipes, read_recipe
 from maxup.report.figure import main_metric
 from maxup.report.paper import Row, Table, load_paper
@@ -54,17 +55,16 @@ def show(entries: Sequence[Entry]) -> None:
 
     Either begins with a line that names the columns.
     """
-    from rich.console import Console
     from rich.table import Table as Rich
     from rich.text import Text
 
-    console = Console(highlight=False, markup=False)
+    console = make_console()
     rows = [astuple(entry) for entry in entries]
     if not console.is_terminal:
         lines = [COLUMNS, *rows] if rows else []
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         for row in lines:
-            print("  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip())
+            say("  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip())
         return
     narrow = console.width < WIDE
     longest = max((len(entry.recipe) for entry in entries), default=0)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from maxup.limits import COPIES
 from maxup.recipes.load import RecipeError, parse_recipe, parse_yaml, run_name
 from maxup.report.paper import Metric, Row, Table, load_paper, table_names
 from maxup.report.results import Result, known_recipe
@@ -126,7 +127,7 @@ def _read_list(path: Path) -> Table:
     if not isinstance(rows, list) or not rows:
         raise TableError(f"{path} must hold a list of recipes and nothing else, {wanted}")
     if wrong := [row for row in rows if not _is_row(row)]:
-        raise TableError(f"{path} has {str(wrong[0])[:60]}, which is no recipe with a whole m of 1 or more; {wanted}")
+        raise TableError(f"{path} has {str(wrong[0])[:60]}, which is not a recipe with an m that is {COPIES}; {wanted}")
     chosen = []
     for recipe, m in ((row, None) if isinstance(row, str) else (row["recipe"], row["m"]) for row in rows):
         place = str(path.parent / recipe) if recipe.endswith((".yaml", ".yml")) else recipe
@@ -160,5 +161,5 @@ def _is_row(row: Any) -> bool:
         case str():
             return True
         case {"recipe": str(), "m": int(m), **rest}:
-            return not rest and not isinstance(m, bool) and m >= 1
+            return not rest and m in COPIES
     return False

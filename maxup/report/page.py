@@ -1,17 +1,28 @@
 """The report as one HTML file: no script, nothing loaded from elsewhere, for a phone, a desk and paper."""
 
 import base64
+import html
 from collections.abc import Iterable, Sequence
-from html import escape
 from importlib.resources import files
 from itertools import groupby
 from typing import Any
 
+from maxup.output import one_line
 from maxup.report.figure import Plot, time_unit
 from maxup.report.results import Result
 from maxup.report.tables import DASH, LEGEND, Cell, Comparison, grid, tied
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+
+
+def escape(text: str) -> str:
+    """For HTML, on one line and without control characters.
+
+    Example:
+        >>> escape("<b>")
+        '&lt;b&gt;'
+    """
+    return html.escape(one_line(text))
 
 
 def page(

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+from maxup.output import make_console, one_line
 from maxup.report.tables import LEGEND, Comparison, grid, tied, title
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ NAMES = ("model", "size", "method", "m")  # said once for all metrics of a row
 
 def show(comparisons: Sequence[Comparison]) -> None:
     """Print the tables of a report; with lines and colours on a terminal, plain elsewhere."""
-    console = make_console()
+    console = wide_console()
     for comparison in comparisons:
         out = grid(comparison)
         rows, before = [], ""
@@ -32,18 +33,17 @@ def show(comparisons: Sequence[Comparison]) -> None:
     console.print(LEGEND, style="dim")
 
 
-def make_console() -> "Console":
+def wide_console() -> "Console":
     """Of the terminal's width; 200 columns and no colours elsewhere."""
-    from rich.console import Console
-
-    console = Console(highlight=False, markup=False)
-    return console if console.is_terminal else Console(highlight=False, markup=False, width=200, no_color=True)
+    console = make_console()
+    return console if console.is_terminal else make_console(width=200, no_color=True)
 
 
 def show_table(
     console: "Console", title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], bold: Sequence[bool] = ()
 ) -> None:
     """Print a table, its lines broken where the terminal is narrow, and the rows of `bold` in bold."""
+    headings, rows = [*map(one_line, headings)], [[*map(one_line, row)] for row in rows]  # before they are measured
     room = console.width if console.is_terminal else 10_000
     columns = list(zip(headings, *rows, strict=True))
     gap = "  " if sum(widths(columns, room)) + 2 * len(columns) <= room else " "

@@ -15,6 +15,7 @@ from maxup.data import load_data
 from maxup.data.text import Text
 from maxup.data.windows import Windows
 from maxup.engine.stop import RunError
+from maxup.models import build_network
 from maxup.models.awd_lstm import Hidden, Read, adversarial_scores
 from maxup.objectives.maxup import MaxUp
 from maxup.objectives.outcome import Outcome
@@ -22,7 +23,7 @@ from maxup.objectives.warmup import warmup
 from maxup.perturb.attach import attached
 from maxup.recipes.load import refuse_settings
 from maxup.recipes.schema import Recipe, first_epochs
-from maxup.registry import LANGUAGE_MODELS, build
+from maxup.registry import LANGUAGE_MODELS
 from maxup.seeds import stream_seed
 from maxup.tasks.vision import perturbation
 
@@ -84,9 +85,8 @@ class Language:
         }
         if "words" in recipe.model.args:
             raise ValueError("model.args must not have 'words': they are those of the text")
-        create = partial(
-            build, LANGUAGE_MODELS, "language model", recipe.model.name, words=len(text.words), **recipe.model.args
-        )
+        kind = LANGUAGE_MODELS, "language model", recipe.model.name
+        create = partial(build_network, *kind, words=len(text.words), **recipe.model.args)
         if check_network is not None:
             with torch.device("meta"):
                 check_network(self, create())
@@ -110,8 +110,6 @@ class Language:
             raise ValueError(
                 "maxup.unit=token mixes copies within a sentence, which no one pass repeats; set maxup.strategy=retain"
             )
-        if recipe.language.epsilon < 0:
-            raise ValueError(f"language.epsilon={recipe.language.epsilon}: the radius of an adversary is 0 or more")
         drawn = perturbation(recipe.perturb, len(self.text.words))
         if len(attached(drawn)) < len(recipe.perturb):
             names = ", ".join(part["name"] for part in recipe.perturb)

@@ -141,13 +141,13 @@ def test_a_run_from_another_machine_is_noted(compared, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
-        (["--seeds", "1"], 2, "at least 2 seeds"),
-        (["--seeds", "2", "--m", "0"], 2, "1 or more"),
+        (["--seeds", "1"], 2, "a whole number from 2 to 10000"),
+        (["--seeds", "2", "--m", "0"], 2, "a whole number from 1 to 10000"),
         (["--seeds", "2", "--m", "1"], 1, "nothing to compare"),
         (["--seeds", "2", "--epochz", "3"], 1, "did you mean 'epochs'"),
         (["--seeds", "2", "--perturb", "[]"], 1, "perturb is empty"),
         (["--seeds", "2", "--perturb", "[{name: gaussian, sigma: -1}]"], 1, "0 or more"),
-        (["--seeds", "2", "--radius", "-1"], 2, "0 or more"),
+        (["--seeds", "2", "--radius", "-1"], 2, "a number from 0 to 1e+09"),
         (["--seeds", "2", "--objective", "hard_examples"], 1, "objective is hard_examples, which is no row of this"),
     ],
 )

@@ -58,7 +58,7 @@ SENTENCES = {
     ),
     "no time": (
         ["train", "digits/mlp-gaussian", "--save_every", "nan"],
-        "of seconds, 0 or more, but is 'nan'",
+        "must be a number, 0 or more, but is 'nan'",
     ),
     "no time at all": (["train", "digits/mlp-gaussian", "--save_every", "soon"], "0 or more, but is 'soon'"),
     "a folder for a factor": (
@@ -69,8 +69,11 @@ SENTENCES = {
         ["certify", "a", "--radii", "0.25,0.5"],
         "'0.25,0.5' is no number; separate numbers by spaces",
     ),
-    "a factor of 0": (["certify", "a", "--attack", "0"], "--attack 0: must be a finite number above 0"),
-    "a factor that is none": (["certify", "a", "--attack", "nan"], "--attack nan: must be a finite number above 0"),
+    "a factor of 0": (["certify", "a", "--attack", "0"], "--attack: must be a number above 0 and at most 1e+06"),
+    "a factor that is none": (
+        ["certify", "a", "--attack", "nan"],
+        "--attack: must be a number above 0 and at most 1e+06",
+    ),
     "a picture of no kind": (["certify", "a", "--picture", "p.xyz"], "--picture: 'p.xyz' must end in .png, .svg, .pdf"),
     "a plot of no kind": (["certify", "a.tsv", "--plot", "p"], "argument --plot: 'p' must end in .png, .svg, .pdf"),
     "a folder for a picture": (["certify", "a", "--picture", "/"], "--picture: '/' is a folder; name a file"),

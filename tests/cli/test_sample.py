@@ -141,7 +141,7 @@ def test_what_is_for_images_says_so(run, tmp_path, capsys, monkeypatch):
     for option, value in (("--words", "0"), ("--temperature", "-1"), ("--seed", "9" * 23), ("--seed", "-1")):
         with pytest.raises(SystemExit):
             main(["sample", str(run), option, value])
-    assert "--seed -1: must be a whole number, 0 to 4000000000" in capsys.readouterr().err
+    assert "argument --seed: must be a whole number from 0 to 4000000000, but is '-1'" in capsys.readouterr().err
     assert main(["train", "digits/mlp-gaussian", "--epochs", "1", "--out", "digits", "--trackers", "none"]) == 0
     capsys.readouterr()
     for verb in (["sample"], ["eval", "--dynamic"]):

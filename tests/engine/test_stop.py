@@ -9,10 +9,13 @@ import termios
 from pathlib import Path
 
 import pytest
+from torch import nn
 from torch.distributed import DistNetworkError
 
 from maxup.engine.checkpoint import latest
-from maxup.engine.stop import RunError, asked_to_stop, losing_peers
+from maxup.engine.stop import InterruptedRunError, RunError, asked_to_stop, losing_peers
+from tests.engine.test_loop import train
+from tests.test_resume import fingerprint
 from tests.waiting import PATIENCE
 
 
@@ -74,6 +77,59 @@ def test_a_run_whose_terminal_is_closed_saves(tmp_path):
     assert process.returncode == 130  # asked to stop, which comes after saving: not the signal's, nor a failure's
     step, state = latest(tmp_path / "checkpoints", print)
     assert step == state["step"] >= 20  # two epochs of ten steps were over
+
+
+NET = {
+    "model": {"name": "conv", "args": {"width": 4, "dropout": 0.3}},
+    "augment": [{"name": "crop_flip", "padding": 1}],
+}
+LONG = {
+    "maxup": {"maxup": {"m": 40, "warmup": 0}, "optim": {"accumulate": 2, "ema": 0.9}},
+    "SAM": {"maxup": {"m": 40, "warmup": 0}, "optim": {"sam": 0.05}},
+    "adversarial": {"objective": "adversarial", "adversarial": {"steps": 40}},
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_long_step_is_dropped_between_copies_and_done_again(tmp_path, monkeypatch, name):
+    """Never half applied: what resumes ends bit-identical to a run that was never interrupted."""
+    changes = NET | LONG[name] | {"epochs": 1}
+    train(tmp_path / "whole", changes, save_every=0)
+    calls, forward = [], nn.Linear.forward
+
+    def counted(layer, x):
+        calls.append(len(x))
+        if len(calls) == 100:  # of 41 a step
+            signal.raise_signal(signal.SIGTERM)
+        return forward(layer, x)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("maxup.engine.stop.PATIENCE", 0.0)
+        patch.setattr(nn.Linear, "forward", counted)
+        with pytest.raises(
+            InterruptedRunError, match="in the middle of a long step, which is dropped; the same command"
+        ):
+            train(tmp_path / "run", changes, save_every=0)
+    assert len(calls) == 100
+    assert latest(tmp_path / "run" / "checkpoints", print)[0] == 2
+    train(tmp_path / "run", changes, save_every=0)
+    assert fingerprint(tmp_path / "run") == fingerprint(tmp_path / "whole")
+
+
+def test_a_short_step_ends_and_is_saved(tmp_path, monkeypatch):
+    calls, forward = [], nn.Linear.forward
+
+    def counted(layer, x):
+        calls.append(len(x))
+        if len(calls) == 60:
+            signal.raise_signal(signal.SIGTERM)
+        return forward(layer, x)
+
+    monkeypatch.setattr("maxup.engine.stop.PATIENCE", 1e9)
+    monkeypatch.setattr(nn.Linear, "forward", counted)
+    with pytest.raises(InterruptedRunError, match="stopped at step 2 of 4; saved in"):
+        train(tmp_path, NET | {"maxup": {"m": 40, "warmup": 0}, "epochs": 1})
+    assert len(calls) == 82
 
 
 GLOO = RuntimeError("[/gloo/transport/tcp/pair.cc:537] Connection closed by peer [127.0.0.1]:1234")

@@ -204,7 +204,7 @@ def test_adversarial_softmax_against_an_explicit_worst_vector():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"), [({"weight_drop": 1.0}, "at least 0 and below 1"), ({"noise": -1}, "0 or more")]
+    ("arguments", "sentence"), [({"weight_drop": 1.0}, "at least 0 and below 1"), ({"noise": -1}, "from 0 to")]
 )
 def test_bad_arguments(arguments, sentence):
     with pytest.raises(ValueError, match=sentence):

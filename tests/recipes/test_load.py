@@ -69,7 +69,10 @@ BAD = {
     "nobody reads it": (["--smoothadv.steps=3"], "--smoothadv.steps changes nothing.* add --objective smoothadv"),
     "no hard examples": (["--hard_fraction", "0.1"], "--hard_fraction changes nothing, because objective is maxup"),
     "too hard": (["--objective", "hard_examples", "--hard_fraction", "2"], r"hard_fraction=2\.0 is out of range"),
-    "nothing is hard": (["--objective", "hard_examples", "--hard_fraction", "0"], "hard_fraction=0 leaves nothing"),
+    "nothing is hard": (
+        ["--objective", "hard_examples", "--hard_fraction", "0"],
+        "must be a number above 0 and at most 1",
+    ),
     "no steps": (["--optim.milestones", "[0.1]"], r"changes nothing.*; leave it out, or add --optim\.schedule steps"),
     "no more steps": (["--optim.milestones+", "0.1"], r"--optim\.milestones changes nothing"),
     "no momentum": (["--optim.name", "adamw", "--optim.momentum", "0.3"], r"--optim\.momentum changes nothing"),
@@ -80,21 +83,21 @@ BAD = {
     "out of range": (["--maxup.m", "0"], r"maxup\.m=0 is out of range"),
     "no size": (["--data.size", "0"], r"data\.size=0 is out of range"),
     "no fraction": (["--data.crop_fraction", "1.5"], r"data\.crop_fraction=1\.5 is out of range"),
-    "momentum": (["--optim.momentum", "-1"], r"optim\.momentum=-1\.0 is out of range; it must be between 0 and 1"),
+    "momentum": (["--optim.momentum", "-1"], r"optim\.momentum=-1\.0 is out of range; it must be a number from 0 to 1"),
     "weight decay": (["--optim.weight_decay", "-1"], r"optim\.weight_decay=-1\.0 is out of range"),
     "gamma": (["--optim.gamma", "-1"], r"optim\.gamma=-1\.0 is out of range"),
     "nesterov": (["--optim.nesterov", "true", "--optim.momentum", "0"], r"set optim\.momentum above 0"),
     "seed": (["--seed", "5000000000"], r"seed=5000000000 is out of range"),
     "clip": (["--optim.clip", "-1"], r"optim\.clip=-1\.0 is out of range"),
-    "clip 0": (["--optim.clip", "0"], r"optim\.clip=0\.0 is out of range; it must be above 0, or null for none"),
+    "clip 0": (["--optim.clip", "0"], r"optim\.clip=0\.0 is out of range; it must be a number above 0 "),
     "average": (["--optim.ema", "2"], r"optim\.ema=2\.0 is out of range"),
-    "average 0": (["--optim.ema", "0"], r"optim\.ema=0\.0 is out of range; it must be above 0, or null for none"),
+    "average 0": (["--optim.ema", "0"], r"optim\.ema=0\.0 is out of range; it must be a number above 0 "),
     "milestones as epochs": (
         ["--optim.schedule", "steps", "--optim.milestones", "[30, 45]", "--epochs", "60"],
         r"optim\.milestones has 30; they are fractions of the epochs, between 0 and 1; epoch 30 of 60 is 0\.5$",
     ),
-    "milestones below 0": (["--optim.milestones", "[0.5, -3]"], r"optim\.milestones has -3; they are .* 0 and 1$"),
-    "milestones of nothing": (["--optim.milestones", "[.nan]"], r"optim\.milestones has nan; they are fractions"),
+    "milestones below 0": (["--optim.milestones", "[0.5, -3]"], r"optim\.milestones=-3\.0 is out of range; .* 0 to 1$"),
+    "milestones of nothing": (["--optim.milestones", "[.nan]"], r"optim\.milestones=nan is out of range"),
     "not a choice": (["--precision", "fp8"], "precision 'fp8' is unknown; known: bf16, fp16, no"),
 }
 
@@ -232,6 +235,50 @@ def test_two_hundred_mutations_parse_or_get_a_sentence(tmp_path):
             sentences.append(str(error))
     assert 50 < len(sentences) < 200
     assert not [sentence for sentence in sentences if "\n" in sentence]
+
+
+VALUES = [  # as YAML
+    "~", "true", "-1", ".nan", "-.inf", "1e999", "1" + "0" * 30, "9" * 5000, "0x" + "f" * 5000, "0b" + "1" * 9000,
+    "0777", "!!int +", "{<<: [1]}",
+    "1:30:20", "''", "a" * 10_000, "\u65e5", '"\\e[31m\\0"', '"\\ud800"', "2020-01-01", "2020-99-99", "!!set {a, b}",
+    "!!binary aGVsbG8=", "[.nan]", "[null]", "[" * 200 + "]" * 200, "{}", "{1: 2}", "{[1, 2]: 3}", "{? {a: 1} : 3}",
+    "[{name: [1]}]", "[{name: gaussian, 1: 2}]", "!!bool 3", "!!timestamp 3", "!!int ''", "!!float ''",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_any_value_anywhere_parses_or_gets_a_sentence(tmp_path, value):
+    """Every value meets some settings of every section, in a file and as an override."""
+    rng, sentences = random.Random(value), ["none"]
+    names = [f"{s}.{k}" for s, said in asdict(parse_recipe(NAME, [])).items() if isinstance(said, dict) for k in said]
+    for name in (*rng.sample(names, 3), "epochs", "perturb", "optim", "base", rng.choice(VALUES[17:])):
+        section, _, key = name.rpartition(".") if name[0].isalpha() else ("", "", f"? {name}\n")
+        said = f"{section}: {{{key}: {value}}}" if section else f"{key}: {value}"
+        (tmp_path / "a.yaml").write_text(f"{said}\n")
+        for path, overrides in ((str(tmp_path / "a.yaml"), []), (NAME, [f"--{name}={value}"] * (name == "epochs"))):
+            try:
+                parse_recipe(path, overrides)
+            except RecipeError as error:
+                sentences.append(str(error))
+    assert max(map(len, sentences)) < 1000
+    assert "\n" not in "".join(sentences)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("model: {name: conv, args: {dropout: .nan}}", "dropout=nan is out of range; it must be a number at least 0"),
+        ("model: {name: resnet20, args: {depth: 1000000}}", "depth=1000000 is out of range; it must be a whole number"),
+        ("[1, 2]: 3", "line 1 has a sequence as a key; a key must be a word"),
+        ("model: {args: {{a: b}: 3}}", "line 1 has a mapping as a key; a key must be a word"),
+    ],
+)  # fmt: skip
+def test_strange_values_get_one_sentence(tmp_path, capsys, text, sentence):
+    (tmp_path / "a.yaml").write_text(f"{text}\nperturb: [{{name: gaussian, sigma: 0.1}}]\ndata: {{train_size: 100}}\n")
+    assert main(["train", str(tmp_path / "a.yaml"), "--out", str(tmp_path / "run"), "--trackers", "none"]) == 1
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert said.count("\n") == 1
 
 
 NUMBERS = [-1, 0, 1, 2, 3, 0.5, -0.5, 1.5, 1e9, math.inf, math.nan, 10**19]

@@ -54,7 +54,7 @@ def test_a_row_may_have_another_m_and_m_1_is_the_twin(tmp_path):
 
 def test_a_row_that_is_none_is_named(tmp_path):
     (tmp_path / "table.yaml").write_text("recipes: [{recipe: digits/mlp-gaussian-maxup, m: x}]")
-    with pytest.raises(TableError, match=r"'m': 'x'\}, which is no recipe with a whole m of 1 or more; such as"):
+    with pytest.raises(TableError, match=r"'m': 'x'\}, which is not a recipe with an m that is a whole number"):
         find_table(str(tmp_path / "table.yaml"))
 
 

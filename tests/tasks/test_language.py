@@ -327,7 +327,7 @@ BAD = {
     "objective": ({"objective": "average"}, "objective 'average' is not for text"),
     "perturb": ({"perturb": []}, "perturb is empty"),
     "noise": ({"perturb": [{"name": "gaussian", "sigma": 1.0}]}, "perturb: gaussian: .* use embedding_dropout"),
-    "radius": ({"language": {"epsilon": -1.0}}, "language.epsilon=-1.0: .* is 0 or more"),
+    "radius": ({"language": {"epsilon": -1.0}}, "language.epsilon=-1.0 is out of range"),
     "augment": ({"augment": [{"name": "gaussian", "sigma": 1.0}]}, "augment is for images"),
     "model": ({"model": {"name": "mlp"}}, "language model 'mlp' is unknown"),
     "words": ({"model": {"args": {"words": 3}}}, "model.args must not have 'words'"),
