@@ -76,13 +76,13 @@ def torture_all(seed: int, seconds: float, out: Path) -> int:
 
     with ThreadPoolExecutor(2) as pool:
         rows = list(pool.map(one, HARNESSES))
-    from benchmarks.tables import torture_table
+    from benchmarks.tables import counts
     from maxup.engine.durable import write_json
     from maxup.engine.environment import environment
 
     found = {"seed": seed, "seconds": seconds, "harnesses": rows, "environment": environment()}
     write_json(out, found)
-    print(torture_table(found))
+    print(counts(found))
     return int(any(row["failed"] for row in rows))
 
 

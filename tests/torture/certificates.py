@@ -41,7 +41,7 @@ class Certificates:
             lines = self.content.decode().splitlines()
             (mutate_rows if kind == "rows" else mutate_header)(lines, chance)
             self.file.write_text("\n".join(lines) + "\n", errors="surrogatepass")
-        changed = self.file.is_file() and self.file.read_bytes() != self.content
+        edited = kind in ("rows", "header", "bytes", "json")
         if chance.random() < 0.75:
             ended = command(self.place, "certify", self.file)
             same = ended.out in self.tables
@@ -49,7 +49,7 @@ class Certificates:
             ended = command(self.place, *self.resume)
             same = self._recorded_as_before()
         same = same and elsewhere.read_bytes() == self.content
-        first = _first_difference(self.file, self.content.decode()) if changed else kind
+        first = _first_difference(self.file, self.content.decode()) if edited else ""
         return classify(ended, same=same), f"{kind}: {first}: {ended.out[-500:]}{ended.err[-1500:]}"
 
     def _recorded_as_before(self) -> bool:
@@ -89,8 +89,9 @@ def mutate_header(lines: list[str], chance: Random) -> None:
 
 
 def _first_difference(file: Path, content: str) -> str:
-    for number, (old, new) in enumerate(zip(content.splitlines(), file.read_text(errors="replace").splitlines()), 1):
+    now = file.read_text(errors="replace").splitlines()
+    for number, (old, new) in enumerate(zip(content.splitlines(), now, strict=False), 1):
         if old != new:
-            at = next((i for i, (a, b) in enumerate(zip(old, new)) if a != b), 0)
-            return f"line {number}, character {at}: {old[max(at - 20, 0) : at + 60]!r} -> {new[max(at - 20, 0) : at + 60]!r}"
+            at = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), 0)
+            return f"line {number}: ...{old[at : at + 60]!r} -> ...{new[at : at + 60]!r}"
     return "rows cut or added at the end"

@@ -12,9 +12,9 @@ from tests.torture.outcomes import PAYLOAD
 
 ODD = [
     None, True, False, 0, -1, 1, 2, 7, 10**9, 10**30, -(10**30), 2**63, 0.5, -0.5, 1e-320, 1e300, float("nan"),
-    float("inf"), -float("inf"), "", " ", "x", "x" * 10_000, "nan", "1e999", "0x10", "../..", "/dev/null", "\x1b[31mred",
-    "a\nb", "\u202e", "\ud83d\ude00", "$\\frac{$", "%s%n", "{}", [], {}, [[]], [None], ["x"], [1, 2, 3], {"x": 1},
-    {"": {}}, [[[[[[[[[]]]]]]]]], [0] * 1000,
+    float("inf"), -float("inf"), "", " ", "x", "x" * 10_000, "nan", "1e999", "0x10", "../..", "/dev/null",
+    "\x1b[31mred", "a\nb", "\u202e", "\ud83d\ude00", "$\\frac{$", "%s%n", "{}", [], {}, [[]], [None], ["x"],
+    [1, 2, 3], {"x": 1}, {"": {}}, [[[[[[[[[]]]]]]]]], [0] * 1000,
 ]  # fmt: skip
 
 
@@ -62,7 +62,9 @@ def to_json(document: Any) -> bytes:
 
 def mutate_file(path: Path, chance: Random, elsewhere: Path) -> str:
     """Damage a file, or put something else in its place; says what."""
-    kind = chance.choice(["bytes"] * 6 + ["json"] * 6 + ["removed", "empty", "folder", "pipe", "link", "pickle", "hole"])
+    kind = chance.choice(
+        ["bytes"] * 6 + ["json"] * 6 + ["removed", "empty", "folder", "pipe", "link", "pickle", "hole"]
+    )
     if kind == "json":
         try:
             lines = path.read_text().splitlines()

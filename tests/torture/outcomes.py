@@ -38,11 +38,6 @@ class Ended:
     ran: bool
     """It ran code that came from a file."""
 
-    @property
-    def said(self) -> str:
-        """Its last words."""
-        return (self.err.strip().splitlines() or [""])[-1]
-
 
 def command(place: Path, *words: Any, **options: Any) -> Ended:
     """Run `maxup WORDS` in a folder."""
@@ -98,14 +93,14 @@ def classify(ended: Ended, *, same: bool = True, long: bool = False) -> str:
 
 
 def one_sentence(ended: Ended) -> bool:
-    """Whether a child that failed said why, in a printable line, without a traceback."""
-    said = ended.said
-    printable = all(character.isprintable() or character in "\n\t\r" for character in ended.err)
+    """Whether a child that failed said why, in a printable line, without a traceback; warnings may stand above it."""
+    lines = ended.err.strip().split("\n") if ended.err.strip() else [""]
     return (
         ended.status in (1, 2, 130)
         and "Traceback (most recent call last)" not in ended.err
-        and re.match(r"maxup( \w+)?: \S", said) is not None
-        and printable
+        and (len(lines) == 1 or re.match(r"maxup( \w+)?: \S", lines[-1]) is not None)
+        and all(line.isprintable() for line in lines)
+        and lines != [""]
     )
 
 
@@ -117,6 +112,7 @@ def _be_the_child(place: Path, action: Callable[[], int], out: IO[bytes], err: I
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(out.fileno(), 1)
         os.dup2(err.fileno(), 2)
+        sys.stdout, sys.stderr = open(1, "w"), open(2, "w", buffering=1)  # noqa: SIM115
         os.chdir(place)
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
@@ -129,6 +125,7 @@ def _be_the_child(place: Path, action: Callable[[], int], out: IO[bytes], err: I
     finally:
         with suppress(Exception):
             sys.stdout.flush()
+            sys.stderr.flush()
         os._exit(status)
 
 
