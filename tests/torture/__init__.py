@@ -1,1 +1,1 @@
-"""Torture: kills, I/O errors and mutated input, in fixed order from a seed. `python -m tests.torture` runs all of it."""
+"""Torture: kills, I/O errors and mutated input, in a fixed order; `python -m tests.torture` runs all of it."""
