@@ -13,9 +13,9 @@ from tests.torture.subject import CERTIFY, RECIPE, SMALL, make, train_words
 
 VALUES = [
     *(str(odd) for odd in ODD if odd is None or not isinstance(odd, str) or "\0" not in odd), "--", "-", "-1", "--help",
-    "1e3", "1_000", "0x10", "1,2", "1 2", "1.5", "\u0661", "run", "run/run.json", "nowhere", "pipe", "out.png", "out.xyz",
+    "1e3", "1_000", "0x10", "1,2", "1 2", "1.5", "\u0661", "run", "run/run.json", "nowhere", "pipe", "out.png",
     ".", "~", "{", "[", "[1", "{a: b}", "best", "last", "last\n", "*", "=", "--seed", "--out=", "--m=3",
-    "@run/run.json",
+    "@run/run.json", "out.xyz",
 ]  # fmt: skip
 
 
