@@ -38,6 +38,53 @@ TRICKS = [  # what YAML can do that a recipe must not
     '"\\0"',
     "9" * 5000,
 ]
+SMALL = {"base": "base.yaml", "data": {"train_size": 60}, "epochs": 1, "batch_size": 30}
+SHORT = [  # what networks, perturbations and optimizers take
+    SMALL | {"model": {"name": "conv", "args": {"width": 4}, "normalise": False}, "maxup": {"m": 2, "warmup": 0}},
+    SMALL
+    | {
+        "model": {"name": "wrn16_4", "args": {"dropout": 0.1}, "normalise": True},
+        "augment": [{"name": "crop_flip", "padding": 1, "flip": False}],
+        "perturb": [{"name": "cutout", "length": 3, "fill": 0.5}],
+        "optim": {"name": "adamw", "lr": 0.1, "schedule": "steps", "milestones": [0.5], "gamma": 0.1, "clip": 1.0},
+    },
+    SMALL
+    | {
+        "perturb": [
+            {"name": "affine", "degrees": 5.0, "translate": 0.1},
+            {"name": "rand_augment", "num_ops": 2, "magnitude": 9, "bins": 31},
+            {"name": "cutmix", "alpha": 1.0},
+            {"name": "label_noise", "p": 0.1},
+        ],
+        "optim": {"lr": 0.01, "sam": 0.05, "warmup": 0.1, "ema": 0.9},
+    },
+    SMALL
+    | {
+        "objective": "smoothadv",
+        "smoothadv": {"radius": 0.5, "attack": "ddn", "steps": 2, "samples": 2, "warmup": 1},
+        "perturb": [{"name": "gaussian", "sigma": 0.5}],
+    },
+    SMALL | {"objective": "adversarial", "adversarial": {"radius": 0.5, "p": 2.0, "steps": 2}},
+    {
+        "task": "language",
+        "data": {"name": "text", "root": "text"},
+        "model": {"name": "awd_lstm", "args": {"embedding": 4, "hidden": 4, "layers": 2, "weight_drop": 0.2}},
+        "perturb": [{"name": "embedding_dropout", "p": 0.1}],
+        "objective": "maxup",
+        "maxup": {"m": 2, "strategy": "retain", "warmup": 0, "unit": "column"},
+        "language": {"bptt": 5, "epsilon": 0.01, "validation_columns": 2, "test_columns": 1},
+        "optim": {
+            "name": "asgd",
+            "lr": 1.0,
+            "clip": 0.25,
+            "schedule": "constant",
+            "average_from": 0.5,
+            "momentum": 0.0,
+        },
+        "epochs": 2,
+        "batch_size": 4,
+    },
+]
 LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)
 )
@@ -51,12 +98,18 @@ class Recipes:
         make(place, ["cp", "smoke/digits-gaussian-maxup", "base.yaml"])
         shown = command(place, *train_words("shown"), "--print_config")
         self.recipe = yaml.safe_load(shown.out)
+        (place / "text").mkdir()
+        for part in ("train", "valid", "test"):
+            (place / "text" / f"{part}.txt").write_text("the worst of two copies\n" * 20)
         (place / "runs").mkdir()
         (place / "results").mkdir()
 
     def case(self, number: int, chance: Random) -> tuple[str, str]:
         table = chance.random() < 0.15
-        content = mutate_yaml({"recipes": ["smoke/digits-gaussian", "base.yaml"]} if table else self.recipe, chance)
+        document = (
+            {"recipes": ["smoke/digits-gaussian", "base.yaml"]} if table else chance.choice([self.recipe, *SHORT])
+        )
+        content = mutate_yaml(document, chance)
         (self.place / "mine.yaml").write_bytes(content)
         about = f"{content[:300]!r}..." if len(content) > 300 else repr(content)
         same = True
@@ -70,7 +123,7 @@ class Recipes:
         ended = command(self.place, "train", "mine.yaml", "--print_config")
         if ended.status == 0:
             same = says_the_same(content, ended.out)
-            about = f"{_changes(self.recipe, ended)}: {about}"
+            about = f"{_changes(document, ended)}: {about}"
             if same and not ended.ran:
                 ended = command(self.place, *train_words(f"out-{number}", "mine.yaml", []), patience=5)
         return classify(ended, same=same, long=True), f"{about}: {ended.err[-1500:]}"
@@ -98,7 +151,7 @@ def mutate_yaml(document: Any, chance: Random) -> bytes:
         document = {"base": chance.choice(bases), **document}
     if kind == "key":
         document = {**document, chance.choice([*[str(odd)[:40] for odd in ODD], 3, None, True]): chance.choice(ODD)}
-    text = yaml.safe_dump(document, sort_keys=False)
+    text = yaml.safe_dump(document, sort_keys=False, default_flow_style=False)
     lines = text.splitlines()
     at = chance.randrange(len(lines))
     if kind == "bytes":
@@ -141,4 +194,5 @@ def _equal(a: Any, b: Any) -> bool:
 
 def _changes(recipe: Any, ended: Ended) -> str:
     before, now = (dict(_leaves(found)) for found in (recipe, yaml.safe_load(ended.out)))
-    return json.dumps({".".join(map(str, k)): str(v)[:60] for k, v in now.items() if not _equal(before.get(k), v)})
+    changed = {k: v for k, v in now.items() if k in before and not _equal(before[k], v)}
+    return json.dumps({".".join(map(str, k)): str(v)[:60] for k, v in changed.items()})
