@@ -43,7 +43,7 @@ SHORT = [  # what networks, perturbations and optimizers take
     SMALL | {"model": {"name": "conv", "args": {"width": 4}, "normalise": False}, "maxup": {"m": 2, "warmup": 0}},
     SMALL
     | {
-        "model": {"name": "wrn16_4", "args": {"dropout": 0.1}, "normalise": True},
+        "model": {"name": "wrn16_4", "args": {"depth": 10, "width": 1}, "normalise": True},
         "augment": [{"name": "crop_flip", "padding": 1, "flip": False}],
         "perturb": [{"name": "cutout", "length": 3, "fill": 0.5}],
         "optim": {"name": "adamw", "lr": 0.1, "schedule": "steps", "milestones": [0.5], "gamma": 0.1, "clip": 1.0},
@@ -54,7 +54,7 @@ SHORT = [  # what networks, perturbations and optimizers take
             {"name": "affine", "degrees": 5.0, "translate": 0.1},
             {"name": "rand_augment", "num_ops": 2, "magnitude": 9, "bins": 31},
             {"name": "cutmix", "alpha": 1.0},
-            {"name": "label_noise", "p": 0.1},
+            {"name": "label_noise", "epsilon": 0.1},
         ],
         "optim": {"lr": 0.01, "sam": 0.05, "warmup": 0.1, "ema": 0.9},
     },
@@ -95,14 +95,15 @@ class Recipes:
 
     def __init__(self, place: Path) -> None:
         self.place = place
-        make(place, ["cp", "smoke/digits-gaussian-maxup", "base.yaml"])
-        shown = command(place, *train_words("shown"), "--print_config")
-        self.recipe = yaml.safe_load(shown.out)
-        (place / "text").mkdir()
+        for name in ("text", "runs", "results"):
+            (place / name).mkdir()
         for part in ("train", "valid", "test"):
             (place / "text" / f"{part}.txt").write_text("the worst of two copies\n" * 20)
-        (place / "runs").mkdir()
-        (place / "results").mkdir()
+        for number, document in enumerate(SHORT):
+            (place / f"short-{number}.yaml").write_text(yaml.safe_dump(document))
+        unchanged = [train_words(f"short-{n}", f"short-{n}.yaml", []) for n in range(len(SHORT))]
+        make(place, ["cp", "smoke/digits-gaussian-maxup", "base.yaml"], *unchanged)
+        self.recipe = yaml.safe_load(command(place, *train_words("shown"), "--print_config").out)
 
     def case(self, number: int, chance: Random) -> tuple[str, str]:
         table = chance.random() < 0.15
