@@ -15,7 +15,7 @@ VALUES = [
     *(str(odd) for odd in ODD if odd is None or not isinstance(odd, str) or "\0" not in odd), "--", "-", "-1", "--help",
     "1e3", "1_000", "0x10", "1,2", "1 2", "1.5", "\u0661", "run", "run/run.json", "nowhere", "pipe", "out.png",
     ".", "~", "{", "[", "[1", "{a: b}", "best", "last", "last\n", "*", "=", "--seed", "--out=", "--m=3",
-    "@run/run.json", "out.xyz",
+    "@run/run.json", "out.xyz", *"0 0.1 0.25 1 2 3 5 16 50 100 1000 100000 digits true false null sgd adamw".split(),
 ]  # fmt: skip
 
 
@@ -64,11 +64,12 @@ class Arguments:
 
 
 def mutate_words(words: list[str], chance: Random) -> None:
-    """One change of the words after the verb."""
+    """One change of the words after the verb, most often of a value."""
     at, other = (chance.randrange(1, len(words)) for _ in "12")
     kind = chance.randrange(8)
     if kind < 4:
-        words[at] = chance.choice(VALUES)
+        values = [n for n, word in enumerate(words) if n and not word.startswith("--")]
+        words[chance.choice(values or [at])] = chance.choice(VALUES)
     elif kind == 4:
         words.insert(at, chance.choice(VALUES))
     elif kind == 5:
