@@ -174,13 +174,12 @@ def says_the_same(content: bytes, shown: str) -> bool:
 
 
 def _leaves(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    items = (
-        document.items() if isinstance(document, dict) else enumerate(document) if isinstance(document, list) else ()
-    )
-    if not items and path:
-        yield path, None if document in ({}, []) else document
-    for key, value in items:
-        yield from _leaves(value, (*path, key))
+    """Every value that is no mapping and no list, with its keys."""
+    if isinstance(document, dict | list):
+        for key, value in document.items() if isinstance(document, dict) else enumerate(document):
+            yield from _leaves(value, (*path, key))
+    else:
+        yield path, document
 
 
 def _equal(a: Any, b: Any) -> bool:
