@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from tests.torture.mutations import ODD, mutate_bytes, mutate_json
+from tests.torture.mutations import ODD, mutate_bytes, mutate_file, mutate_json
 from tests.torture.outcomes import PAYLOAD, Ended, classify, command
 from tests.torture.subject import make, train_words
 
@@ -111,9 +111,13 @@ class Recipes:
             {"recipes": ["smoke/digits-gaussian", "base.yaml"]} if table else chance.choice([self.recipe, *SHORT])
         )
         content = mutate_yaml(document, chance)
-        (self.place / "mine.yaml").write_bytes(content)
+        mine, same = self.place / "mine.yaml", True
+        mine.rmdir() if mine.is_dir() else mine.unlink(missing_ok=True)
+        mine.write_bytes(content)
         about = f"{content[:300]!r}..." if len(content) > 300 else repr(content)
-        same = True
+        if chance.random() < 0.05:
+            about = mutate_file(mine, chance, self.place / "base.yaml")
+            content = mine.read_bytes() if about in ("bytes", "json", "link", "pickle") else b""
         if table:
             folders = ["--results", "results"]
             words = ["reproduce", "mine.yaml", "--dry_run", *folders]
