@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -83,10 +84,17 @@ class Interruptions:
                 return kind, f"{what}: {ended.err[-2000:]}"
             worst = kind if worst == "fine" else worst
         ended = command(self.place, *scenario.words)
-        kind = classify(ended, same=ended.status == 0 and same(self._result(), scenario.result))
+        kind = classify(ended, same=ended.status == 0 and self._as_undisturbed(scenario))
         if kind == "refused":  # what was interrupted must go on
             kind = "silent change"
         return (worst if kind == "fine" else kind), f"{what}: {ended.err[-2000:]}"
+
+    def _as_undisturbed(self, scenario: Scenario) -> bool:
+        try:
+            return same(self._result(), scenario.result)
+        except Exception as error:  # a file that cannot be read
+            print(error, file=sys.stderr)
+            return False
 
     def _restore(self, scenario: Scenario) -> None:
         shutil.rmtree(self.run, ignore_errors=True)
@@ -107,17 +115,18 @@ class Interruptions:
         return run(self.place, action)
 
     def _result(self) -> Any:
-        """What a run's folder says, but for times."""
+        """What a run's folder says, but for times; and what is left behind there."""
         found = latest(self.run / "checkpoints", print)
         assert found is not None
         step, state = found
         records = [_without(record) for record in read_records(self.run / "metrics.jsonl")]
         rows = [
             (row.idx, row.label, row.predict, row.radius)
-            for path in sorted(self.run.glob("*.tsv"))
+            for path in sorted(self.run.glob("certified-*.tsv"))
             for row in read_rows(path)[1]
         ]
-        return [step, _without(state), records, _without(json.loads((self.run / "run.json").read_text())), rows]
+        left = [path.name for path in self.run.rglob(".tmp-*")]
+        return [step, _without(state), records, _without(json.loads((self.run / "run.json").read_text())), rows, left]
 
 
 def _without(record: dict[str, Any]) -> dict[str, Any]:
