@@ -27,7 +27,7 @@ class Certificates:
             self.tables.add(command(place, "certify", self.file).out)
 
     def case(self, number: int, chance: Random) -> tuple[str, str]:
-        self.file.unlink() if not self.file.is_dir() else shutil.rmtree(self.file)
+        shutil.rmtree(self.file) if self.file.is_dir() else self.file.unlink(missing_ok=True)
         (self.place / "run" / "run.json").write_bytes(self.record)
         self.file.write_bytes(self.content)
         elsewhere = self.place / "elsewhere"
