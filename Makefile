@@ -2,13 +2,16 @@
 PYTHON ?= python3
 PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test torture lint bench clean
 
 demo: .venv/ok  ## with and without MaxUp on digits, at equal epochs and equal time: a table and out/compare.png
 	.venv/bin/python -m maxup compare digits/mlp-gaussian-maxup --seeds 8 --out out
 
 test: .venv/dev.ok  ## everything but the tests marked slow
 	.venv/bin/python -m pytest -q -n 2
+
+torture: .venv/dev.ok  ## kills, I/O errors and mutated files for ten minutes; results/torture.json and docs/reliability.md
+	.venv/bin/python -m tests.torture; status=$$?; .venv/bin/python -m benchmarks.tables; exit $$status
 
 lint: .venv/dev.ok  ## ruff and mypy
 	.venv/bin/ruff check .

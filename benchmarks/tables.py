@@ -20,7 +20,8 @@ from maxup.report.tables import against
 from maxup.report.tables import ours as text
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("method", "language", "imagenet", "certify"))]
+DOCS = ("method", "language", "imagenet", "certify", "reliability")
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in DOCS)]
 
 
 def result(name: str) -> Any:
@@ -195,6 +196,18 @@ def cost() -> str:
     return "\n".join(lines) + "\n\n" + " ".join(origin(t["environment"]) for t in times)
 
 
+def counts(found: dict[str, Any]) -> str:
+    """Outcomes of the torture programs, by harness and in all."""
+    rows = found["harnesses"]
+    kinds = [key for key in rows[0] if key not in ("name", "failed")]
+    total = {"name": "all"} | {kind: sum(row[kind] for row in rows) for kind in kinds}
+    lines = [f"| | {' | '.join(kinds)} |", "|---" * (len(kinds) + 1) + "|"]
+    for row in (*rows, total):
+        lines.append(f"| {row['name'].replace('_', ' ')} | {' | '.join(f'{row[kind]:,}' for kind in kinds)} |")
+    how = f"Seed {found['seed']}, {found['seconds']:.0f} seconds on two cores."
+    return "\n".join(lines) + f"\n\n{how} {origin(found['environment'])}"
+
+
 def origin(where: dict[str, Any], *others: dict[str, Any]) -> str:
     """Hardware and torch, and the commits of all."""
     device = (
@@ -223,6 +236,8 @@ FILLERS = {
     "certify-epochs": lambda: f"\n{certify_epochs()}\n",
     "certified-resnet20": lambda: f"\n{certified('resnet20')}\n",
     "certified-resnet110": lambda: f"\n{certified('resnet110')}\n",
+    "torture": lambda: f"\n{counts(result('torture'))}\n",
+    "torture-cases": lambda: f"{sum(row['cases'] for row in result('torture')['harnesses']):,}",
     "cost": lambda: f"\n{cost()}\n",
     "overhead-cpu": lambda: percent("cpu"),
     "overhead-cuda": lambda: percent("cuda"),

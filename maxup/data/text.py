@@ -3,6 +3,7 @@
 import codecs
 import hashlib
 import re
+import stat
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from maxup.sentences import reason
 END, UNKNOWN = "<eos>", "<unk>"
 SPLITS = ("train", "valid", "test")
 PATTERNS = ("{}.txt", "ptb.{}.txt", "wiki.{}.tokens")  # the usual names of a part's file
+MOST_BYTES = 2**30  # of one file
 COUNTS = {  # tokens of training, validation and test with one end of sentence a line, and words
     "ptb": (929_589, 73_760, 82_430, 10_000),
     "wikitext2": (2_088_628, 217_646, 245_569, 33_278),
@@ -110,6 +112,13 @@ def from_lines(train: Iterable[str], validation: Iterable[str], test: Iterable[s
 
 def _lines(path: Path) -> list[str]:
     try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode) and not path.is_dir():  # a pipe, which nobody may write to
+            raise DataError(f"{path} is not a regular file; put a text file there")
+        if status.st_size > MOST_BYTES:
+            raise DataError(
+                f"{path} has {status.st_size:,} bytes, and at most {MOST_BYTES:,} are read; use a part of it"
+            )
         data = path.read_bytes().removeprefix(codecs.BOM_UTF8)
     except FileNotFoundError:
         raise DataError(

@@ -1,3 +1,4 @@
+import os
 from collections import Counter
 
 import pytest
@@ -127,3 +128,19 @@ def test_the_real_corpora(data_root, name, counts):
     path = next(folder.glob("*test*"))
     raw = path.read_text(encoding="utf-8")
     assert len(raw.split()) + raw.count("\n") == counts[2]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "hole"])
+def test_what_is_no_ordinary_file_of_bounded_size_is_refused(kind, tmp_path):
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.txt").write_text("a b\n")
+    valid = tmp_path / "valid.txt"
+    if kind == "pipe":
+        os.mkfifo(valid)  # which nobody writes to: reading it would wait forever
+    elif kind == "folder":
+        valid.mkdir()
+    else:
+        valid.touch()
+        os.truncate(valid, 1 << 40)
+    with pytest.raises(DataError, match=r"^\S+/valid.txt [^\n]+$"):
+        from_folder(tmp_path)

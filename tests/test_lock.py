@@ -1,0 +1,42 @@
+"""The files that CI installs by hash are those of constraints.txt, which meet the bounds of pyproject.toml."""
+
+import re
+import tomllib
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).parent.parent
+
+
+def pinned(path, pattern):
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
+    found = [re.fullmatch(pattern, line) for line in lines]
+    assert all(found), [line for line, match in zip(lines, found, strict=True) if not match]
+    return {canonicalize_name(match[1]): Version(match[2]) for match in found}
+
+
+def constraints():
+    return pinned(ROOT / "constraints.txt", r"([\w.-]+)==([\w.]+)")
+
+
+def test_every_version_has_a_hash_and_no_address():
+    locked = pinned(ROOT / ".ci" / "requirements.txt", r"([\w.-]+)==([\w.+]+) --hash=sha256:[0-9a-f]{64}")
+    assert {name: version.public for name, version in locked.items()} == {
+        name: version.public for name, version in constraints().items()
+    }, "run: .venv/bin/python .ci/lock"
+    assert locked["torch"].local == "cpu"
+
+
+def test_constraints_meet_the_lower_bounds():
+    about = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wanted = about["build-system"]["requires"] + about["project"]["dependencies"]
+    wanted += [text for extra in ("imagenet", "dev") for text in about["project"]["optional-dependencies"][extra]]
+    found = constraints()
+    for requirement in map(Requirement, wanted):
+        if requirement.name != "maxup":
+            assert found[canonicalize_name(requirement.name)] in requirement.specifier, requirement
+    assert [str(Requirement(text).specifier)[:2] for text in about["build-system"]["requires"]] == ["=="]
+    assert all(Requirement(text).specifier for text in wanted if text.startswith(("pillow", "safetensors", "PyYAML")))
