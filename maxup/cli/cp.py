@@ -40,7 +40,7 @@ def _moved(source: Path, file: Path) -> str:
     """The recipe's text; where its base is a file of the user's own, its path as seen from the copy's folder."""
     from maxup.recipes.load import FOLDER, RecipeError, find_base, plain
 
-    text, base = source.read_text(), plain(source).get("base")
+    base, text = plain(source).get("base"), source.read_text(encoding="utf-8")
     if not isinstance(base, str) or source.parent.resolve() == file.parent.resolve():
         return text
     found = find_base(base, source).resolve()

@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+LONG = 1 << 28  # bytes of metrics.jsonl at most: a hundred million steps
+
 
 def write(path: Path, data: bytes) -> None:
     """Write a new file; when this returns it is on the disk, and what is missing is its name there: see `sync`."""
@@ -188,6 +190,26 @@ def read(path: Path, promise: Any = None, *, most: int = 1 << 16) -> bytes:
     if promise is not None and promise.get("sha256") != sha256(data):
         raise ValueError(f"{path.name} has changed since it was written")
     return data
+
+
+def read_text(path: Path, *, most: int = 1 << 24) -> str:
+    """The text of a regular file, or of a link to one, such as a recipe: no pipe to wait for, no file without end.
+
+    Args:
+        path: The file, in UTF-8.
+        most: Its largest size in bytes.
+
+    Example:
+        >>> read_text(Path("/dev/zero"))
+        Traceback (most recent call last):
+        ValueError: zero is not a regular file
+    """
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode) and not path.is_dir():  # reading a folder has a sentence of its own
+        raise ValueError(f"{path.name} is not a regular file")
+    if status.st_size > most:
+        raise ValueError(f"{path.name} has {status.st_size:,} bytes, and at most {most:,} are read")
+    return path.read_text(encoding="utf-8")
 
 
 def sha256(data: bytes) -> str:

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from maxup.engine.durable import check_regular, from_words, to_words
+from maxup.engine.durable import LONG, check_regular, from_words, read, to_words
 from maxup.engine.stop import RunError
 from maxup.output import make_console, say
 from maxup.sentences import reason
@@ -50,7 +50,7 @@ class Metrics:
         check_regular(path)
         with writing(path):
             path.touch()
-            kept = path.read_bytes()[:size]
+            kept = read(path, most=LONG)[:size]
             kept = kept[: kept.rfind(b"\n") + 1]  # where somebody shortened it, back to the end of a line
             records = _records(kept, path)  # refused before anything is cut off
             self.shortened = len(kept) < size
@@ -88,8 +88,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
         ...     read_records(Path(folder, "metrics.jsonl"))
         [{'step': 1, 'loss': 0.5}]
     """
-    check_regular(path)
-    return _records(path.read_bytes(), path)
+    return _records(read(path, most=LONG), path)
 
 
 def _records(held: bytes, path: Path) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import yaml
 from jsonargparse import ArgumentParser
 
+from maxup.engine.durable import read_text
 from maxup.limits import check_recipe, shown
 from maxup.recipes.schema import Recipe, Spec
 from maxup.registry import nearest, some
@@ -213,7 +214,7 @@ def flat(said: Mapping[str, Any]) -> dict[str, Any]:
 def plain(path: Path) -> dict[str, Any]:
     """What a recipe's file says by itself, its base a name; its keys are not checked."""
     try:
-        said = parse_yaml(path.read_text()) or {}
+        said = parse_yaml(read_text(path)) or {}
     except RecipeError as error:
         raise RecipeError(f"{path}: {error}") from None
     except Exception as error:  # of many kinds: "!!bool 3" is a KeyError, "!!int ''" an IndexError

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from maxup.engine.durable import check_regular
+from maxup.engine.durable import LONG, read
 from maxup.report.figure import COLOURS, HUGE, Plot, blank, finish, label, metric_label
 from maxup.report.results import Result
 from maxup.report.statistics import estimate
@@ -88,8 +88,7 @@ def cut_short(result: Result) -> str | None:
 def _text(result: Result) -> str:
     try:
         if result.curve is not None:
-            check_regular(result.curve)
-            return result.curve.read_text(encoding="utf-8")
+            return read(result.curve, most=LONG).decode()
     except (OSError, ValueError):
         pass
     return ""

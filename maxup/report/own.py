@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from maxup.engine.durable import read_text
 from maxup.limits import COPIES
 from maxup.recipes.load import RecipeError, parse_recipe, parse_yaml, run_name
 from maxup.report.paper import Metric, Row, Table, load_paper, table_names
@@ -116,11 +117,9 @@ def _copies(recipe: str) -> int | None:
 
 
 def _read_list(path: Path) -> Table:
-    import yaml
-
     try:
-        said: Any = parse_yaml(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
+        said: Any = parse_yaml(read_text(path))
+    except Exception as error:  # of many kinds: "!!bool 3" is a KeyError
         raise TableError(f"{path} cannot be read as YAML: {reason(error)}") from None
     rows = said.get("recipes") if isinstance(said, dict) and set(said) == {"recipes"} else None
     wanted = "such as  recipes: [digits/mlp-gaussian, {recipe: digits/mlp-gaussian-maxup, m: 10}]"

@@ -146,3 +146,18 @@ def test_folders_are_made_and_synced_from_the_inside_out(tmp_path, monkeypatch):
     assert synced == [tmp_path / "a" / "b", tmp_path / "a", tmp_path]
     durable.make_folder(tmp_path / "a" / "b")
     assert len(synced) == 3
+
+
+@pytest.mark.parametrize("kind", ["pipe", "hole"])
+def test_text_of_pipes_and_of_files_without_end_is_refused(kind, tmp_path):
+    path = tmp_path / "recipe.yaml"
+    if kind == "pipe":
+        os.mkfifo(path)  # which nobody writes to: reading it would wait forever
+    else:
+        path.touch()
+        os.truncate(path, 1 << 40)
+    with pytest.raises(ValueError, match=r"^recipe.yaml (is not a regular file|has 1,099,511,627,776 bytes)"):
+        durable.read_text(path)
+    (tmp_path / "good.yaml").write_text("é")
+    (tmp_path / "link.yaml").symlink_to("good.yaml")
+    assert durable.read_text(tmp_path / "link.yaml") == "é"

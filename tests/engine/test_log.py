@@ -1,5 +1,6 @@
 import io
 import json
+import os
 import pickle
 import re
 from contextlib import suppress
@@ -129,3 +130,12 @@ def test_quiet_says_nothing(capsys):
         assert not progress.due()
         progress.say("hello")
     assert capsys.readouterr().out == ""
+
+
+def test_a_file_without_end_is_refused(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.touch()
+    os.truncate(path, 1 << 40)
+    for read in (read_records, Metrics):
+        with pytest.raises(ValueError, match=r"^metrics.jsonl has a wrong size, 1099511627776 bytes$"):
+            read(path)

@@ -1,6 +1,7 @@
 """A run's metrics.jsonl as curves by epoch."""
 
 import json
+import os
 
 import pytest
 
@@ -64,3 +65,10 @@ def test_the_ticks_are_whole_epochs(tmp_path, monkeypatch):
     comparison = compare("table-cifar10", TABLE, found)
     curves(comparison, "ResNet-110", comparison.lines[:2], found)
     assert all(tick == round(tick) for tick in figures[0].axes[-1].get_xticks())
+
+
+def test_a_file_without_end_has_no_curve(tmp_path):
+    write_run(tmp_path, NAME, 0, 0.9, curve=CURVE)
+    (path,) = tmp_path.rglob("metrics.jsonl")
+    os.truncate(path, 1 << 40)
+    assert read(tmp_path) == ({}, {})

@@ -1,6 +1,7 @@
 """Tables of recipes of one's own."""
 
 import json
+import os
 import re
 from dataclasses import asdict
 
@@ -120,3 +121,16 @@ def test_aliases_in_a_table_are_refused_before_they_unfold(tmp_path, monkeypatch
     assert main([verb, "table.yaml"]) == 1
     said = f"maxup {verb}: table.yaml cannot be read as YAML: line 1 uses the alias *a0; write out what it stands for\n"
     assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize("kind", ["pipe", "hole", "tag"])
+def test_a_table_that_is_no_regular_file_or_has_a_strange_tag(kind, tmp_path):
+    path = tmp_path / "table.yaml"
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.write_text("recipes: !!bool 3\n")
+        if kind == "hole":
+            os.truncate(path, 1 << 40)
+    with pytest.raises(TableError, match=r"^\S+table.yaml cannot be read as YAML: [^\n]+$"):
+        find_table(str(path))
