@@ -17,6 +17,7 @@ from maxup.certify.smooth import DTYPES, TOGETHER, Smooth, check_radii, check_sa
 from maxup.certify.subject import Subject, answers, digest
 from maxup.checks import check_whole
 from maxup.engine.checkpoint import CheckpointError, locked
+from maxup.engine.durable import sweep
 from maxup.engine.environment import environment
 from maxup.models import fused
 
@@ -71,6 +72,7 @@ def certify(
         if rank == 0:
             try:
                 held.enter_context(locked(path.resolve().parent, path.resolve().name))
+                sweep(path.resolve().parent)  # files that a killed process was about to rename
                 table.gather(path, about, labels)  # what an earlier run left, or its complaint
             except (table.RowsError, CheckpointError, OSError) as error:
                 refused = error

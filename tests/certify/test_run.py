@@ -85,3 +85,10 @@ def test_labels_of_a_file_are_compared_with_the_data(subject, tmp_path):
     with pytest.raises(rows.RowsError, match="has a line 6 with an image or a label that the data does not have"):
         certify(subject, SETTINGS, chosen, path, say=lambda _: None)
     assert path.read_bytes() == before
+
+
+def test_what_a_killed_process_left_is_removed(subject, tmp_path):
+    (tmp_path / f".tmp-{2**22 + 1}-a.tsv").write_text("half")  # of a process that cannot be alive
+    (tmp_path / ".tmp-mine").write_text("kept")
+    certify(subject, SETTINGS, [0], tmp_path / "a.tsv", say=lambda _: None)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".tmp-mine", "a.tsv"]
