@@ -214,7 +214,7 @@ def test_trainings_import_nothing_from_the_current_folder(tmp_path):
     script.write_text("import sys\nfrom maxup.cli.main import main\nsys.exit(main())\n")
     for name in ("socket", "yaml", "random", "PIL", "sklearn"):
         (here / f"{name}.py").write_text(f"open('ran-{name}', 'w').close()\n")
-    (here / "small.yaml").write_text(SMALL.format(""))
+    (here / "small.yaml").write_text(SMALL.format("", 1))
     (here / "table.yaml").write_text("recipes: [small.yaml]\n")
     words = ["reproduce", "table.yaml", "--seeds", "1", "--budget", "0.01", "--trackers", "none"]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}

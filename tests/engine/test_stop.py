@@ -90,6 +90,10 @@ LONG = {
 }
 
 
+COUNTING = "ignore:.*its forward pass changed variable 'calls'"
+
+
+@pytest.mark.filterwarnings(COUNTING)
 @pytest.mark.parametrize("name", LONG)
 def test_a_long_step_is_dropped_between_copies_and_done_again(tmp_path, monkeypatch, name):
     """Never half applied: what resumes ends bit-identical to a run that was never interrupted."""
@@ -116,6 +120,7 @@ def test_a_long_step_is_dropped_between_copies_and_done_again(tmp_path, monkeypa
     assert fingerprint(tmp_path / "run") == fingerprint(tmp_path / "whole")
 
 
+@pytest.mark.filterwarnings(COUNTING)
 def test_a_short_step_ends_and_is_saved(tmp_path, monkeypatch):
     calls, forward = [], nn.Linear.forward
 
@@ -129,7 +134,7 @@ def test_a_short_step_ends_and_is_saved(tmp_path, monkeypatch):
     monkeypatch.setattr(nn.Linear, "forward", counted)
     with pytest.raises(InterruptedRunError, match="stopped at step 2 of 4; saved in"):
         train(tmp_path, NET | {"maxup": {"m": 40, "warmup": 0}, "epochs": 1})
-    assert len(calls) == 82
+    assert len(calls) == 83  # the first batch also checks that the winners are replayed
 
 
 GLOO = RuntimeError("[/gloo/transport/tcp/pair.cc:537] Connection closed by peer [127.0.0.1]:1234")
