@@ -48,7 +48,8 @@ class Votes:
         capture: Replay the forward pass as a CUDA graph.
 
     Example:
-        >>> votes = Votes(torch.nn.Flatten(), 2, 0.5, shape=(2, 1, 1), device=torch.device("cpu"), batch_size=64, rows=1)
+        >>> from torch import nn
+        >>> votes = Votes(nn.Flatten(), 2, 0.5, shape=(2, 1, 1), device=torch.device("cpu"), batch_size=64, rows=1)
         >>> votes.count(torch.tensor([9.0, 0.0]).view(1, 2, 1, 1), [Request(0, 0, "a", 0, 150)])
         tensor([[150,   0]])
     """
