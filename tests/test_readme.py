@@ -97,6 +97,7 @@ def test_certify_one_image(tmp_path):
     assert f"answered {answer}" in printed.splitlines()[1]
 
 
+@pytest.mark.slow
 def test_certification_benchmarks_run_and_write(tmp_path):
     quick = ["--network", "resnet20", "--out", tmp_path]
     run("-m", "benchmarks.certify", "speed", *quick, "--n", 100, "--batch", 50, "--images", 1, "--usual_images", 1,
@@ -109,6 +110,7 @@ def test_certification_benchmarks_run_and_write(tmp_path):
     assert ratio["Gaussian"] == 1
 
 
+@pytest.mark.slow
 def test_benchmarks_run_and_write(tmp_path):
     run("-m", "benchmarks.overhead", "--batch", 4, "--rounds", 1, "--out", tmp_path, cwd=ROOT)
     run("-m", "benchmarks.memory", "--batch", 2, "--out", tmp_path, cwd=ROOT)

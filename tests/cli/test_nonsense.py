@@ -26,12 +26,14 @@ def options(verb, capsys):
     return sorted(set(re.findall(r"(?<![\w-])--[a-z_.0-9]+", capsys.readouterr().out.partition("examples:")[0])))
 
 
+@pytest.mark.parametrize("share", [7, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_option_takes_nonsense_for_an_answer(verb, capsys, tmp_path, monkeypatch):
+def test_every_option_takes_nonsense_for_an_answer(verb, share, capsys, tmp_path, monkeypatch):
+    """One value of `share` with every option, in turn."""
     monkeypatch.chdir(tmp_path)
     known = [option for option in options(verb, capsys) if option != "--help"]
     for number, option in enumerate(["", *known]):
-        for value in NONSENSE[number % 2 :: 2] if option else NONSENSE:
+        for value in NONSENSE[number % share :: share]:
             words = [f"{option}={value}", *WHERE.get(verb, ["nowhere"])] if option else [value]
             code, said = call(verb, *words), capsys.readouterr()
             assert code in ((0, 1, 2) if verb in ("ls", "data", "report") else (1, 2)), (words, said.out)
