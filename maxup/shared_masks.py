@@ -5,15 +5,21 @@ would be taken over masks. `record` notes what a pass over one copy draws; under
 exactly that, once, and uses it for every copy.
 """
 
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
+
+from maxup.checks import MaxUpWarning, leaves
+from maxup.perturb.draws import Batch
+from maxup.side_effects import drop_probability, streams
 
 Recorded = list[tuple[OpOverload, tuple[int, ...]]]  # every random operation of a pass, and the shape it fills
 
@@ -57,6 +63,7 @@ class _Share(_Random):
     def __init__(self, recorded: Recorded, copies: int, size: int, instead: str) -> None:
         super().__init__()
         self.recorded, self.copies, self.size, self.instead = iter(recorded), copies, size, instead
+        self.with_gradients = torch.is_grad_enabled()
 
     def random(self, func: OpOverload, args: Any, kwargs: Any, out: Any, rewind: Callable[[], None]) -> Any:
         shape = _shape(out)
@@ -65,6 +72,11 @@ class _Share(_Random):
             return out  # nothing of the batch in it: a mask of weights, or whether to skip a layer
         if same is not func or alone[:1] != (self.size,) or shape != (self.copies * self.size, *alone[1:]):
             raise self._refusal(func, shape)
+        if self.with_gradients and _in_checkpoint():
+            raise ValueError(
+                f"activation checkpointing runs the model's random operations ({func.name()}) again in the backward "
+                f"pass, where the copies do not share them; {self.instead}"
+            )
         parts = []
         for start in range(0, shape[0], self.size):
             rewind()  # every copy draws the same, and the stream ends where one copy alone would leave it
@@ -101,6 +113,101 @@ def shared_masks(recorded: Recorded, copies: int, size: int, instead: str) -> Ab
         True
     """
     return _Share(recorded, copies, size, instead) if recorded else nullcontext()
+
+
+@dataclass
+class OneCopy:
+    """A pass over one copy: what it drew, and its losses."""
+
+    operations: Recorded
+    """Torch's random operations."""
+    moved: set[str]
+    """The names of the global random streams that it moved."""
+    after: dict[str, Any] | None
+    """Where the streams were afterwards; None once it has been compared."""
+    losses: Tensor
+
+
+class WidePasses:
+    """Passes over several copies at once, which share what a pass over one copy draws.
+
+    The first pass of every kind of batch is preceded by one over a single copy. If that draws no random numbers, wide
+    passes run as they are; compiled models stay compiled.
+
+    Args:
+        instead: What to do where random numbers cannot be shared, for error messages.
+    """
+
+    def __init__(self, instead: str) -> None:
+        self.instead = instead
+        self.known: dict[Any, OneCopy] = {}
+
+    def kind(self, model: nn.Module, batch: Batch) -> Any:
+        """What decides which random numbers a pass draws, as far as can be seen."""
+        modes = tuple((module.training, drop_probability(module) > 0) for module in model.modules())
+        return id(model), modes, tuple(leaf.shape for leaf in leaves(batch))
+
+    def learn(self, kind: Any, model: nn.Module, one: Callable[[], Tensor], rewind: Callable[[], None]) -> None:
+        """Run one copy alone, twice if it draws random numbers, and remember what it drew."""
+        rewind()
+        device = _device_of(model)
+        before = streams(device)
+        losses = one()
+        after = streams(device)
+        moved = {name for name in after if after[name] != before[name]}
+        operations: Recorded = []
+        if moved - {"Python", "numpy"}:
+            if any(type(m).__name__ == "OptimizedModule" or m._compiled_call_impl is not None for m in model.modules()):
+                raise ValueError(f"a compiled model draws random numbers, which copies cannot share; {self.instead}")
+            rewind()
+            with record() as recorded:
+                one()
+            operations = recorded.operations
+        self.known[kind] = OneCopy(operations, moved, after, losses.detach())
+
+    def run(self, kind: Any, model: nn.Module, wide: Callable[[], Any], copies: int, size: int) -> Any:
+        """The wide pass: whatever `wide` returns, its last part the losses, (copies * size,)."""
+        one = self.known[kind]
+        device = _device_of(model)
+        before = streams(device)
+        with shared_masks(one.operations, copies, size, self.instead):
+            result = wide()
+        after = streams(device)
+        shared = one.moved == {name for name in after if after[name] != before[name]}
+        if not shared or (one.after is not None and one.after != after):
+            del self.known[kind]
+            why = "cannot share" if one.after is not None else "did not draw in the first batch"
+            raise ValueError(f"a pass over {copies} copies draws random numbers that the copies {why}; {self.instead}")
+        if one.after is not None:
+            one.after = None
+            warn_of_change(one.losses, result[-1].detach()[:size], "a copy alone", "together with other copies")
+        return result
+
+
+def warn_of_change(before: Tensor, after: Tensor, what: str, when: str) -> None:
+    """Warn of losses that change by more than rounding with what else is in the batch."""
+    low = torch.is_autocast_enabled(after.device.type) or after.dtype in (torch.float16, torch.bfloat16)
+    error = (after - before).abs()
+    if bool((error > (0.1 if low else 0.01) * (1 + before.abs())).any()):
+        warnings.warn(
+            f"the losses of {what} change by up to {float(error.max()):.2g} {when}: the model or the loss mixes the "
+            "examples of a batch, or draws random numbers that depend on the data, so the gradient is not exactly that "
+            "of the worst copies",
+            MaxUpWarning,
+            stacklevel=2,
+        )
+
+
+def _in_checkpoint() -> bool:
+    """Whether this pass is within torch.utils.checkpoint, which repeats it in the backward pass."""
+    if not torch.is_grad_enabled():  # reentrant: it turns gradients off
+        return True
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return hooks is not None and "checkpoint" in getattr(hooks[0], "__qualname__", "")
+
+
+def _device_of(model: nn.Module) -> list[torch.device]:
+    return list({parameter.device for parameter in model.parameters()})
 
 
 def _stream(device: torch.device) -> tuple[Callable[[], bool], Callable[[], None]]:

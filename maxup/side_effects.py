@@ -1,6 +1,7 @@
 """Selecting leaves no trace: after `untraced` the model and the caller's random streams are as if nothing had run."""
 
 import functools
+import inspect
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -55,7 +56,7 @@ def untraced(
     watched = [m for m in modules if m._buffers and not (m in silent and RECORDED.issuperset(m._buffers))]
     devices = {p.device for module in modules for p in module._parameters.values() if p is not None} | {device}
     if is_capturing(device):
-        _refuse_dropout(modules)
+        refuse_dropout(model)
         devices = {d for d in devices if d.type != "cuda"}  # a graph registers and advances that stream by itself
     rewind_streams = remember_random(devices)
     for layer, _ in norms:
@@ -119,31 +120,34 @@ def eval_mode(model: Any) -> Iterator[None]:
 
 
 @contextmanager
-def evaluating(model: Any, batch: Batch) -> Iterator[None]:
-    """Forward passes in evaluation mode that leave no trace; a model that is no module is called as it is."""
+def evaluating(model: Any, batch: Batch) -> Iterator[Callable[[], None]]:
+    """`untraced` in evaluation mode; a model that is no module is called as it is."""
     if not isinstance(model, nn.Module):
-        yield
+        yield lambda: None
         return
-    with eval_mode(model), untraced(model, batch):
-        yield
+    with eval_mode(model), untraced(model, batch) as rewind:
+        yield rewind
 
 
 def called_modules(*functions: Any) -> list[nn.Module]:
-    """The modules that functions belong to: a module itself, or the owner of a bound method.
+    """The modules that functions call: a module itself, the owner of a method, those in a closure or named as globals.
 
     Example:
         >>> loss = nn.MSELoss()
-        >>> called_modules(loss, loss.forward, functools.partial(loss, target=0), len) == 3 * [loss]
+        >>> called_modules(loss, loss.forward, functools.partial(loss, target=0), lambda o, t: loss(o, t)) == [loss]
         True
     """
-    found = []
+    found: list[Any] = []
     for function in functions:
         while isinstance(function, functools.partial):
             function = function.func
         owner = getattr(function, "__self__", function)
-        if isinstance(owner, nn.Module):
-            found.append(owner)
-    return found
+        found += [owner, *getattr(owner, "__dict__", {}).values()]
+        function = getattr(function, "__func__", function)
+        if inspect.isfunction(function):
+            found += inspect.getclosurevars(function).nonlocals.values()
+            found += (function.__globals__.get(name) for name in function.__code__.co_names)
+    return list(dict.fromkeys(module for module in found if isinstance(module, nn.Module)))
 
 
 def remember_values(tensors: Iterable[Tensor]) -> Callable[[], None]:
@@ -263,8 +267,9 @@ def _silence(layer: _BatchNorm, norm: str) -> None:
 def _put_back(holders: list[tuple[dict[str, Tensor | None], dict[str, Tensor | None]]]) -> None:
     """Give modules the buffers they had: no other objects, none missing, none more."""
     for holder, before in holders:
-        holder.clear()
-        holder.update(before)
+        if isinstance(holder, dict):  # TorchScript's is not, and cannot be changed from outside
+            holder.clear()
+            holder.update(before)
 
 
 def _dense(tensor: Tensor) -> Tensor:
@@ -284,8 +289,9 @@ def _refuse_lazy(modules: list[nn.Module]) -> None:
             )
 
 
-def _refuse_dropout(modules: list[nn.Module]) -> None:
-    for module in modules:
+def refuse_dropout(model: nn.Module) -> None:
+    """Refuse active dropout where a CUDA graph is being captured."""
+    for module in model.modules():
         if module.training and drop_probability(module) > 0:
             raise RuntimeError(
                 f"a CUDA graph cannot rewind the random stream, so copies would not share the masks of this "

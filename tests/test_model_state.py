@@ -243,7 +243,7 @@ class Late(nn.Module):
     [
         (Momentum, "parameter 'weight' of key"),
         (Remembering, "attribute 'calls' of Remembering"),
-        (Late, "'weight' of norm"),
+        (Late, "buffer 'running_mean' of norm"),
     ],
 )
 def test_state_that_cannot_be_restored_is_named_once(model, what):
@@ -349,3 +349,80 @@ class CachedBias(nn.Module):
         if self.cache is None:
             self.cache = self.bias.detach().clone()
         return x.flatten(1) * 0 + self.cache
+
+
+def test_modules_that_a_loss_calls_are_found_wherever_they_are():
+    class Running(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, output, target):
+            self.calls += 1
+            return F.cross_entropy(output, target, reduction="none")
+
+    class Trainer:
+        def __init__(self):
+            self.criterion = Running()
+
+        def loss(self, output, target):
+            return self.criterion(output, target)
+
+    criterion, trainer, (x, y) = Running(), Trainer(), data()
+    for loss in (lambda output, target: criterion(output, target), trainer.loss):
+        MaxUp(Gaussian(SIGMA), m=M, loss=loss).select(sequential(), x, y)
+    assert criterion.calls == trainer.criterion.calls == 0
+
+
+def test_a_layer_that_is_not_registered_is_named():
+    class Hidden(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.norms = nn.Linear(D, C), [nn.BatchNorm1d(D, dtype=torch.double)]
+
+        def forward(self, x):
+            return self.linear(self.norms[0](x))
+
+    with pytest.warns(mu.MaxUpWarning) as told:
+        MaxUp(Gaussian(SIGMA), m=M).select(Hidden().double(), *data())
+    assert any("attribute 'norms' of Hidden" in str(warning.message) for warning in told)
+
+
+def test_a_cache_that_the_first_pass_fills_is_no_trace():
+    class Cached(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.longest = nn.Linear(D, C), 0
+
+        def forward(self, x):
+            self.longest = max(self.longest, x.shape[1])
+            return self.linear(x)
+
+    MaxUp(Gaussian(SIGMA), m=M).select(Cached().double(), *data())  # warnings are errors here
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated", "ignore:the losses of the winners")
+def test_torchscript_models_are_restored_too():
+    model, (x, y) = torch.jit.script(sequential(nn.BatchNorm1d(D), nn.BatchNorm1d(D))), data()
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    MaxUp(Gaussian(SIGMA), m=M).select(model, x, y)
+    for name, buffer in model.named_buffers():
+        assert torch.equal(buffer, before[name]), name
+
+
+def test_every_pass_of_smoothadv_starts_from_the_same_buffers():
+    class Seeing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(D, C)
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x):
+            seen.append(float(self.calls))
+            self.calls.data += 1
+            return self.linear(x.flatten(1))
+
+    seen, model = [], Seeing()
+    mu.SmoothAdv(sigma=0.1, radius=0.2, steps=3)(model, torch.rand(B, 1, 1, D), data()[1])
+    assert seen == [0, 0, 0, 0]
+    assert model.calls == 1

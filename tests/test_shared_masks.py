@@ -1,11 +1,14 @@
 """Copies in one wide pass share dropout masks: winners and gradients are those of one pass per copy."""
 
 import copy
+import random
 
+import numpy
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import maxup as mu
 from maxup import Gaussian, MaxUp
@@ -191,3 +194,106 @@ def test_the_wide_pass_leaves_buffers_as_one_pass_does():
     model = mlp(nn.Dropout(0.5), Counter())
     mu.MaxUp(Gaussian(0.1), m=3, strategy="retain")(model, *data())
     assert model[1][2].calls == 1
+
+
+# --- what changes after the first batch, and what no record can see
+
+
+@pytest.mark.filterwarnings("ignore:all 4 copies")
+@pytest.mark.parametrize("settings", [{"chunk": 4}, {"strategy": "retain"}], ids=str)
+@pytest.mark.parametrize("change", ["rate", "mode", "model"])
+def test_dropout_that_begins_later_is_shared_too(settings, change):
+    model, (x, y) = mlp(nn.Dropout(0.0 if change == "rate" else 0.5)), data()
+    if change == "mode":
+        model[0].eval()
+    maxup = MaxUp(Gaussian(0), m=4, **settings)
+    if change == "model":
+        maxup(mlp(nn.Identity()), x, y)
+    else:
+        maxup(model, x, y)
+    model.train()
+    model[0][2].p = 0.5
+    report = maxup.run(model, x, y).report
+    assert report.wins == [B, 0, 0, 0]
+    assert report.replay_error < 1e-12
+
+
+@pytest.mark.parametrize("source", ["numpy", "Python"])
+@pytest.mark.parametrize("settings", [{"chunk": 4}, {"strategy": "retain"}], ids=str)
+def test_masks_of_other_streams_are_refused(source, settings):
+    class Mask(nn.Module):
+        def forward(self, x):
+            if source == "numpy":
+                return x * torch.from_numpy(numpy.random.rand(*x.shape))
+            return x * torch.tensor([[random.random() for _ in row] for row in x], dtype=x.dtype)
+
+    with pytest.raises(ValueError, match="draws random numbers that the copies cannot share"):
+        MaxUp(Gaussian(0.1), m=4, **settings)(mlp(Mask()), *data())
+
+
+def test_a_decision_per_pass_from_another_stream_is_shared():
+    class Skip(nn.Module):
+        def forward(self, x):
+            return x if random.random() < 0.5 else -x
+
+    report = MaxUp(Gaussian(0.1), m=4, chunk=4).run(mlp(Skip()), *data()).report
+    assert report.replay_error < 1e-12
+
+
+@pytest.mark.filterwarnings("ignore:the losses of the winners")
+@pytest.mark.parametrize("settings", [{"chunk": 4}, {"strategy": "retain"}], ids=str)
+def test_a_model_that_mixes_its_batch_is_told(settings):
+    class Center(nn.Module):
+        def forward(self, x):
+            return (x - x.mean(0)) / x.std(0)
+
+    with pytest.warns(mu.MaxUpWarning, match="the losses of a copy alone change by .* together with other copies"):
+        MaxUp(Gaussian(3.0), m=4, **settings)(mlp(Center()), *data())
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, reentrant):
+        super().__init__()
+        self.inner, self.reentrant = mlp(nn.Dropout(0.3)), reentrant
+
+    def forward(self, x):
+        return checkpoint(self.inner, x, use_reentrant=self.reentrant)
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpointed_dropout_is_refused_in_a_wide_training_pass(reentrant):
+    """The backward pass would draw masks that the copies do not share."""
+    model, (x, y) = Checkpointed(reentrant), data()
+    with pytest.raises(ValueError, match=r"activation checkpointing runs .* use strategy='recompute'"):
+        MaxUp(Gaussian(0.1), m=4, strategy="retain")(model, x.requires_grad_(), y)
+    MaxUp(Gaussian(0.1), m=4, chunk=4)(model, x, y).backward()
+
+
+def test_a_compiled_model_stays_compiled():
+    """A dispatch mode would make dynamo run it eagerly from then on."""
+    runs = []
+
+    def backend(graph, inputs):
+        return lambda *args: runs.append(1) or graph(*args)
+
+    model = torch.compile(nn.Sequential(nn.Linear(D, D), nn.Linear(D, C)).double(), backend=backend)
+    maxup = MaxUp(Gaussian(0.3), m=4, chunk=4)
+    for _ in range(2):
+        runs.clear()
+        maxup(model, *data()).backward()
+        assert runs
+    dropping = torch.compile(mlp(nn.Dropout(0.5)), backend="eager")
+    with pytest.raises(ValueError, match=r"a compiled model draws random numbers, .* use chunk=1"):
+        MaxUp(Gaussian(0.3), m=4, chunk=4)(dropping, *data())
+
+
+def test_a_last_layer_of_zeros_is_no_tie():
+    model, (x, y) = mlp(nn.Identity()), data()
+    nn.init.zeros_(model[-1].weight)
+    nn.init.zeros_(model[-1].bias)
+    maxup = MaxUp(Gaussian(0.3), m=4)
+    for _ in range(7):
+        maxup(model, x, y)
+    with pytest.warns(mu.MaxUpWarning, match="all 4 copies"):
+        maxup(model, x, y)

@@ -27,11 +27,11 @@ from maxup.checks import (
 )
 from maxup.objectives.losses import TOKENS, cross_entropy, mean_loss
 from maxup.objectives.outcome import Outcome
-from maxup.perturb.attach import clear
+from maxup.perturb.attach import attached, clear
 from maxup.perturb.draws import Batch, Draw, cat, tile
 from maxup.seeds import own_seed
 from maxup.side_effects import called_modules, untouched, untraced
-from maxup.traces import changed, state
+from maxup.traces import Snapshot, changed, state
 
 Loss = Callable[[Any, Any], Tensor]
 Forward = Callable[[Any, Any], Any]
@@ -77,6 +77,7 @@ class Objective:
         self.step = 0
         self._first, self._look, self._own = True, False, False  # _own: the generator was made here
         self._unscored = True  # whether no passes without a trace have run yet
+        self._called: tuple[Any, Any, list[nn.Module]] = (None, None, [])  # the modules that loss and forward call
 
     def run(self, model: Any, x: Any, y: Any) -> Outcome:
         """The loss with everything known about it."""
@@ -174,14 +175,33 @@ class Objective:
     @contextmanager
     def _untraced(self, model: nn.Module, batch: Batch, norm: str) -> Iterator[Callable[[], None]]:
         """`untraced` for the model and the modules that own loss and forward; the first time, check that it holds."""
-        modules = [model, *called_modules(self.loss, self.forward)]
-        watch = self._unscored and not is_capturing(leaves(batch)[0].device)
-        watch = watch and all(type(p) is nn.Parameter for module in modules for p in module.parameters())  # not FSDP's
-        before = state(modules) if watch else {}
-        with untraced(model, batch, norm=norm, others=modules[1:]) as rewind:
-            yield rewind
-        if watch:
-            left = changed(before, state(modules))
+        if self._called[:2] != (self.loss, self.forward):
+            self._called = self.loss, self.forward, called_modules(self.loss, self.forward)
+        modules = [model, *self._called[2]]
+        first = self._unscored and not is_capturing(leaves(batch)[0].device)
+        watch = first and all(type(p) is nn.Parameter for module in modules for p in module.parameters())  # not FSDP's
+        seen: list[Snapshot] = []  # after the first pass, whose caches may stay, and after the last
+
+        def rewind() -> None:
+            rewind_all()
+            if watch and len(seen) < 2:
+                seen.append(state(modules) if seen else {})  # the first call is before the first pass
+
+        slots = [slot for part in attached(self.perturbation) for slot in part.slots]
+        for slot in slots:
+            slot.scoring = True
+        try:
+            with untraced(model, batch, norm=norm, others=modules[1:]) as rewind_all:
+                yield rewind
+                if len(seen) == 2:
+                    rewind_all()
+                    seen.append(state(modules))
+        finally:
+            for slot in slots:
+                slot.scoring = False
+        self._unscored = self._unscored and not first
+        if len(seen) == 3:
+            left = changed(seen[1], seen[2])
             more = f" and {len(left) - 3} more" if len(left) > 3 else ""
             if left:
                 warnings.warn(
@@ -191,7 +211,6 @@ class Objective:
                     MaxUpWarning,
                     stacklevel=2,
                 )
-            self._unscored = False
 
     def _forward(self, model: Any, batch: Batch, draws: list[Draw]) -> tuple[Any, Any, Tensor]:
         """L(x'_i, theta) of k copies in one pass: output, target and losses, each (k * B, ...)."""

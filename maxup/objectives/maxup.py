@@ -10,6 +10,7 @@ So: score m copies without a graph, keep the draw of the worst, and train on the
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,8 +33,10 @@ from maxup.objectives.base import Forward, Loss, Objective, Outcome, bare, call,
 from maxup.objectives.worst import Worst
 from maxup.perturb.attach import attached, check_attached
 from maxup.perturb.draws import Batch, Draw, is_batched
-from maxup.shared_masks import Recorded, record, shared_masks
-from maxup.side_effects import autocast
+from maxup.shared_masks import WidePasses, warn_of_change
+from maxup.side_effects import autocast, refuse_dropout
+
+PATIENCE = 8  # batches in which a network may ignore its input
 
 
 class MaxUp(Objective):
@@ -83,7 +86,9 @@ class MaxUp(Objective):
         self.chunk, self.dtype = check_whole("chunk", chunk), dtype
         self.masks = check_choice("masks", masks, "shared", "independent")
         check_knobs(strategy, norm, chunk, dtype, rank, masks, custom_loss=loss is not cross_entropy)
-        self._recorded: dict[Any, Recorded] = {}  # by the batch's shapes: what one copy draws at random
+        retain = strategy == "retain"
+        self._wide = WidePasses("use strategy='recompute', or masks='independent'" if retain else "use chunk=1")
+        self._ties: int | None = 0  # batches whose copies all tied so far; None once that is settled
 
     def select(self, model: Any, x: Any, y: Any) -> Batch:
         """The worst of m copies of every example, for the training loop you already have."""
@@ -130,11 +135,13 @@ class MaxUp(Objective):
         with self._untraced(model, batch, self.norm) as rewind, torch.no_grad(), autocast(batch, self.dtype):
             for start in range(0, m, self.chunk):  # chunk is 1 unless asked otherwise
                 worst.see(*self._score(model, batch, generator, min(self.chunk, m - start), rewind))
-            if first:
-                _warn_of_ties(worst)
             if together:
                 rewind()
-                _warn_of_others(worst, self._forward(model, batch, [worst.draw])[2])
+                assert worst.copy is not None
+                scored = torch.stack(worst.losses).gather(0, worst.copy[None])[0]  # (B,)
+                losses = self._forward(model, batch, [worst.draw])[2]
+                warn_of_change(scored, losses, "the winners", "in one batch of winners")
+        self._look_for_ties(worst)
         return worst
 
     def _score(
@@ -142,21 +149,37 @@ class MaxUp(Objective):
     ) -> tuple[list[Draw], Tensor, Any]:
         """Draw copies and find their losses. A function of its own, so that nothing of a copy outlives it."""
         draws = self._draws(batch, generator, copies)  # x'_i ~ P(.|x)
-        recorded = self._record(model, batch, draws, rewind) if copies > 1 else []
-        rewind()  # all copies, and the caller's own forward pass, see the same dropout masks and state
-        with shared_masks(recorded, copies, batch_size(batch), "use chunk=1"):
+        if copies == 1 or is_capturing(leaves(batch)[0].device):
+            rewind()  # all copies, and the caller's own forward pass, see the same dropout masks and state
             _, target, losses = self._forward(model, batch, draws)  # L(x'_i, theta)
+            return draws, losses, target
+        kind = self._wide.kind(model, batch)
+        if kind not in self._wide.known:
+            self._wide.learn(kind, model, lambda: self._forward(model, batch, draws[:1])[2], rewind)
+        rewind()
+        wide = partial(self._forward, model, batch, draws)
+        _, target, losses = self._wide.run(kind, model, wide, copies, batch_size(batch))
         return draws, losses, target
 
-    def _record(self, model: Any, batch: Batch, draws: list[Draw], rewind: Callable[[], None]) -> Recorded:
-        """The random operations of a pass over one copy, which the copies of a wide pass share."""
-        shapes = model.training, *(leaf.shape for leaf in leaves(batch))
-        if shapes not in self._recorded:
-            rewind()
-            with record() as recorded:
-                self._forward(model, batch, draws[:1])
-            self._recorded[shapes] = recorded.operations
-        return self._recorded[shapes]
+    def _look_for_ties(self, worst: Worst) -> None:
+        """Warn once of copies that all have the same loss: training then costs m times as much for nothing.
+
+        If all examples have the same loss too, the network may ignore its input only at the start, as with a last layer
+        of zeros: then wait for some more batches.
+        """
+        if self._ties is None or len(worst.losses) < 2 or is_capturing(worst.losses[0].device):
+            return
+        losses = torch.stack(worst.losses)  # (m, B)
+        tied = bool((losses == losses[0]).all())
+        self._ties = self._ties + 1 if tied else None
+        if tied and (self._ties == PATIENCE or not bool((losses == losses[0, 0]).all())):
+            self._ties = None
+            warnings.warn(
+                f"all {len(losses)} copies of every example have the same loss: the perturbation changes nothing that "
+                "the model sees; check its strength, and for one inside the model that its layer is called",
+                MaxUpWarning,
+                stacklevel=2,
+            )
 
     def _retain(self, model: Any, batch: Batch, generator: Generator) -> tuple[Worst, Any]:
         """The same maximum with all graphs kept: one wide batch, of which the winners' rows are trained on."""
@@ -165,15 +188,21 @@ class MaxUp(Objective):
         if m > 1:
             refuse_batch_norm(model, "strategy='retain'", "use strategy='recompute'")
         draws = self._draws(batch, generator, m)
-        recorded: Recorded = []
-        if m > 1 and self.masks == "shared":
-            with self._untraced(bare(model), batch, "batch") as rewind, torch.no_grad():
-                recorded = self._record(bare(model), batch, draws, rewind)
-        with shared_masks(recorded, m, n, "use strategy='recompute', or masks='independent'"):
-            output, target, losses = self._forward(model, batch, draws)  # (m * B, ...)
+        wide = partial(self._forward, model, batch, draws)
+        if m == 1 or self.masks == "independent":
+            output, target, losses = wide()  # (m * B, ...)
+        else:
+            network = bare(model)
+            if is_capturing(leaves(batch)[0].device):
+                refuse_dropout(network)
+            kind = self._wide.kind(network, batch)
+            if kind not in self._wide.known:
+                with self._untraced(network, batch, "batch") as rewind, torch.no_grad():
+                    one = partial(self._forward, network, batch, draws[:1])
+                    self._wide.learn(kind, network, lambda: one()[2], rewind)
+            output, target, losses = self._wide.run(kind, network, wide, m, n)
         worst.see(draws, losses, target)
-        if self._first:
-            _warn_of_ties(worst)
+        self._look_for_ties(worst)
         assert worst.copy is not None
         rows = worst.copy * n + torch.arange(n, device=losses.device)  # (B,)
 
@@ -181,31 +210,3 @@ class MaxUp(Objective):
             return leaf.index_select(0, rows) if is_batched(leaf) and len(leaf) == m * n else leaf
 
         return worst, tree_map(winners, (output, target, losses))
-
-
-def _warn_of_others(worst: Worst, losses: Tensor) -> None:
-    """Warn of winners whose losses change when the winners of all examples are one batch: they are not replayed."""
-    assert worst.copy is not None
-    scored = torch.stack(worst.losses).gather(0, worst.copy[None])[0]  # (B,)
-    low = torch.is_autocast_enabled(losses.device.type) or losses.dtype in (torch.float16, torch.bfloat16)
-    error = (losses - scored).abs()
-    if bool((error > (0.1 if low else 0.01) * (1 + scored.abs())).any()):
-        warnings.warn(
-            f"the losses of the winners differ by up to {float(error.max()):.2g} from what they were chosen by: the "
-            "model or the loss mixes the examples of a batch, or draws random numbers that depend on the data, so the "
-            "gradient is not exactly that of the worst copies",
-            MaxUpWarning,
-            stacklevel=2,
-        )
-
-
-def _warn_of_ties(worst: Worst) -> None:
-    """Warn of copies that all have the same loss: training then costs m times as much for nothing."""
-    losses = torch.stack(worst.losses)  # (m, B)
-    if len(losses) > 1 and bool((losses == losses[0]).all()):
-        warnings.warn(
-            f"all {len(losses)} copies of every example have the same loss: the perturbation changes nothing that the "
-            "model sees; check its strength, and for one inside the model that its layer is called",
-            MaxUpWarning,
-            stacklevel=2,
-        )

@@ -73,8 +73,13 @@ class SmoothAdv(Objective):
             copies, radius = self.depends_on()
             draws = self._draws(batch, generator, copies)
             network, noise = bare(model), [draw[0] for draw in draws]
-            with evaluating(network, batch):
-                scores = partial(soft, lambda x: self.forward(network, x), noise)
+            with evaluating(network, batch) as rewind:
+
+                def answer(x: Tensor) -> Tensor:
+                    rewind()  # every pass of the attack sees the same state
+                    return self.forward(network, x)
+
+                scores = partial(soft, answer, noise)
                 attack = {"pgd": pgd, "ddn": ddn}[self.attack]
                 x = attack(scores, x, y, radius=radius, steps=self.steps, clip=self.clip)
             output, target, losses = self._forward(model, (x, y), draws)

@@ -1,5 +1,7 @@
 """Perturbations inside the model: attached once to its layers, switched on by putting a draw into their slots."""
 
+import sys
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -10,46 +12,75 @@ from maxup.checks import check_model
 from maxup.perturb.base import Perturbation
 from maxup.perturb.draws import Batch, Draw
 
+PASSES = 16  # of a layer, whose draws are remembered for activation checkpointing
+
 
 class Slot(nn.Module):
     """Rewrites a layer's output as the draw in the slot says; does nothing while the slot is empty or in evaluation.
 
     It holds no parameter and no buffer, so the model's state_dict is what it was. Activation checkpointing runs the
-    layer again in the backward pass, when the step is over and the slot is empty: for that, the last draw is kept.
+    layer again in the backward pass, when the step is over and the slot is empty. So the slot remembers the draws of
+    the latest passes, and finds the pass that is repeated by a sample of the layer's output.
     """
 
     def __init__(self, rewrite: Callable[[Tensor, Tensor, Draw], Tensor]) -> None:
         super().__init__()
         self.rewrite = rewrite
         self.draw: Draw | None = None
-        self.kept: Draw | None = None  # of the last step
-        self.pending = False  # whether no backward pass has used `kept` yet
-        self.ambiguous = False  # whether a step before that was not backpropagated either
+        self.scoring = False  # whether the passes are never backpropagated
+        self.passes: deque[tuple[Tensor, Draw | None]] = deque(maxlen=PASSES)  # not backpropagated yet
+        self.repeated: tuple[Tensor, Draw | None] | None = None  # the latest that was
 
     def forward(self, inputs: Tensor, output: Tensor) -> Tensor:
         draw = self.draw
-        recomputing = (
-            not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
-        )  # in a backward pass
-        if draw is None and self.training and recomputing:
-            draw = self._again()
+        if self.training and not self.scoring and not torch.compiler.is_compiling() and isinstance(output, Tensor):
+            if torch._C._current_graph_task_id() != -1:  # in a backward pass
+                draw = self._repeat(output)
+            elif (draw is not None or self._in_use) and (torch.is_grad_enabled() or _in_reentrant_checkpoint()):
+                self.passes.append((_sample(output), draw))
         return output if draw is None or not self.training else self.rewrite(inputs, output, draw)
 
-    def clear(self) -> None:
-        """Empty the slot, and keep the draw for a backward pass that runs the layer again."""
-        if self.draw is not None:
-            self.ambiguous = self.pending
-            self.draw, self.kept, self.pending = None, self.draw, True
+    @property
+    def _in_use(self) -> bool:
+        return bool(self.passes) or self.repeated is not None
 
-    def _again(self) -> Draw | None:
+    def _repeat(self, output: Tensor) -> Draw | None:
         """The draw of the pass that activation checkpointing repeats."""
-        if self.ambiguous:
+        sample = _sample(output)
+        found = [entry for entry in self.passes if _alike(entry[0], sample)]
+        if not found and self.repeated is not None and _alike(self.repeated[0], sample):
+            found = [self.repeated]  # backpropagated a second time
+        if not self._in_use:
+            return self.draw  # from before the first draw
+        if len({id(draw) for _, draw in found}) != 1:
             raise RuntimeError(
-                "activation checkpointing runs a perturbed layer again, but two steps were taken since the last "
-                "backward pass, so it is unknown which draw belongs to it; call backward after every step"
+                f"activation checkpointing runs a perturbed layer again, and {len(found) or 'none'} of its last "
+                f"{len(self.passes)} passes may be the one that is repeated; call backward after every step, and do "
+                "not run the same batch with and without the perturbation in between"
             )
-        self.pending = False
-        return self.kept
+        self.repeated = found[-1]
+        self.passes = deque((entry for entry in self.passes if entry is not self.repeated), maxlen=PASSES)
+        return self.repeated[1]
+
+
+def _sample(output: Tensor) -> Tensor:
+    """Some values of a layer's output, by which a pass is known."""
+    values = output.detach().flatten()
+    return values[:: max(1, len(values) // 1024)].to(torch.float32, copy=True)
+
+
+def _in_reentrant_checkpoint() -> bool:
+    """Whether a pass without gradients is one that torch.utils.checkpoint will repeat with them."""
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_globals.get("__name__") == "torch.utils.checkpoint":
+            return True
+    return False
+
+
+def _alike(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and torch.allclose(a, b, rtol=1e-2, atol=1e-4, equal_nan=True)
 
 
 class Attached(Perturbation):
@@ -77,7 +108,7 @@ class Attached(Perturbation):
     def clear(self) -> None:
         """Empty the slots: the model is itself again."""
         for slot in self.slots:
-            slot.clear()
+            slot.draw = None
 
     def _attached(self) -> tuple[Slot, ...]:
         if not self.slots:

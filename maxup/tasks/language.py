@@ -1,6 +1,7 @@
 """Language modelling: what a recipe builds, what a step does, what is measured."""
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -11,6 +12,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
+from maxup.checks import MaxUpWarning
 from maxup.data import load_data
 from maxup.data.text import Text
 from maxup.data.windows import Windows
@@ -129,7 +131,10 @@ class Language:
         if self.loader.position == 1:  # the first window
             self.hidden = self.model.start(len(tokens))
         x = {"tokens": tokens, "hidden": self.hidden, "columns": len(tokens)}
-        outcome = self.objective.run(model, x, target)
+        with warnings.catch_warnings():
+            if self.recipe.maxup.unit == "token":  # the loss of a column is over all its copies, on purpose
+                warnings.simplefilter("ignore", MaxUpWarning)
+            outcome = self.objective.run(model, x, target)
         read, knobs = outcome.output, self.recipe.language
         self.hidden = [(h.detach(), c.detach()) for h, c in read.hidden]
         loss = outcome.loss + knobs.alpha * read.output.square().mean()

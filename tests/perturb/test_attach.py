@@ -148,3 +148,52 @@ def test_a_plain_pass_after_a_step_is_not_perturbed():
     before = model(x)
     mu.MaxUp(noise, m=2)(model, x, y).backward()
     assert torch.equal(model(x), before)
+
+
+def gradient(model, loss):
+    model.zero_grad()
+    loss.backward()
+    return [p.grad.clone() for p in model.parameters()]
+
+
+def test_a_plain_pass_under_checkpointing_stays_plain():
+    """The draw of the step before must not come back when the plain pass is repeated."""
+    noise = mu.FeatureNoise(1.0, layer="middle")
+    model = noise.attach(Checkpointed(False))
+    batches = [(torch.rand(8, 5), torch.randint(3, (8,))) for _ in range(2)]
+    mu.MaxUp(noise, m=2)(model, *batches[0]).backward()
+    for x, y in batches:
+        again = gradient(model, mu.cross_entropy(model(x), y).mean())
+        model.reentrant = None
+        plain = gradient(model, mu.cross_entropy(model(x), y).mean())
+        model.reentrant = False
+        for a, b in zip(again, plain, strict=True):
+            torch.testing.assert_close(a, b)
+
+
+def test_a_plain_and_a_perturbed_pass_of_one_loss():
+    found = []
+    for reentrant in (None, False):
+        torch.manual_seed(2)
+        noise = mu.FeatureNoise(1.0, layer="middle")
+        model = noise.attach(Checkpointed(reentrant))
+        (x, y), (other, _) = [(torch.rand(8, 5), torch.randint(3, (8,))) for _ in range(2)]
+        maxup = mu.MaxUp(noise, m=2, generator=torch.Generator().manual_seed(0))
+        maxup(model, x, y).backward()
+        found.append(gradient(model, maxup(model, x, y) + mu.cross_entropy(model(other), y).mean()))
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b)
+    with pytest.raises(RuntimeError, match="do not run the same batch with and without"):
+        (maxup(model, x, y) + mu.cross_entropy(model(x), y).mean()).backward()
+
+
+def test_a_step_that_is_not_backpropagated_does_no_harm():
+    noise = mu.FeatureNoise(1.0, layer="middle")
+    model, maxup = noise.attach(Checkpointed(False)), mu.MaxUp(noise, m=2)
+    for step in range(4):
+        loss = maxup(model, torch.rand(8, 5), torch.randint(3, (8,)))
+        if step != 1:
+            loss.backward()
+    loss = maxup(model, torch.rand(8, 5), torch.randint(3, (8,)))
+    loss.backward(retain_graph=True)
+    loss.backward()
