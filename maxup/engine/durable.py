@@ -9,6 +9,7 @@ import re
 import shutil
 import stat
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -133,10 +134,16 @@ def temporary(path: Path) -> Path:
     return path.with_name(f".tmp-{os.getpid()}-{path.name}")
 
 
-def sweep(folder: Path) -> None:
-    """Remove what is temporary and of this process, or of a dead one."""
+def sweep(folder: Path, name: str = "*") -> None:
+    """Remove temporary files of this process and of dead ones.
+
+    Args:
+        folder: Where they are.
+        name: Pattern of the final names. In a folder that others may use too, name only files that you write.
+    """
     for path in folder.glob(".tmp-*"):
-        if match := re.fullmatch(r"\.tmp-(\d+)-.*", path.name, re.ASCII):
+        match = re.fullmatch(r"\.tmp-(\d+)-(.*)", path.name, re.ASCII)
+        if match and fnmatchcase(match[2], name):
             pid = int(match[1])
             try:
                 os.kill(pid, 0)

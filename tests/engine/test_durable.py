@@ -115,6 +115,14 @@ def test_sweeping_spares_the_living(tmp_path):
     assert {p.name for p in tmp_path.iterdir()} == {*foreign, "outside", names[child.pid]}
 
 
+def test_sweeping_in_a_shared_folder_spares_files_of_others(tmp_path):
+    names = [f".tmp-{10**30}-{name}" for name in ("a.tsv", "a.tsv.rank-0", "b.tsv", "b-a.tsv")]
+    for name in names:
+        (tmp_path / name).write_text("half")
+    durable.sweep(tmp_path, "a.tsv*")
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(names[2:])
+
+
 def test_a_file_system_that_cannot_sync_folders(tmp_path, monkeypatch):
     def fsync(code):
         def fail(_):
