@@ -4,8 +4,8 @@ The first line, a comment, is JSON: what was certified and how, so that rows of 
 follow each other. With adaptive sampling a column, samples, says how many noisy copies were used. The last column,
 hash, makes changes evident. Each row's hash is the first 16 hex digits of SHA-256(previous hash + tab + the row's other
 cells joined by tabs). The first row uses the hash of line 1 + tab + line 2 as the previous hash. Anybody can compute
-these hashes: they show damage and edits, not forgery. With pandas installed, `pandas.read_csv(path, sep="\t", comment="#")`
-reads the file.
+these hashes: they show damage and edits, not forgery. With pandas installed, `pandas.read_csv(path, sep="\t",
+comment="#")` reads the file.
 """
 
 import glob

@@ -73,7 +73,7 @@ def add_accept(parser: argparse.ArgumentParser) -> None:
         False
     """
     parser.add_argument(
-        "--accept_changed_data", action="store_true", help="use images that changed since training began; a changed text is refused"
+        "--accept_changed_data", action="store_true", help="use images that changed since training began; never a text"
     )
 
 
