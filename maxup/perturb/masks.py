@@ -10,8 +10,6 @@ from torch.utils._pytree import tree_leaves, tree_map
 from maxup.perturb.base import in_format_of
 from maxup.perturb.draws import Batch
 
-IGNORE = -100  # the label that torch.nn.functional.cross_entropy ignores by default
-
 Size = tuple[int, ...]  # height and width
 
 
