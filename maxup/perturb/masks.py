@@ -58,7 +58,7 @@ def change_masks(
         if is_mask(leaf, size):
             raise ValueError(
                 f"{who} changes the floating images in x, but x also holds {leaf.dtype} of shape {tuple(leaf.shape)}, "
-                "which would stay; move masks to y, or name the images with key="
+                "which would stay; move masks to y"
             )
 
     def changed(leaf: Any) -> Any:
