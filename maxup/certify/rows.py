@@ -205,15 +205,12 @@ def _read(path: Path) -> tuple[dict[str, Any], list[Row], int]:
 def _lines(path: Path) -> list[str]:
     """The lines of a file, at least three; the last one is empty, or was cut off."""
     try:
-        if path.exists() and not path.is_file():
-            raise RowsError(f"{path} is no table of certificates: it is not a file; name a TSV")
-        if path.stat().st_size > LARGEST:
-            raise RowsError(f"{path} is no table of certificates: it has more than {LARGEST} bytes; name another")
-        lines = path.read_bytes().decode("latin-1").split("\n")  # a character for every byte, whatever it is
+        data = durable.read_bytes(path, most=LARGEST)
     except FileNotFoundError:
         raise RowsError(f"there is no file {path}; name a TSV that maxup certify wrote") from None
     except (OSError, ValueError) as error:
         raise RowsError(f"{path} is no table of certificates: {reason(error)}; {WANTED}") from None
+    lines = data.decode("latin-1").split("\n")  # a character for every byte, whatever it is
     if len(lines) < 3:
         raise RowsError(f"{path} is no table of certificates; {WANTED}")
     return lines

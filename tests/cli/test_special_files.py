@@ -114,7 +114,7 @@ def test_a_queue_s_own_files(tmp_path, name, make):
     make(tmp_path / "job" / name)
     task = Task("job", [sys.executable, "-c", "print(3)"], tmp_path / "job", lambda: False)
     (failure,) = run_queue([task], [None], say=lambda line: None)
-    assert f"{tmp_path / 'job' / name} is not an ordinary file" in failure.why
+    assert f"{tmp_path / 'job' / name} is not a regular file" in failure.why
     assert (tmp_path / "precious").read_text() == "precious"
 
 

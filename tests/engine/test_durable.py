@@ -9,7 +9,7 @@ import pytest
 from maxup.engine import durable
 
 
-def test_only_ordinary_files_are_read(tmp_path):
+def test_only_regular_files_are_read(tmp_path):
     file, link, pipe = tmp_path / "file", tmp_path / "link", tmp_path / "pipe"
     durable.write(file, b"abc")
     promise = {"size": 3, "sha256": "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"}  # FIPS 180
@@ -17,7 +17,7 @@ def test_only_ordinary_files_are_read(tmp_path):
     link.symlink_to(file)
     os.mkfifo(pipe)
     for path in (link, pipe, tmp_path):
-        with pytest.raises(ValueError, match="not an ordinary file"):
+        with pytest.raises(ValueError, match="not a regular file"):
             durable.read(path)
     for bad in (promise | {"size": 4}, {}, [], 3, {"size": [3]}):
         with pytest.raises(ValueError, match="wrong size, 3 bytes"):
