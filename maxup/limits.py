@@ -59,7 +59,7 @@ def _count(low: int, high: int) -> Limit:
 COPIES, STEPS, MANY, SEED = _count(1, 10**4), _count(1, 10**4), _count(1, 10**6), _count(0, 4 * 10**9)
 FRACTION, DROP = Limit(0, 1), Limit(0, 1, below=True)
 
-RECIPE = {  # by the setting's dotted name; of a list, every number in it
+RECIPE = {  # by the setting's dotted name; of a list, every number in it; `recipes.load` checks adversarial.p
     "epochs": MANY,
     "batch_size": MANY,
     "seed": SEED,  # numpy takes 32 bits, and every process adds its number
@@ -89,7 +89,6 @@ RECIPE = {  # by the setting's dotted name; of a list, every number in it
     "maxup.warmup": _count(0, 10**6),
     "maxup.chunk": COPIES,
     "adversarial.radius": Limit(0, 1e9),
-    "adversarial.p": Limit(2, math.inf),
     "adversarial.steps": STEPS,
     "smoothadv.radius": Limit(0, 1e9),
     "smoothadv.steps": STEPS,
