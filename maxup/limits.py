@@ -183,11 +183,11 @@ def check_recipe(values: Mapping[str, Any]) -> str | None:
     return None
 
 
-def check_model(**arguments: Any) -> None:
+def check_model_args(**arguments: Any) -> None:
     """Refuse arguments of a network that are out of range.
 
     Example:
-        >>> check_model(width=16, dropout=math.nan)
+        >>> check_model_args(width=16, dropout=math.nan)
         Traceback (most recent call last):
         ValueError: dropout=nan is out of range; it must be a number at least 0 and below 1
     """

@@ -39,11 +39,11 @@ def parser_of(verb: str, description: str, examples: str) -> argparse.ArgumentPa
     )
 
 
-def few(parser: argparse.ArgumentParser, option: str, values: Sequence[float] | None) -> None:
+def check_count(parser: argparse.ArgumentParser, option: str, values: Sequence[float] | None) -> None:
     """Refuse an option that has too many values.
 
     Example:
-        >>> few(parser_of("compare", "Compare.", ""), "--m", [1, 4])
+        >>> check_count(parser_of("compare", "Compare.", ""), "--m", [1, 4])
     """
     if values is not None and len(values) > MOST_VALUES:
         parser.error(f"{option} has {len(values)} values; give {MOST_VALUES} at most")
