@@ -15,7 +15,11 @@ from maxup.sentences import reason
 
 
 class MaxUpWarning(UserWarning):
-    """Something that is allowed, but costs what it should not, or is not what it seems."""
+    """Warns about something that is allowed and probably a mistake.
+
+    State that cannot be restored, copies that all have the same loss, winners whose losses change in one batch, or
+    targets that a `Transform` leaves behind.
+    """
 
 
 def leaves(batch: Batch) -> list[Tensor]:
