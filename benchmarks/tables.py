@@ -204,7 +204,7 @@ def counts(found: dict[str, Any]) -> str:
     lines = [f"| | {' | '.join(kinds)} |", "|---" * (len(kinds) + 1) + "|"]
     for row in (*rows, total):
         lines.append(f"| {row['name'].replace('_', ' ')} | {' | '.join(f'{row[kind]:,}' for kind in kinds)} |")
-    how = f"Seed {found['seed']}, {found['seconds']:.0f} seconds on two cores."
+    how = f"Seed {found['seed']}, {found['seconds']:.0f} seconds, two harnesses at a time."
     return "\n".join(lines) + f"\n\n{how} {origin(found['environment'])}"
 
 

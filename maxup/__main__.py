@@ -3,9 +3,10 @@
 import os
 import sys
 
+if __name__ == "__main__" and not sys.flags.safe_path and sys.path[0] == os.getcwd():
+    sys.path.append(sys.path.pop(0))  # before the imports: a file in the current folder must not hide a module
+
 from maxup.cli.main import main
 
 if __name__ == "__main__":
-    if not sys.flags.safe_path and sys.path[0] == os.getcwd():
-        sys.path.append(sys.path.pop(0))  # a file in the current folder must not hide an installed module
     sys.exit(main())

@@ -9,13 +9,17 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from maxup.objectives.losses import IGNORED
+from maxup.objectives.losses import IGNORE_INDEX
 from maxup.perturb.draws import Batch, is_batched
 from maxup.sentences import reason
 
 
 class MaxUpWarning(UserWarning):
-    """Something that is allowed, but costs what it should not, or is not what it seems."""
+    """Warns about something that is allowed and probably a mistake.
+
+    State that cannot be restored, copies that all have the same loss, winners whose losses change in one batch, or
+    targets that a `Transform` leaves behind.
+    """
 
 
 def leaves(batch: Batch) -> list[Tensor]:
@@ -122,7 +126,7 @@ def check_classification(output: Any, target: Any, look_at_values: bool) -> None
             f"default loss takes the second dimension for the classes; {do}"
         )
     elif look_at_values:
-        _check_ids(target[target.long() != IGNORED], output.shape[1])
+        _check_ids(target[target.long() != IGNORE_INDEX], output.shape[1])
 
 
 def check_tokens(output: Any, target: Any, look_at_values: bool) -> None:
@@ -141,7 +145,7 @@ def _check_ids(ids: Tensor, classes: int) -> None:
     if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < classes:
         raise ValueError(
             f"labels run from {int(ids.min())} to {int(ids.max())}, but the model has {classes} outputs, 0 to "
-            f"{classes - 1}; fix the labels or the model's last layer, and set labels to ignore to {IGNORED}"
+            f"{classes - 1}; fix the labels or the model's last layer, and set labels to ignore to {IGNORE_INDEX}"
         )
 
 

@@ -59,7 +59,7 @@ def _count(low: int, high: int) -> Limit:
 COPIES, STEPS, MANY, SEED = _count(1, 10**4), _count(1, 10**4), _count(1, 10**6), _count(0, 4 * 10**9)
 FRACTION, DROP = Limit(0, 1), Limit(0, 1, below=True)
 
-RECIPE = {  # by the setting's dotted name; of a list, every number in it
+RECIPE = {  # by the setting's dotted name; of a list, every number in it; `recipes.load` checks adversarial.p
     "epochs": MANY,
     "batch_size": MANY,
     "seed": SEED,  # numpy takes 32 bits, and every process adds its number
@@ -89,7 +89,6 @@ RECIPE = {  # by the setting's dotted name; of a list, every number in it
     "maxup.warmup": _count(0, 10**6),
     "maxup.chunk": COPIES,
     "adversarial.radius": Limit(0, 1e9),
-    "adversarial.p": Limit(2, math.inf),
     "adversarial.steps": STEPS,
     "smoothadv.radius": Limit(0, 1e9),
     "smoothadv.steps": STEPS,
@@ -184,11 +183,11 @@ def check_recipe(values: Mapping[str, Any]) -> str | None:
     return None
 
 
-def check_model(**arguments: Any) -> None:
+def check_model_args(**arguments: Any) -> None:
     """Refuse arguments of a network that are out of range.
 
     Example:
-        >>> check_model(width=16, dropout=math.nan)
+        >>> check_model_args(width=16, dropout=math.nan)
         Traceback (most recent call last):
         ValueError: dropout=nan is out of range; it must be a number at least 0 and below 1
     """

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
+from maxup.limits import shown
 from maxup.sentences import reason
 
 PERTURBATIONS = {
@@ -97,7 +98,7 @@ def build(registry: Mapping[str, str], what: str, name: str, /, **arguments: Any
     try:
         return make(**arguments)
     except Exception as error:  # of whatever type: the arguments may be anything
-        said = ", ".join(f"{key}={value!r:.60}" for key, value in arguments.items())
+        said = ", ".join(f"{key}={shown(value)}" for key, value in arguments.items())
         raise BuildError(f"{what} {name!r} cannot be built with {said}: {reason(error)}") from error
 
 

@@ -36,7 +36,7 @@ def call(*words):
 
 
 def test_the_table_has_every_number_of_a_recipe_and_nothing_else():
-    assert sorted(numeric()) == sorted(RECIPE)
+    assert sorted(numeric()) == sorted([*RECIPE, "adversarial.p"])  # which is 2 or infinity
     defaults = flat(asdict(Recipe()))
     for name, limit in RECIPE.items():
         default = defaults[name]
@@ -62,6 +62,12 @@ def test_a_recipe_cannot_leave_the_table(name, value, tmp_path):
     for path, overrides in ((str(tmp_path / "a.yaml"), []), (NAME, words)):
         with pytest.raises(RecipeError, match=r"must be|is not known"):
             parse_recipe(path, overrides, ["adversarial", "hard_examples", "smoothadv"])
+
+
+@pytest.mark.parametrize("value", ["1", "-1", "3", ".nan", "1" + "0" * 30])
+def test_a_norm_is_2_or_infinity(value):
+    with pytest.raises(RecipeError, match=r"^adversarial\.p=[^;]* is not known; it must be 2 or \.inf$"):
+        parse_recipe(NAME, [f"--adversarial.p={value}"], ["adversarial"])
 
 
 def test_a_recorded_recipe_cannot_leave_the_table():

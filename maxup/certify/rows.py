@@ -2,10 +2,10 @@ r"""Certificates as a TSV with the columns every reader of this field knows: idx
 
 The first line, a comment, is JSON: what was certified and how, so that rows of another model, noise or precision never
 follow each other. With adaptive sampling a column, samples, says how many noisy copies were used. The last column,
-hash, makes changes evident: it is the start of the SHA-256 of the hash above and the row's other cells, joined by tabs.
-Above the first row, the hash of the first two lines, joined by a tab, takes that place. Anybody can compute these
-hashes: they show damage and edits, not forgery. With pandas installed, `pandas.read_csv(path, sep="\t", comment="#")`
-reads the file.
+hash, makes changes evident. Each row's hash is the first 16 hex digits of SHA-256(previous hash + tab + the row's other
+cells joined by tabs). The first row uses the hash of line 1 + tab + line 2 as the previous hash. Anybody can compute
+these hashes: they show damage and edits, not forgery. With pandas installed, `pandas.read_csv(path, sep="\t",
+comment="#")` reads the file.
 """
 
 import glob
@@ -205,15 +205,12 @@ def _read(path: Path) -> tuple[dict[str, Any], list[Row], int]:
 def _lines(path: Path) -> list[str]:
     """The lines of a file, at least three; the last one is empty, or was cut off."""
     try:
-        if path.exists() and not path.is_file():
-            raise RowsError(f"{path} is no table of certificates: it is not a file; name a TSV")
-        if path.stat().st_size > LARGEST:
-            raise RowsError(f"{path} is no table of certificates: it has more than {LARGEST} bytes; name another")
-        lines = path.read_bytes().decode("latin-1").split("\n")  # a character for every byte, whatever it is
+        data = durable.read_bytes(path, most=LARGEST)
     except FileNotFoundError:
         raise RowsError(f"there is no file {path}; name a TSV that maxup certify wrote") from None
     except (OSError, ValueError) as error:
         raise RowsError(f"{path} is no table of certificates: {reason(error)}; {WANTED}") from None
+    lines = data.decode("latin-1").split("\n")  # a character for every byte, whatever it is
     if len(lines) < 3:
         raise RowsError(f"{path} is no table of certificates; {WANTED}")
     return lines

@@ -1,5 +1,6 @@
 """Certifying a data set: image by image into a TSV, resumable, shared by several processes."""
 
+import glob
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -72,7 +73,8 @@ def certify(
         if rank == 0:
             try:
                 held.enter_context(locked(path.resolve().parent, path.resolve().name))
-                sweep(path.resolve().parent)  # files that a killed process was about to rename
+                # Files that a killed process was about to rename: the table and its .rank-N parts.
+                sweep(path.resolve().parent, f"{glob.escape(path.resolve().name)}*")
                 table.gather(path, about, labels)  # what an earlier run left, or its complaint
             except (table.RowsError, CheckpointError, OSError) as error:
                 refused = error

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from maxup.cli.own import add_own, own, own_of
-from maxup.cli.parser import add_root, few, parser_of
+from maxup.cli.parser import add_root, check_count, parser_of
 from maxup.cli.show import FORMATS
 from maxup.limits import option as limited
 from maxup.output import say
@@ -87,7 +87,7 @@ def main(argv: Sequence[str]) -> int:
     option("--image", type=limited("certify --image"), default=0, metavar="IDX", help="which one (default: 0)")
     option("--plot", type=_drawing, metavar="FILE", help="plot certified accuracy against the radius: PNG, SVG or PDF")
     args = parser.parse_args(argv)
-    few(parser, "--radii", args.radii)
+    check_count(parser, "--radii", args.radii)
     tables = [path for path in args.what if path.suffix == ".tsv" or path.is_file()]
     showing = bool(tables) and len(tables) == len(args.what) and args.module is None
     _refuse_idle(parser, args, showing=showing)

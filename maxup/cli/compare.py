@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from maxup.cli.own import add_own, own_of
-from maxup.cli.parser import few, new_folder, parser_of
+from maxup.cli.parser import check_count, new_folder, parser_of
 from maxup.limits import option
 from maxup.output import say
 
@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--progress", action="store_true", help="show every run's own progress too")
     add_own(parser)
     args, overrides = parser.parse_known_args(argv)
-    few(parser, "--m", args.m)
+    check_count(parser, "--m", args.m)
     from maxup.recipes.load import parse_recipe, run_name
 
     recipe = parse_recipe(args.recipe, overrides, ["maxup", "adversarial", *args.objectives])  # it is attacked, too

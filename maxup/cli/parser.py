@@ -39,11 +39,11 @@ def parser_of(verb: str, description: str, examples: str) -> argparse.ArgumentPa
     )
 
 
-def few(parser: argparse.ArgumentParser, option: str, values: Sequence[float] | None) -> None:
+def check_count(parser: argparse.ArgumentParser, option: str, values: Sequence[float] | None) -> None:
     """Refuse an option that has too many values.
 
     Example:
-        >>> few(parser_of("compare", "Compare.", ""), "--m", [1, 4])
+        >>> check_count(parser_of("compare", "Compare.", ""), "--m", [1, 4])
     """
     if values is not None and len(values) > MOST_VALUES:
         parser.error(f"{option} has {len(values)} values; give {MOST_VALUES} at most")
@@ -73,7 +73,7 @@ def add_accept(parser: argparse.ArgumentParser) -> None:
         False
     """
     parser.add_argument(
-        "--accept_changed_data", action="store_true", help="use the images even if they changed since training began"
+        "--accept_changed_data", action="store_true", help="use images that changed since training began; never a text"
     )
 
 

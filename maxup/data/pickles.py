@@ -6,7 +6,6 @@ the size of the file and the number of its instructions, whatever sizes they nam
 """
 
 import io
-import os
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -14,6 +13,8 @@ from pickletools import opcodes
 from typing import Any
 
 from maxup.data import DataError
+from maxup.engine.durable import read_bytes
+from maxup.sentences import reason
 
 MOST_BYTES = 2**28  # the largest usual file, the training set of CIFAR-100, has 155 MB
 MOST_STEPS = 2**20  # and takes about 200,000 instructions
@@ -63,11 +64,9 @@ class Bytes2d:
 def read_pickle(path: Path) -> Any:
     """What the file holds; strings of Python 2 come as str, one character a byte."""
     try:
-        if os.path.getsize(path) > MOST_BYTES:
-            raise DataError(f"{path} has more than {MOST_BYTES} bytes, no usual file of CIFAR; replace it by that")
-        raw = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path} cannot be read ({error}); replace it by a fresh copy") from error
+        raw = read_bytes(path, most=MOST_BYTES)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read ({reason(error)}); replace it by a fresh copy") from error
     try:
         return parse(raw)
     except (ValueError, IndexError, KeyError) as error:

@@ -3,7 +3,6 @@
 import codecs
 import hashlib
 import re
-import stat
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from maxup.data import DataError, Root
 from maxup.data.find import find
+from maxup.engine.durable import read_bytes
 from maxup.sentences import reason
 
 END, UNKNOWN = "<eos>", "<unk>"
@@ -112,19 +112,12 @@ def from_lines(train: Iterable[str], validation: Iterable[str], test: Iterable[s
 
 def _lines(path: Path) -> list[str]:
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode) and not path.is_dir():  # a pipe, which nobody may write to
-            raise DataError(f"{path} is not a regular file; put a text file there")
-        if status.st_size > MOST_BYTES:
-            raise DataError(
-                f"{path} has {status.st_size:,} bytes, and at most {MOST_BYTES:,} are read; use a part of it"
-            )
-        data = path.read_bytes().removeprefix(codecs.BOM_UTF8)
+        data = read_bytes(path, most=MOST_BYTES).removeprefix(codecs.BOM_UTF8)
     except FileNotFoundError:
         raise DataError(
             f"{path.parent} lacks {path.name}; it must hold one file for each of train, valid, test"
         ) from None
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read ({reason(error)}); put a text file there") from error
     if not data.strip():
         raise DataError(f"{path} is empty; put a sentence on every line")

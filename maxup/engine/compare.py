@@ -113,7 +113,7 @@ def compare(
         say(f"seed {seed}  {name:<{width}}  {_line(found)}")
         return found
 
-    same_images = recipe.data.train_size is not None
+    paired = recipe.data.train_size is not None
     runs: Runs = {name: [] for name in planned}
     for seed in numbers:  # row by row within a seed, so that a machine that slows down slows all rows down
         for name, row in planned.items():
@@ -124,7 +124,7 @@ def compare(
         epochs = max(1, round(ratio * recipe.epochs))
         longer = f"m = 1, time of {name}"
         runs[longer] = [run(longer, replace(planned["m = 1"], epochs=epochs), seed) for seed in numbers]
-        stretched[longer] = {"ratio": ratio, "epochs": epochs, "gain": gain(runs[name], runs[longer], same_images)}
+        stretched[longer] = {"ratio": ratio, "epochs": epochs, "gain": gain(runs[name], runs[longer], paired=paired)}
     result = {
         "format": "maxup-compare",
         "version": 1,
@@ -134,8 +134,8 @@ def compare(
         "copies": COPIES,
         "attack": asdict(attack),
         "equal_time": stretched,
-        "same_images": same_images,
-        "summary": summary(runs, same_images=same_images),
+        "paired": paired,
+        "summary": summary(runs, paired=paired),
         "runs": runs,
         "environment": here,
     }

@@ -9,6 +9,7 @@ import re
 import shutil
 import stat
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -133,10 +134,16 @@ def temporary(path: Path) -> Path:
     return path.with_name(f".tmp-{os.getpid()}-{path.name}")
 
 
-def sweep(folder: Path) -> None:
-    """Remove what is temporary and of this process, or of a dead one."""
+def sweep(folder: Path, name: str = "*") -> None:
+    """Remove temporary files of this process and of dead ones.
+
+    Args:
+        folder: Where they are.
+        name: Pattern of the final names. In a folder that others may use too, name only files that you write.
+    """
     for path in folder.glob(".tmp-*"):
-        if match := re.fullmatch(r"\.tmp-(\d+)-.*", path.name, re.ASCII):
+        match = re.fullmatch(r"\.tmp-(\d+)-(.*)", path.name, re.ASCII)
+        if match and fnmatchcase(match[2], name):
             pid = int(match[1])
             try:
                 os.kill(pid, 0)
@@ -164,15 +171,15 @@ def check_regular(path: Path) -> None:
     Example:
         >>> check_regular(Path("/dev/null"))
         Traceback (most recent call last):
-        ValueError: /dev/null is not an ordinary file; remove it, or put an ordinary file in its place
+        ValueError: /dev/null is not a regular file; remove it, or put a regular file in its place
     """
     with suppress(FileNotFoundError):
         if not stat.S_ISREG(os.lstat(path).st_mode):
-            raise ValueError(f"{path} is not an ordinary file; remove it, or put an ordinary file in its place")
+            raise ValueError(f"{path} is not a regular file; remove it, or put a regular file in its place")
 
 
 def read(path: Path, promise: Any = None, *, most: int = 1 << 16) -> bytes:
-    """A whole ordinary file: no link to elsewhere, no pipe to wait for.
+    """A whole regular file: no link to elsewhere, no pipe to wait for.
 
     Args:
         path: The file.
@@ -182,7 +189,7 @@ def read(path: Path, promise: Any = None, *, most: int = 1 << 16) -> bytes:
     status = os.lstat(path)
     size = status.st_size
     if not stat.S_ISREG(status.st_mode):
-        raise ValueError(f"{path.name} is not an ordinary file")
+        raise ValueError(f"{path.name} is not a regular file")
     if size > most if promise is None else type(promise) is not dict or promise.get("size") != size:
         raise ValueError(f"{path.name} has a wrong size, {size} bytes")
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
@@ -192,15 +199,15 @@ def read(path: Path, promise: Any = None, *, most: int = 1 << 16) -> bytes:
     return data
 
 
-def read_text(path: Path, *, most: int = 1 << 24) -> str:
-    """The text of a regular file, or of a link to one, such as a recipe: no pipe to wait for, no file without end.
+def read_bytes(path: Path, *, most: int) -> bytes:
+    """The content of a regular file, or of a link to one, such as data: no pipe to wait for, no file without end.
 
     Args:
-        path: The file, in UTF-8.
+        path: The file.
         most: Its largest size in bytes.
 
     Example:
-        >>> read_text(Path("/dev/zero"))
+        >>> read_bytes(Path("/dev/zero"), most=100)
         Traceback (most recent call last):
         ValueError: zero is not a regular file
     """
@@ -209,7 +216,12 @@ def read_text(path: Path, *, most: int = 1 << 24) -> str:
         raise ValueError(f"{path.name} is not a regular file")
     if status.st_size > most:
         raise ValueError(f"{path.name} has {status.st_size:,} bytes, and at most {most:,} are read")
-    return path.read_text(encoding="utf-8")
+    return path.read_bytes()
+
+
+def read_text(path: Path, *, most: int = 1 << 24) -> str:
+    """The text of a file in UTF-8, such as a recipe; see `read_bytes`."""
+    return read_bytes(path, most=most).decode("utf-8")
 
 
 def sha256(data: bytes) -> str:

@@ -10,7 +10,7 @@ import torch
 from torch import _VF, Tensor, nn
 from torch.nn import functional as F
 
-from maxup.limits import check_model
+from maxup.limits import check_model_args
 
 Hidden = list[tuple[Tensor, Tensor]]
 
@@ -65,8 +65,8 @@ class AWDLSTM(nn.Module):
         noise: float = 0.0,
     ) -> None:
         super().__init__()
-        check_model(embedding=embedding, hidden=hidden, layers=layers, weight_drop=weight_drop, noise=noise)
-        check_model(input_dropout=input_dropout, hidden_dropout=hidden_dropout, output_dropout=output_dropout)
+        check_model_args(embedding=embedding, hidden=hidden, layers=layers, weight_drop=weight_drop, noise=noise)
+        check_model_args(input_dropout=input_dropout, hidden_dropout=hidden_dropout, output_dropout=output_dropout)
         self.input_dropout, self.hidden_dropout, self.output_dropout = input_dropout, hidden_dropout, output_dropout
         self.weight_drop, self.noise = weight_drop, noise
         sizes = [embedding, *[hidden] * (layers - 1), embedding]

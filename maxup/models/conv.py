@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from maxup.limits import check_model
+from maxup.limits import check_model_args
 
 
 def conv(shape: Sequence[int], classes: int, width: int = 32, dropout: float = 0.0) -> nn.Sequential:
@@ -14,7 +14,7 @@ def conv(shape: Sequence[int], classes: int, width: int = 32, dropout: float = 0
         >>> conv((1, 8, 8), 10)[-1].out_features
         10
     """
-    check_model(width=width, dropout=dropout)
+    check_model_args(width=width, dropout=dropout)
     layers: list[nn.Module] = []
     inputs = shape[0]
     for outputs, stride in ((width, 1), (2 * width, 2), (4 * width, 2)):

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from maxup.limits import check_model
+from maxup.limits import check_model_args
 from maxup.models.weights import load_weights
 from maxup.own_code import told
 from maxup.registry import nearest
@@ -58,7 +58,7 @@ def create_external(
         if argument not in ARGUMENTS[family]:
             known = f"; it takes {', '.join(ARGUMENTS[family])}" if ARGUMENTS[family] else ""
             raise ExternalError(f"{name} takes no argument {argument!r} from a recipe{known}")
-    check_model(**{key: value for key, value in args.items() if value is not None})
+    check_model_args(**{key: value for key, value in args.items() if value is not None})
     names = _names(family)
     if short.partition(".")[0] not in names:
         raise ExternalError(nearest(name, [f"{family}/{n}" for n in names], "model") if names else f"no {name}")

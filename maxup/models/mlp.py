@@ -6,7 +6,7 @@ from math import prod
 
 from torch import nn
 
-from maxup.limits import MOST_VALUES, check_model, shown
+from maxup.limits import MOST_VALUES, check_model_args, shown
 
 
 def mlp(shape: Sequence[int], classes: int, hidden: tuple[int, ...] | list[int] = (512, 512)) -> nn.Sequential:
@@ -19,7 +19,7 @@ def mlp(shape: Sequence[int], classes: int, hidden: tuple[int, ...] | list[int] 
     if not isinstance(hidden, list | tuple) or len(hidden) > MOST_VALUES:
         raise ValueError(f"hidden={shown(hidden)} must be a list of {MOST_VALUES} widths at most, such as [512, 512]")
     for width in hidden:
-        check_model(hidden=width)
+        check_model_args(hidden=width)
     widths = [prod(shape), *hidden]
     layers: list[nn.Module] = [nn.Flatten()]
     for inputs, outputs in pairwise(widths):

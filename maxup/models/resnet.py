@@ -6,7 +6,7 @@ from functools import partial
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from maxup.limits import check_model
+from maxup.limits import check_model_args
 from maxup.models.fused import conv_norm_relu, fits
 
 
@@ -17,13 +17,13 @@ def resnet(shape: Sequence[int], classes: int, depth: int = 20, width: int = 16)
         >>> sum(p.numel() for p in resnet((3, 32, 32), 10, depth=110).parameters())
         1730714
     """
-    check_model(width=width)
+    check_model_args(width=width)
     return ResNet(shape[0], classes, blocks_of_stage(depth, 2), width)
 
 
 def blocks_of_stage(depth: int, outside: int) -> int:
     """n of a network with 6n + `outside` layers."""
-    check_model(depth=depth)
+    check_model_args(depth=depth)
     if depth < 6 + outside or (depth - outside) % 6:
         lowest = [6 * n + outside for n in (1, 2, 3)]
         raise ValueError(f"depth={depth}: it must be 6n + {outside}, such as {', '.join(map(str, lowest))}")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
-from maxup.limits import check_model
+from maxup.limits import check_model_args
 from maxup.models.preact_resnet import PreActResNet
 from maxup.models.resnet import blocks_of_stage
 
@@ -15,7 +15,7 @@ def wide_resnet(shape: Sequence[int], classes: int, depth: int = 16, width: int 
         >>> sum(p.numel() for p in wide_resnet((3, 32, 32), 10, depth=28, width=10).parameters())
         36479194
     """
-    check_model(width=width)
+    check_model_args(width=width)
     return PreActResNet(shape[0], classes, blocks_of_stage(depth, 4), (16 * width, 32 * width, 64 * width))
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-IGNORED = -100  # the default ignore_index of F.cross_entropy
+IGNORE_INDEX = -100  # default of F.cross_entropy
 
 
 def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
@@ -79,4 +79,4 @@ def mean_loss(loss: Any, losses: Tensor, target: Any) -> Tensor:
 
 def _counted(target: Tensor) -> Tensor:
     """How many positions of every example are not ignored: (B, ...) -> (B,)."""
-    return (target.long() != IGNORED).reshape(len(target), -1).sum(1)
+    return (target.long() != IGNORE_INDEX).reshape(len(target), -1).sum(1)

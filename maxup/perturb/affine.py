@@ -5,12 +5,13 @@ from collections.abc import Hashable
 import torch
 from torch import Generator, Tensor
 
+from maxup.objectives.losses import IGNORE_INDEX
 from maxup.perturb import arguments
 from maxup.perturb.arguments import real
 from maxup.perturb.base import Perturbation, images, in_format_of, put, uniform
 from maxup.perturb.draws import Batch
 from maxup.perturb.geometry import sources, warp
-from maxup.perturb.masks import IGNORE, change_masks, check_fill, take
+from maxup.perturb.masks import change_masks, check_fill, take
 
 
 class Affine(Perturbation):
@@ -36,7 +37,7 @@ class Affine(Perturbation):
         degrees: float = 10.0,
         *,
         translate: float = 0.1,
-        mask_fill: int = IGNORE,
+        mask_fill: int = IGNORE_INDEX,
         key: Hashable | None = None,
     ) -> None:
         self.degrees = real("Affine", "degrees", degrees, "between 0 and 180", 0, 180)

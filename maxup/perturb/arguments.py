@@ -4,6 +4,8 @@ import math
 from numbers import Integral, Real
 from typing import Any
 
+from maxup.limits import shown
+
 LARGEST = 3.4e38  # of float32, nearly
 MANY = 10**6
 ABOVE_0, BELOW_1 = math.ulp(0.0), math.nextafter(1.0, 0.0)  # bounds that leave 0, and 1, out
@@ -19,7 +21,7 @@ def real(who: str, name: str, value: Any, wanted: str, low: float = -LARGEST, hi
     """
     number = isinstance(value, Real) and not isinstance(value, bool)
     if not number or not max(low, -LARGEST) <= value <= min(high, LARGEST):
-        raise ValueError(f"{who}({name}={value!r:.60}): {name} must be {wanted}")
+        raise ValueError(f"{who}({name}={shown(value)}): {name} must be {wanted}")
     return float(value)
 
 
@@ -33,7 +35,7 @@ def whole(who: str, name: str, value: Any, low: int, unit: str = "") -> int:
     number = isinstance(value, Integral) and not isinstance(value, bool)  # numpy's too
     if not number or not low <= value <= MANY:
         most = f"{low} to {MANY}" if number and value > MANY else f"{low} or more"
-        raise ValueError(f"{who}({name}={value!r:.60}): {name} must be a whole number{unit}, {most}")
+        raise ValueError(f"{who}({name}={shown(value)}): {name} must be a whole number{unit}, {most}")
     return int(value)
 
 

@@ -5,9 +5,9 @@ from collections.abc import Hashable, Sequence
 import torch
 from torch import Generator, Tensor
 
+from maxup.objectives.losses import IGNORE_INDEX
 from maxup.perturb.base import constant, integers, uniform
 from maxup.perturb.draws import Batch
-from maxup.perturb.masks import IGNORE
 from maxup.perturb.operations import NUMBER
 from maxup.perturb.policy import Policy, paper_magnitudes, signed
 
@@ -95,7 +95,7 @@ class AutoAugment(Policy):
         *,
         mean: float | Sequence[float] = 0.0,
         std: float | Sequence[float] = 1.0,
-        mask_fill: int = IGNORE,
+        mask_fill: int = IGNORE_INDEX,
         key: Hashable | None = None,
     ) -> None:
         super().__init__(mean, std, mask_fill=mask_fill, key=key)

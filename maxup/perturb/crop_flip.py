@@ -7,10 +7,11 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
+from maxup.objectives.losses import IGNORE_INDEX
 from maxup.perturb import arguments
 from maxup.perturb.base import Perturbation, images, in_format_of, integers, put
 from maxup.perturb.draws import Batch
-from maxup.perturb.masks import IGNORE, change_masks, check_fill, take
+from maxup.perturb.masks import change_masks, check_fill, take
 
 
 class CropFlip(Perturbation):
@@ -38,7 +39,7 @@ class CropFlip(Perturbation):
         *,
         flip: bool = True,
         fill: float = 0.0,
-        mask_fill: int = IGNORE,
+        mask_fill: int = IGNORE_INDEX,
         key: Hashable | None = None,
     ) -> None:
         if not isinstance(flip, bool):

@@ -6,10 +6,11 @@ from functools import partial
 import torch
 from torch import Generator, Tensor
 
+from maxup.objectives.losses import IGNORE_INDEX
 from maxup.perturb import arguments
 from maxup.perturb.base import Perturbation, images, integers, put
 from maxup.perturb.draws import Batch
-from maxup.perturb.masks import IGNORE, change_masks, check_fill
+from maxup.perturb.masks import change_masks, check_fill
 
 
 class Cutout(Perturbation):
@@ -36,7 +37,7 @@ class Cutout(Perturbation):
         length: int,
         *,
         fill: float = 0.0,
-        mask_fill: int | None = IGNORE,
+        mask_fill: int | None = IGNORE_INDEX,
         key: Hashable | None = None,
     ) -> None:
         self.length = arguments.whole("Cutout", "length", length, 1, " of pixels")

@@ -10,8 +10,6 @@ from torch.utils._pytree import tree_leaves, tree_map
 from maxup.perturb.base import in_format_of
 from maxup.perturb.draws import Batch
 
-IGNORE = -100  # the label that torch.nn.functional.cross_entropy ignores by default
-
 Size = tuple[int, ...]  # height and width
 
 
@@ -60,7 +58,7 @@ def change_masks(
         if is_mask(leaf, size):
             raise ValueError(
                 f"{who} changes the floating images in x, but x also holds {leaf.dtype} of shape {tuple(leaf.shape)}, "
-                "which would stay; move masks to y, or name the images with key="
+                "which would stay; move masks to y"
             )
 
     def changed(leaf: Any) -> Any:

@@ -4,9 +4,9 @@ from collections.abc import Hashable, Sequence
 
 from torch import Generator, Tensor
 
+from maxup.objectives.losses import IGNORE_INDEX
 from maxup.perturb.base import integers
 from maxup.perturb.draws import Batch
-from maxup.perturb.masks import IGNORE
 from maxup.perturb.operations import NUMBER
 from maxup.perturb.policy import Policy, check_bins, magnitudes, signed
 
@@ -37,7 +37,7 @@ class TrivialAugment(Policy):
         bins: int = 31,
         mean: float | Sequence[float] = 0.0,
         std: float | Sequence[float] = 1.0,
-        mask_fill: int = IGNORE,
+        mask_fill: int = IGNORE_INDEX,
         key: Hashable | None = None,
     ) -> None:
         super().__init__(mean, std, mask_fill=mask_fill, key=key)

@@ -281,7 +281,7 @@ def _instantiate(parser: ArgumentParser, found: Any) -> Recipe:
     if sentence := check_recipe(flat(dataclasses.asdict(recipe))):
         raise RecipeError(sentence)
     if recipe.adversarial.p not in (2, math.inf):
-        raise RecipeError(f"adversarial.p={recipe.adversarial.p:g} is not known; it must be 2 or .inf")
+        raise RecipeError(f"adversarial.p={shown(recipe.adversarial.p)} is not known; it must be 2 or .inf")
     if recipe.optim.nesterov and recipe.optim.name != "adamw" and not recipe.optim.momentum:
         raise RecipeError("optim.nesterov is a kind of momentum; set optim.momentum above 0")
     if recipe.optim.sam is not None and (recipe.optim.accumulate > 1 or recipe.precision == "fp16"):

@@ -9,7 +9,7 @@ from maxup.certify.rows import Row
 from maxup.certify.sampling import plan, reach
 from maxup.report.figure import COLOURS, STYLE, save_figure
 from maxup.report.paper import load_paper
-from maxup.report.statistics import paired
+from maxup.report.statistics import paired_t
 from maxup.report.tables import against
 from maxup.report.terminal import show_table, wide_console
 
@@ -96,7 +96,7 @@ def differences(tables: Sequence[Table]) -> list[tuple[str, list[str]]]:
             known = all(_known(a, radius) and radius <= _reach(a) for a in (first, about))
             mine, theirs = ({row.idx: 100.0 * row.certified(radius) for row in found} for found in (rows, base))
             cells.append(
-                "" if not known else "equal" if mine == theirs else against(paired(mine, theirs), 1, len(rows))
+                "" if not known else "equal" if mine == theirs else against(paired_t(mine, theirs), 1, len(rows))
             )
         out.append((name, cells))
     return out

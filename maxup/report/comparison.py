@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from maxup.report.figure import save_figure
-from maxup.report.statistics import FEWEST, estimate, paired, welch
+from maxup.report.statistics import FEWEST, difference, estimate
 
 Runs = dict[str, list[dict[str, float]]]  # row -> one dict of metrics a seed; the first row is the twin
 
@@ -51,11 +51,11 @@ def show(metric: str, value: float) -> str:
     return f"{value:.{METRICS[metric].decimals}f}{METRICS[metric].unit}"
 
 
-def summary(runs: Runs, *, same_images: bool) -> dict[str, dict[str, dict[str, Any]]]:
+def summary(runs: Runs, *, paired: bool) -> dict[str, dict[str, dict[str, Any]]]:
     """By metric and row: mean, deviation, and the difference to the first row with its 95 % interval (see `gain`)."""
     table: dict[str, dict[str, dict[str, Any]]] = {}
     base = twin(runs)
-    gains = {name: gain(results, runs[base], same_images) for name, results in runs.items() if name != base}
+    gains = {name: gain(results, runs[base], paired=paired) for name, results in runs.items() if name != base}
     for metric in METRICS:
         if any(metric not in run for results in runs.values() for run in results):
             continue
@@ -66,24 +66,20 @@ def summary(runs: Runs, *, same_images: bool) -> dict[str, dict[str, dict[str, A
     return table
 
 
-def gain(ours: list[dict[str, float]], theirs: list[dict[str, float]], same_images: bool) -> dict[str, dict[str, Any]]:
+def gain(ours: list[dict[str, float]], baseline: list[dict[str, float]], *, paired: bool) -> dict[str, dict[str, Any]]:
     """By metric, how much one row has more than another, with its 95 % interval.
 
     Args:
         ours: Metrics of every seed.
-        theirs: Metrics of the same seeds.
-        same_images: Whether a seed chooses the images, which both rows then share. Only then are the rows paired.
-            Otherwise the interval is Welch's: a shared seed alone does not make two trainings alike.
+        baseline: Metrics of the same seeds.
+        paired: Whether a seed chooses the images, as in `statistics.difference`.
 
     Example:
-        >>> gain([{"clean": 98.0}, {"clean": 99.0}], [{"clean": 97.0}, {"clean": 98.0}], False)
+        >>> gain([{"clean": 98.0}, {"clean": 99.0}], [{"clean": 97.0}, {"clean": 98.0}], paired=False)
         {'clean': {'difference': 1.0, 'low': None, 'high': None}}
     """
-    values = [[{i: run[m] for i, run in enumerate(row) if m in run} for m in METRICS] for row in (ours, theirs)]
-    found = {
-        m: paired(a, b) if same_images else welch(a.values(), b.values())
-        for m, a, b in zip(METRICS, *values, strict=True)
-    }
+    values = [[{i: run[m] for i, run in enumerate(row) if m in run} for m in METRICS] for row in (ours, baseline)]
+    found = {m: difference(a, b, paired=paired) for m, a, b in zip(METRICS, *values, strict=True)}
     return {m: {"difference": f.mean, "low": f.low, "high": f.high} for m, f in found.items() if f}
 
 
@@ -112,7 +108,7 @@ def text(result: dict[str, Any]) -> str:
             if "difference" in row:
                 line += f"  {row['difference']:+.{d}f} {interval(row, d)}"
             lines.append(line.rstrip())
-    kind = ("the paired" if result["same_images"] else "Welch's") + " 95 % interval"
+    kind = ("the paired" if result["paired"] else "Welch's") + " 95 % interval"
     more = f"It has {kind}, none where all seeds agree." if seeds >= FEWEST else f"{FEWEST} or more seeds give {kind}."
     lines.append(f"\nRight: difference to {next(iter(table['clean']))}. {more}")
     for name, stretch in result["equal_time"].items():

@@ -1,5 +1,6 @@
 """What a table asks for: one training for each of its recipes and seeds, and whether its result is there."""
 
+import glob
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,7 +106,7 @@ def keep(job: Job, folder: Path, results: Path) -> bool:
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
-    durable.sweep(path.parent)
+    durable.sweep(path.parent, glob.escape(path.name))
     durable.replace(path, durable.read(folder / "run.json"))
     return True
 

@@ -1,5 +1,6 @@
 """From result files to tables, plots and the page."""
 
+import glob
 from pathlib import Path
 
 from maxup.engine.durable import make_folder, replace, sweep
@@ -39,8 +40,9 @@ def report(name: str | None, *, results: Path, runs: Path, out: Path) -> tuple[P
     comparisons = [compare(key, table, found) for key, table in tables.items()]
     drawn = {comparison.name: plots(comparison, found) for comparison in comparisons}
     make_folder(out)
-    sweep(out)
+    sweep(out, "report.html")
     for plot in (plot for several in drawn.values() for plot in several):
+        sweep(out, f"{glob.escape(plot.name)}.*")
         plot.save(out)
     replace(out / "report.html", page(comparisons, drawn, found, notes).encode())
     show(comparisons)

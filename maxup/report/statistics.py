@@ -48,23 +48,39 @@ def estimate(values: Sequence[float]) -> Estimate | None:
     return Estimate(mean, statistics.stdev(values) if known else None, len(values))
 
 
-def paired(ours: Mapping[int, float], twin: Mapping[int, float], *, level: float = 0.95) -> Difference | None:
-    """Mean of ours - twin over common seeds or images, with Student's interval of the differences.
+def difference(ours: Mapping[int, float], baseline: Mapping[int, float], *, paired: bool) -> Difference | None:
+    """How much one method has more than its baseline, with a 95 % interval: see `paired_t` and `welch`.
+
+    Args:
+        ours: Value by seed.
+        baseline: Value by seed.
+        paired: Whether a seed chooses the images, which both methods then share. Otherwise a shared seed makes no
+            pair: it does not make two trainings alike.
+
+    Example:
+        >>> difference({0: 2.0, 1: 3.0}, {0: 1.0, 1: 2.0}, paired=False)
+        Difference(mean=1.0, low=None, high=None, n=2)
+    """
+    return paired_t(ours, baseline) if paired else welch(ours.values(), baseline.values())
+
+
+def paired_t(ours: Mapping[int, float], baseline: Mapping[int, float], *, level: float = 0.95) -> Difference | None:
+    """Mean of ours - baseline over common seeds or images, with Student's interval of the differences.
 
     For values that share more than the number of a seed, such as the images they were measured on. None if they have
     nothing in common, or if a value is infinite.
 
     Args:
         ours: Value by seed or image.
-        twin: Value by seed or image.
+        baseline: Value by seed or image.
         level: Confidence of the interval.
 
     Example:
-        >>> found = paired({0: 2.0, 1: 3.0, 2: 5.0, 3: 9.0}, {0: 1.0, 1: 2.0, 2: 3.0})
+        >>> found = paired_t({0: 2.0, 1: 3.0, 2: 5.0, 3: 9.0}, {0: 1.0, 1: 2.0, 2: 3.0})
         >>> round(found.low, 2), round(found.mean, 2), round(found.high, 2), found.n
         (-0.1, 1.33, 2.77, 3)
     """
-    found = estimate([ours[seed] - twin[seed] for seed in sorted(ours.keys() & twin.keys())])
+    found = estimate([ours[seed] - baseline[seed] for seed in sorted(ours.keys() & baseline.keys())])
     if found is None or not math.isfinite(found.mean):
         return None
     if found.n < FEWEST or not found.std:
@@ -72,14 +88,14 @@ def paired(ours: Mapping[int, float], twin: Mapping[int, float], *, level: float
     return _difference(found.mean, found.std / math.sqrt(found.n), found.n - 1, found.n, level)
 
 
-def welch(ours: Collection[float], twin: Collection[float], *, level: float = 0.95) -> Difference | None:
-    """Mean of ours - mean of twin, with Welch's interval: independent samples, unequal variances.
+def welch(ours: Collection[float], baseline: Collection[float], *, level: float = 0.95) -> Difference | None:
+    """Mean of ours - mean of baseline, with Welch's interval: independent samples, unequal variances.
 
     None if one of them is empty, or if a value is infinite.
 
     Args:
         ours: Values of one method.
-        twin: Values of the other.
+        baseline: Values of the other.
         level: Confidence of the interval.
 
     Example:
@@ -87,7 +103,7 @@ def welch(ours: Collection[float], twin: Collection[float], *, level: float = 0.
         >>> round(found.low, 2), round(found.mean, 2), round(found.high, 2), found.n
         (-1.79, 1.33, 4.45, 3)
     """
-    sides = [side for values in (ours, twin) if (side := estimate(list(values)))]
+    sides = [side for values in (ours, baseline) if (side := estimate(list(values)))]
     if len(sides) < 2 or not math.isfinite(mean := sides[0].mean - sides[1].mean):
         return None
     n = min(side.n for side in sides)

@@ -8,7 +8,7 @@ from itertools import compress
 from maxup.recipes.load import run_name
 from maxup.report.paper import Metric, Row, Table, Value, load_slips
 from maxup.report.results import Result, budget_name, known_recipe, mean_seconds
-from maxup.report.statistics import Difference, Estimate, estimate, paired, welch
+from maxup.report.statistics import Difference, Estimate, difference, estimate
 
 DASH = "–"  # noqa: RUF001
 MINUS = "−"  # noqa: RUF001
@@ -238,11 +238,10 @@ def _by_seed(results: Iterable[Result], row: Row, metric: str) -> dict[float, di
     return values
 
 
-def _difference(row: Row, ours: dict[int, float], twin: dict[int, float]) -> Difference | None:
+def _difference(row: Row, ours: dict[int, float], baseline: dict[int, float]) -> Difference | None:
     """Paired only where a seed chooses the images that both runs of it share."""
     known = known_recipe(row.recipe) if row.recipe else None
-    same_images = known is not None and known.data.train_size is not None
-    return paired(ours, twin) if same_images else welch(ours.values(), twin.values())
+    return difference(ours, baseline, paired=known is not None and known.data.train_size is not None)
 
 
 def _best_of(line: Line, budget: float, comparison: Comparison, out: Grid) -> tuple[int, ...]:

@@ -222,7 +222,8 @@ class Vision:
             if option == "data" and theirs not in ("", mine) and isinstance(self.train, Folder):
                 raise RunError(
                     f"the classes, names or sizes of the images in {self.train.root.parent} are not those that "
-                    f"{folder} was trained with; restore them, or add --accept_changed_data to use them as they are"
+                    f"{folder} was trained with; restore them, or pass --accept_changed_data to train, eval, export "
+                    "or show"
                 )
             if option == "data" and theirs not in ("", mine):
                 raise RunError(

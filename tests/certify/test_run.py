@@ -89,6 +89,8 @@ def test_labels_of_a_file_are_compared_with_the_data(subject, tmp_path):
 
 def test_what_a_killed_process_left_is_removed(subject, tmp_path):
     (tmp_path / f".tmp-{2**22 + 1}-a.tsv").write_text("half")  # of a process that cannot be alive
-    (tmp_path / ".tmp-mine").write_text("kept")
+    kept = [".tmp-mine", f".tmp-{2**22 + 1}-thesis", f".tmp-{2**22 + 1}-b.tsv"]  # files of other programs
+    for name in kept:
+        (tmp_path / name).write_text("kept")
     certify(subject, SETTINGS, [0], tmp_path / "a.tsv", say=lambda _: None)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".tmp-mine", "a.tsv"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*kept, "a.tsv"])

@@ -73,7 +73,7 @@ def test_changed_images_are_refused_or_accepted(place, capsys, change, verb):
     said = capsys.readouterr().err
     assert said == (
         f"maxup {verb}: the classes, names or sizes of the images in data are not those that run was trained with; "
-        "restore them, or add --accept_changed_data to use them as they are\n"
+        "restore them, or pass --accept_changed_data to train, eval, export or show\n"
     )
     assert main([*VERBS[verb], "--accept_changed_data"]) == 0
     if (verb, change) == ("export", rename):

@@ -138,7 +138,7 @@ def test_a_closed_pipe_is_no_success():
 
 def test_a_file_in_the_current_folder_hides_no_installed_module(tmp_path):
     """Though python -m puts that folder first."""
-    for name in ("yaml", "jsonargparse", "textwrap", "argparse"):
+    for name in ("yaml", "jsonargparse", "textwrap", "argparse", "unicodedata", "signal"):
         (tmp_path / f"{name}.py").write_text(f"open('ran-{name}', 'w').close()\n")
     env = {k: v for k, v in os.environ.items() if k != "PYTHONSAFEPATH"} | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "maxup", "ls", "digits"]

@@ -156,6 +156,7 @@ def test_a_run_on_own_data_is_not_taken_for_the_recipe_s(tmp_path, monkeypatch, 
     for words in (["eval", run], ["train", "digits/mlp-gaussian", *short]):
         assert main([*words, *own]) == 1
         assert "was trained with other data than --data_from ours:data returns now" in capsys.readouterr().err
+    assert main(["eval", run, *own, "--accept_changed_data"]) == 0
     sys.modules["ours"].number = 3
     assert main(["train", "digits/mlp-gaussian", *short, "--data_from", "ours:data"]) == 1
     assert "was trained with --model_from ours:net, and this is without" in capsys.readouterr().err

@@ -114,7 +114,7 @@ def test_a_queue_s_own_files(tmp_path, name, make):
     make(tmp_path / "job" / name)
     task = Task("job", [sys.executable, "-c", "print(3)"], tmp_path / "job", lambda: False)
     (failure,) = run_queue([task], [None], say=lambda line: None)
-    assert f"{tmp_path / 'job' / name} is not an ordinary file" in failure.why
+    assert f"{tmp_path / 'job' / name} is not a regular file" in failure.why
     assert (tmp_path / "precious").read_text() == "precious"
 
 
@@ -145,8 +145,9 @@ def test_what_a_killed_process_left_is_removed(place):
     assert not list(Path("run").rglob(".tmp-*"))
     Path("out").mkdir()
     Path("out", ".tmp-99999999-report.html").write_text("half")
+    Path("out", ".tmp-99999999-thesis").write_text("of another program")
     assert main([*REPORT, "--out", "out"]) == 0
-    assert not list(Path("out").glob(".tmp-*"))
+    assert [path.name for path in Path("out").glob(".tmp-*")] == [".tmp-99999999-thesis"]
 
 
 def test_a_full_disk_leaves_the_report_before_it(place, monkeypatch, capsys):

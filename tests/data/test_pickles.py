@@ -1,6 +1,7 @@
 """Against Python's own unpickler on what is harmless; and on what is not: nothing runs, nothing is allocated."""
 
 import contextlib
+import os
 import pickle
 import struct
 import tracemalloc
@@ -129,8 +130,14 @@ def test_files_too_large_and_too_long_are_refused(tmp_path, monkeypatch):
     with pytest.raises(DataError, match="more than 100 instructions"):
         read_pickle(file)
     monkeypatch.setattr(pickles, "MOST_BYTES", 100)
-    with pytest.raises(DataError, match="more than 100 bytes"):
+    with pytest.raises(DataError, match="has 204 bytes, and at most 100 are read"):
         read_pickle(file)
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "train")
+    with pytest.raises(DataError, match=r"train cannot be read \(train is not a regular file\); replace it"):
+        read_pickle(tmp_path / "train")
 
 
 def test_a_file_cut_anywhere_is_refused():

@@ -131,7 +131,7 @@ def test_the_real_corpora(data_root, name, counts):
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "hole"])
-def test_what_is_no_ordinary_file_of_bounded_size_is_refused(kind, tmp_path):
+def test_what_is_no_regular_file_of_bounded_size_is_refused(kind, tmp_path):
     for split in ("train", "test"):
         (tmp_path / f"{split}.txt").write_text("a b\n")
     valid = tmp_path / "valid.txt"

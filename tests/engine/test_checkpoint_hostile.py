@@ -175,15 +175,15 @@ def test_links_pipes_folders_and_holes(name, tmp_path):
     with pytest.raises(CheckpointError, match=name):
         load(path)
     (path / name).symlink_to(elsewhere)
-    with pytest.raises(CheckpointError, match=f"{name} is not an ordinary file"):
+    with pytest.raises(CheckpointError, match=f"{name} is not a regular file"):
         load(path)
     (path / name).unlink()
     os.mkfifo(path / name)
-    with pytest.raises(CheckpointError, match=f"{name} is not an ordinary file"):
+    with pytest.raises(CheckpointError, match=f"{name} is not a regular file"):
         load(path)
     (path / name).unlink()
     (path / name).mkdir()
-    with pytest.raises(CheckpointError, match=f"{name} is not an ordinary file"):
+    with pytest.raises(CheckpointError, match=f"{name} is not a regular file"):
         load(path)
     (path / name).rmdir()
     os.rename(elsewhere, path / name)

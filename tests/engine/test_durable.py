@@ -9,7 +9,7 @@ import pytest
 from maxup.engine import durable
 
 
-def test_only_ordinary_files_are_read(tmp_path):
+def test_only_regular_files_are_read(tmp_path):
     file, link, pipe = tmp_path / "file", tmp_path / "link", tmp_path / "pipe"
     durable.write(file, b"abc")
     promise = {"size": 3, "sha256": "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"}  # FIPS 180
@@ -17,7 +17,7 @@ def test_only_ordinary_files_are_read(tmp_path):
     link.symlink_to(file)
     os.mkfifo(pipe)
     for path in (link, pipe, tmp_path):
-        with pytest.raises(ValueError, match="not an ordinary file"):
+        with pytest.raises(ValueError, match="not a regular file"):
             durable.read(path)
     for bad in (promise | {"size": 4}, {}, [], 3, {"size": [3]}):
         with pytest.raises(ValueError, match="wrong size, 3 bytes"):
@@ -113,6 +113,14 @@ def test_sweeping_spares_the_living(tmp_path):
     child.kill()
     child.wait()
     assert {p.name for p in tmp_path.iterdir()} == {*foreign, "outside", names[child.pid]}
+
+
+def test_sweeping_in_a_shared_folder_spares_files_of_others(tmp_path):
+    names = [f".tmp-{10**30}-{name}" for name in ("a.tsv", "a.tsv.rank-0", "b.tsv", "b-a.tsv")]
+    for name in names:
+        (tmp_path / name).write_text("half")
+    durable.sweep(tmp_path, "a.tsv*")
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(names[2:])
 
 
 def test_a_file_system_that_cannot_sync_folders(tmp_path, monkeypatch):

@@ -160,7 +160,7 @@ def test_plain_masks_follow_torchvision_s_transforms(batched):
 def test_a_transform_that_leaves_masks_is_told_of():
     x, mask = torch.rand(4, 3, 8, 12), torch.randint(5, (4, 8, 12))
     sentence = r"^Transform changes x and leaves y, which holds torch.int64 of shape \(4, 8, 12\); pass labels=True if"
-    with pytest.warns(UserWarning, match=sentence):
+    with pytest.warns(mu.MaxUpWarning, match=sentence):
         mu.Transform(lambda image: image.flip(-1))(x, mask)
     mu.Transform(lambda image: 2 * image, labels=False)(x, mask)
     mu.Transform(lambda image: 2 * image)(x, torch.arange(4))

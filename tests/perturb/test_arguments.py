@@ -66,7 +66,7 @@ def test_anything_is_a_sentence_or_works(name, argument):
 
 def test_bounds():
     assert real("A", "p", 0, "", 0, BELOW_1) == 0
-    for value in (1, 1.0, -0.1, math.nan, True, "0.5", 10**400):
+    for value in (1, 1.0, -0.1, math.nan, True, "0.5", 10**400, 10**5000):
         with pytest.raises(ValueError, match=r"^A\(p=.*\): p must be below$"):
             real("A", "p", value, "below", 0, BELOW_1)
     with pytest.raises(ValueError, match="alpha must be above"):
@@ -74,6 +74,8 @@ def test_bounds():
     assert whole("A", "n", MANY, 1) == MANY
     with pytest.raises(ValueError, match=r"^A\(n=1000001\): n must be a whole number, 1 to 1000000$"):
         whole("A", "n", MANY + 1, 1)
+    with pytest.raises(ValueError, match=r"^A\(n=an integer of 16610 bits\): n must be"):  # too long for repr
+        whole("A", "n", 10**5000, 1)
     with pytest.raises(ValueError, match=r"^A\(n=2\.0\): n must be a whole number of pixels, 1 or more$"):
         whole("A", "n", 2.0, 1, " of pixels")
 

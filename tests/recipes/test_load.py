@@ -77,7 +77,10 @@ BAD = {
     "no more steps": (["--optim.milestones+", "0.1"], r"--optim\.milestones changes nothing"),
     "no momentum": (["--optim.name", "adamw", "--optim.momentum", "0.3"], r"--optim\.momentum changes nothing"),
     "no average": (["--optim.patience", "3"], r"because optim\.name is sgd; leave it out, or add --optim\.name asgd"),
-    "no such norm": (["--objective", "adversarial", "--adversarial.p", "3"], r"adversarial\.p=3 .* must be 2 or \.inf"),
+    "no such norm": (
+        ["--objective", "adversarial", "--adversarial.p", "3"],
+        r"adversarial\.p=3\.0 .* be 2 or \.inf",
+    ),
     "kept for SAM": (["--optim.sam", "0.1", "--maxup.strategy", "retain"], "it needs maxup.strategy recompute"),
     "negative ball": (["--objective", "smoothadv", "--smoothadv.radius", "-1"], r"smoothadv\.radius=-1\.0 is out of"),
     "out of range": (["--maxup.m", "0"], r"maxup\.m=0 is out of range"),

@@ -14,26 +14,26 @@ def fake(seeds=5, rows=("m = 1", "m = 4", "m = 1, time of m = 4")):
     return {row: [{m: float(rng.normal(50, 3)) for m in METRICS} | {"seed": s} for s in range(seeds)] for row in rows}
 
 
-def result(runs, same_images=False):
+def result(runs, paired=False):
     return {
-        "seeds": list(range(len(runs["m = 1"]))), "same_images": same_images, "runs": runs,
-        "summary": summary(runs, same_images=same_images),
+        "seeds": list(range(len(runs["m = 1"]))), "paired": paired, "runs": runs,
+        "summary": summary(runs, paired=paired),
         "attack": {"radius": 0.5, "p": 2, "steps": 10},
         "equal_time": {
             "m = 1, time of m = 4": {
-                "ratio": 2.0, "epochs": 120, "gain": gain(runs["m = 4"], runs["m = 1, time of m = 4"], same_images)
+                "ratio": 2.0, "epochs": 120, "gain": gain(runs["m = 4"], runs["m = 1, time of m = 4"], paired=paired)
             }
         },
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("same_images", [False, True])
-def test_interval_is_that_of_welch_or_paired_where_a_seed_has_its_images(same_images):
+@pytest.mark.parametrize("paired", [False, True])
+def test_interval_is_that_of_welch_or_paired_where_a_seed_has_its_images(paired):
     runs = fake()
-    table = summary(runs, same_images=same_images)
+    table = summary(runs, paired=paired)
     for metric in METRICS:
         a, b = (np.array([run[metric] for run in runs[row]]) for row in ("m = 4", "m = 1"))
-        test = stats.ttest_rel(a, b) if same_images else stats.ttest_ind(a, b, equal_var=False)
+        test = stats.ttest_rel(a, b) if paired else stats.ttest_ind(a, b, equal_var=False)
         low, high = test.confidence_interval(0.95)
         row = table[metric]["m = 4"]
         assert (row["low"], row["high"]) == pytest.approx((low, high))
@@ -44,7 +44,7 @@ def test_interval_is_that_of_welch_or_paired_where_a_seed_has_its_images(same_im
 def test_a_metric_some_run_lacks_is_left_out():
     runs = fake()
     del runs["m = 4"][2]["worst"]
-    assert "worst" not in summary(runs, same_images=False)
+    assert "worst" not in summary(runs, paired=False)
 
 
 def test_text_says_every_row_and_ratio_and_what_is_gained_at_equal_time():
@@ -56,16 +56,16 @@ def test_text_says_every_row_and_ratio_and_what_is_gained_at_equal_time():
     for word in ("m = 4", "has Welch's 95 % interval", "radius 0.5, 10 steps", "120 epochs", "2.00 times"):
         assert word in printed
 
-    assert "has the paired 95 % interval" in text(result(runs, same_images=True))
+    assert "has the paired 95 % interval" in text(result(runs, paired=True))
 
 
-@pytest.mark.parametrize("same_images", [False, True])
-def test_two_seeds_have_no_interval(same_images, tmp_path):
+@pytest.mark.parametrize("paired", [False, True])
+def test_two_seeds_have_no_interval(paired, tmp_path):
     """Also where their differences coincide, whose paired interval would have no width."""
     runs = fake(seeds=2)
     for row in runs.values():
         row[1] = {m: v + 1 for m, v in row[0].items()}
-    found = result(runs, same_images)
+    found = result(runs, paired)
     printed = text(found)
     assert "[" not in printed.replace("[%]", "")
     assert "3 or more seeds" in printed

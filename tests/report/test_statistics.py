@@ -6,7 +6,7 @@ import random
 import pytest
 from scipy import stats
 
-from maxup.report.statistics import Estimate, estimate, paired, welch
+from maxup.report.statistics import Estimate, estimate, paired_t, welch
 
 
 @pytest.mark.parametrize("n", [3, 5, 40])
@@ -14,7 +14,7 @@ from maxup.report.statistics import Estimate, estimate, paired, welch
 def test_the_paired_interval_is_that_of_scipy(n, level):
     rng = random.Random(n)
     ours, twin = ({seed: rng.gauss(95, 0.3) for seed in range(n)} for _ in range(2))
-    found = paired(ours | {99: 0.0}, twin | {98: 0.0}, level=level)  # seeds of one only do not count
+    found = paired_t(ours | {99: 0.0}, twin | {98: 0.0}, level=level)  # seeds of one only do not count
     expected = stats.ttest_rel(list(ours.values()), list(twin.values())).confidence_interval(level)
     assert (found.low, found.high) == pytest.approx(tuple(expected))
     assert found.n == n
@@ -42,14 +42,14 @@ def test_welch_with_one_constant_side_is_the_closed_form():
 
 
 def test_no_interval_from_fewer_than_three_values():
-    for found in (paired({0: 2.0, 1: 3.0}, {0: 1.0, 1: 1.5}), welch([2.0, 3.0], [1.0, 1.5, 1.25])):
+    for found in (paired_t({0: 2.0, 1: 3.0}, {0: 1.0, 1: 1.5}), welch([2.0, 3.0], [1.0, 1.5, 1.25])):
         assert (found.mean, found.low, found.high, found.n) == (1.25, None, None, 2)
 
 
 def test_no_interval_where_nothing_varies():
     """0.1 + 0.2 and the like are not rounded into a tiny spread: the deviation is exact."""
     for found in (
-        paired({0: 2.0, 1: 3.0, 2: 4.0}, {0: 1.0, 1: 2.0, 2: 3.0}),
+        paired_t({0: 2.0, 1: 3.0, 2: 4.0}, {0: 1.0, 1: 2.0, 2: 3.0}),
         welch([95.1, 95.1, 95.1], [94.1, 94.1, 94.1, 94.1]),
     ):
         assert (found.low, found.high, found.n) == (None, None, 3)
@@ -65,15 +65,15 @@ def test_mean_and_deviation_are_those_of_scipy():
 def test_few_seeds_claim_little():
     assert estimate([]) is None
     assert estimate([1.0]).std is None
-    assert paired({0: 1.0}, {1: 1.0}) is None
-    found = paired({0: 1.0}, {0: 0.5, 1: 1.0})
+    assert paired_t({0: 1.0}, {1: 1.0}) is None
+    found = paired_t({0: 1.0}, {0: 0.5, 1: 1.0})
     assert (found.mean, found.low, found.high, found.n) == (0.5, None, None, 1)
     assert welch([1.0], []) is None
     assert welch([2.0], [1.0, 2.0, 0.0]).mean == 1.0
 
 
 def test_pairing_does_not_depend_on_order():
-    assert paired({0: 3.0, 1: 5.0}, {1: 1.0, 0: 2.0}) == paired({1: 5.0, 0: 3.0}, {0: 2.0, 1: 1.0})
+    assert paired_t({0: 3.0, 1: 5.0}, {1: 1.0, 0: 2.0}) == paired_t({1: 5.0, 0: 3.0}, {0: 2.0, 1: 1.0})
 
 
 def test_huge_numbers_are_counted_and_infinite_ones_claim_nothing():
@@ -82,7 +82,7 @@ def test_huge_numbers_are_counted_and_infinite_ones_claim_nothing():
     assert huge.std == pytest.approx(0.8e308 * 2 / math.sqrt(3))
     assert estimate([math.inf, 1.0]) == Estimate(math.inf, None, 2)
     for twin in ({0: 1.0, 1: 2.0}, {0: math.inf, 1: 2.0}, {0: math.inf, 1: math.inf}):
-        assert paired({0: math.inf, 1: 1.0}, twin) is None
+        assert paired_t({0: math.inf, 1: 1.0}, twin) is None
         assert welch([math.inf, 1.0], list(twin.values())) is None
     wide = welch([7e300, 1.0, 1.6e300], [1.0, 2.0, 3.0])  # squares of these overflow
     margin = stats.t.ppf(0.975, df=2) * 1e300 * stats.tstd([7.0, 0.0, 1.6]) / math.sqrt(3)
