@@ -142,7 +142,9 @@ OPTIONS = {  # by the verb and the option
     "show --m": _count(2, 64),
     "show --batch": _count(0, 10**9),
 }
-MOST_VALUES = 100  # of an option or an argument that takes several
+MOST_VALUES = 100  # of an option or an argument that takes several, and of every list in a recipe or a table
+MOST_NODES = 10**4  # values, lists and mappings of a document in all
+MOST_BASES = 20  # of a recipe, one above the other
 
 
 def option(name: str) -> Callable[[str], Any]:

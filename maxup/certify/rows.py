@@ -4,8 +4,9 @@ The first line, a comment, is JSON: what was certified and how, so that rows of 
 follow each other. With adaptive sampling a column, samples, says how many noisy copies were used. The last column,
 hash, makes changes evident. Each row's hash is the first 16 hex digits of SHA-256(previous hash + tab + the row's other
 cells joined by tabs). The first row uses the hash of line 1 + tab + line 2 as the previous hash. Anybody can compute
-these hashes: they show damage and edits, not forgery. With pandas installed, `pandas.read_csv(path, sep="\t",
-comment="#")` reads the file.
+these hashes: they show damage and edits, not forgery. They do not cover rows that are missing at the end, so "asked" in
+the first line is the number of images that the file has when it is finished. With pandas installed,
+`pandas.read_csv(path, sep="\t", comment="#")` reads the file.
 """
 
 import glob
@@ -128,10 +129,14 @@ def append(path: Path, rows: Iterable[Row], *, samples: bool) -> None:
     """Add rows to a file that `begin` made ready; when this returns they are on the disk."""
     first, columns, *lines, _ = _lines(path)
     above = lines[-1].rpartition("\t")[2] if lines else _hash(first, columns)
-    with path.open("a") as file:
-        file.writelines(_chain(above, rows, samples=samples))
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with path.open("a") as file:
+            file.writelines(_chain(above, rows, samples=samples))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        error.filename = os.fspath(path)  # which a write that failed does not name
+        raise
 
 
 def gather(path: Path, about: dict[str, Any], labels: Sequence[int] | None = None) -> list[Row]:
@@ -151,6 +156,25 @@ def gather(path: Path, about: dict[str, Any], labels: Sequence[int] | None = Non
     for part in parts:
         durable.remove(part)
     return rows
+
+
+def expect(path: Path, images: int) -> None:
+    """Write into a file how many images it has when it is finished, so that it shows if the last ones are missing."""
+    if path.exists():
+        about, rows = read(path)
+        if about.get("asked") != images:
+            durable.replace(path, _text(about | {"asked": images}, rows).encode())
+
+
+def missing(about: dict[str, Any], rows: Sequence[Row]) -> str | None:
+    """Such as "64 of 65" for a file that is not finished; None if it is, or if an older version wrote it.
+
+    Example:
+        >>> missing({"asked": 65}, []), missing({}, [])
+        ('0 of 65', None)
+    """
+    asked = about.get("asked", 0)
+    return f"{len(rows)} of {asked}" if len(rows) < asked else None
 
 
 def _text(about: dict[str, Any], rows: Iterable[Row]) -> str:

@@ -75,12 +75,14 @@ def certify(
                 held.enter_context(locked(path.resolve().parent, path.resolve().name))
                 # Files that a killed process was about to rename: the table and its .rank-N parts.
                 sweep(path.resolve().parent, f"{glob.escape(path.resolve().name)}*")
-                table.gather(path, about, labels)  # what an earlier run left, or its complaint
+                before = table.gather(path, about, labels)  # what an earlier run left, or its complaint
+                table.expect(path, len({*indices} | {row.idx for row in before}))
             except (table.RowsError, CheckpointError, OSError) as error:
                 refused = error
         if _in_first(refused is not None, world):
             raise refused or SystemExit(1)  # the first process says why
         done = {row.idx for row in _rows(path)}
+        about["asked"] = len(done.union(indices))
         todo = [i for i in indices if i not in done]
         mine = todo[rank::world]
         own = path if world == 1 else path.with_name(f"{path.name}.rank-{rank}")

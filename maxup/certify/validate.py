@@ -39,6 +39,8 @@ def check_settings(about: dict[str, Any]) -> None:
     for key, numbers in {"sigma": [about["sigma"]], "seed": [about["seed"]], "answers": about.get("answers")}.items():
         if numbers is not None and not (isinstance(numbers, list) and all(type(n) in (int, float) for n in numbers)):
             raise ValueError(f"{key}={about[key]!r:.40}: {key} must be a number, and answers a list of them")
+    if type(about.get("asked", 0)) is not int or about.get("asked", 0) < 0:
+        raise ValueError(f"asked={about['asked']!r:.40}: asked must be a number of images")
     if about["sigma"] <= 0:
         raise ValueError(f"sigma={about['sigma']:g}: sigma must be above 0")
     check_sampling(n0=about["n0"], n=about["n"], alpha=about["alpha"])

@@ -183,7 +183,8 @@ def _certify(args: argparse.Namespace) -> None:
         raise InterruptedRunError("interrupted; the same command goes on where it stopped") from None
     if _rank():
         return
-    _show({path: (read(path)[0], rows)}, args.plot)
+    done = read(path)[0] | {"asked": len(rows)}  # these images are shown, whatever else is in the file
+    _show({path: (done, rows)}, args.plot)
     if settings.adaptive:
         used, most = sum(row.samples or 0 for row in rows), settings.n * len(rows)
         say(f"Adaptive sampling took {used:,} of {most:,} samples: {100 * (1 - used / most):.1f} % saved.")

@@ -59,8 +59,8 @@ def replace(path: Path, data: bytes) -> None:
         new.replace(path)
     except BaseException as error:
         remove(new)
-        if isinstance(error, OSError) and error.filename is not None:
-            error.filename = os.fspath(path)  # the name that the user knows
+        if isinstance(error, OSError):
+            error.filename = os.fspath(path)  # the name that the user knows; a write that failed has none
         raise
     sync(path.parent)
 

@@ -4,7 +4,6 @@ A step is the task's own (`task.step(model, batch) -> Outcome`); the loop adds p
 optimiser, the schedule, checkpoints, and what is told to the user.
 """
 
-import json
 import math
 import time
 from collections import deque
@@ -33,6 +32,7 @@ from maxup.engine.stages import Stages
 from maxup.engine.stop import InterruptedRunError, RunError, asked_to_stop, interruptible, losing_peers
 from maxup.engine.trackers import check_trackers, start_trackers, track
 from maxup.output import say
+from maxup.recipes.difference import difference
 from maxup.recipes.schema import Recipe
 from maxup.tasks import create_task
 
@@ -359,8 +359,8 @@ class _Run:
         """What an earlier call wrote at the end of this very run: nothing is measured anew."""
         try:
             record = read_json(self.folder / "run.json")
-            same = record["recipe"] == json.loads(json.dumps(asdict(self.recipe))) and record["steps"] == self.step
-        except (OSError, ValueError, TypeError, KeyError):
+            same = not difference(record["recipe"], self.recipe, ignore=()) and record["steps"] == self.step
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
         return dict(record) if same and not self.trained else None
 

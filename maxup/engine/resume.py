@@ -12,6 +12,7 @@ from maxup.engine.optim import frozen_copy
 from maxup.engine.stop import RunError
 from maxup.engine.streams import random_streams, restore_streams
 from maxup.output import say
+from maxup.recipes.difference import difference
 from maxup.sentences import reason
 
 if TYPE_CHECKING:
@@ -145,13 +146,10 @@ def _load(run: "_Run", state: dict[str, Any]) -> None:
 
 def _refuse_another(run: "_Run", state: dict[str, Any]) -> None:
     """A RunError where the checkpoint is of another recipe, or of another number of processes."""
-    before, now = state["recipe"], asdict(run.recipe)
-    for recipe in (before, now):
-        recipe["data"].pop("workers", None)  # which change nothing
-        if run.recipe.task == "language":
-            recipe["data"].pop("root", None)  # a text is known by its tokens
-    changed = [key for key in now if now[key] != before.get(key)]
-    if changed:
+    ignore = ["data.workers"]  # which change nothing
+    if run.recipe.task == "language":
+        ignore.append("data.root")  # a text is known by its tokens
+    if changed := difference(state["recipe"], run.recipe, ignore=ignore):
         raise RunError(
             f"{run.folder} holds a run of another recipe (different: {', '.join(changed)}); "
             "choose another folder with --out, or remove it"

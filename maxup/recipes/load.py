@@ -13,7 +13,7 @@ import yaml
 from jsonargparse import ArgumentParser
 
 from maxup.engine.durable import read_text
-from maxup.limits import check_recipe, shown
+from maxup.limits import MOST_BASES, MOST_NODES, MOST_VALUES, check_recipe, shown
 from maxup.recipes.schema import Recipe, Spec
 from maxup.registry import nearest, some
 from maxup.sentences import reason
@@ -31,6 +31,7 @@ READERS = {  # of settings and sections that change something only if another se
     "optim.average_from": ("optim.name", "asgd"), "optim.patience": ("optim.name", "asgd"),
 }  # fmt: skip
 SHOW_ALL = "maxup train RECIPE --print_config shows all"
+TOO_LARGE = f"it has more than {MOST_NODES:,} values; give fewer"
 SECTIONS = {f.name for f in dataclasses.fields(Recipe) if dataclasses.is_dataclass(f.default_factory)}
 
 
@@ -41,7 +42,12 @@ class RecipeError(ValueError):
 class _Loader(yaml.SafeLoader):
     """Plain YAML without aliases: a few lines of them, nested, stand for more values than can be checked in a day."""
 
+    nodes = 0
+
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self.nodes += 1
+        if self.nodes > 2 * MOST_NODES:  # keys are nodes too
+            raise RecipeError(TOO_LARGE)
         if self.check_event(yaml.AliasEvent):
             place = self.peek_event()
             line = place.start_mark.line + 1
@@ -124,13 +130,13 @@ def parse_recipe(name: str, overrides: list[str], objectives: Iterable[str] = ()
     """
     said, parser = read_recipe(name), recipe_parser()
     try:
-        _refuse_aliases(said)
+        check_document(said)
         found = parser.parse_object(said)
     except Exception as error:  # the parser lets some through on strange values, such as OverflowError
         raise RecipeError(f"{name}: {_sentence(error)}") from None
     try:
         if overrides:
-            _refuse_aliases([one.partition("=")[2] if one.startswith("--") else one for one in overrides])
+            check_document(_by_option(overrides))
             parser = recipe_parser.__wrapped__()  # of its own: its defaults are this recipe
             parser.set_defaults(flat(found.as_dict()))
             found = parser.parse_args(overrides)
@@ -154,7 +160,7 @@ def recipe_from(said: Mapping[str, Any]) -> Recipe:
     check_keys(said, Recipe, "the recipe")
     parser = recipe_parser()
     try:
-        _refuse_aliases(said)
+        check_document(said)
         return _instantiate(parser, parser.parse_object(dict(said)))
     except Exception as error:
         raise RecipeError(_sentence(error)) from None
@@ -224,25 +230,64 @@ def plain(path: Path) -> dict[str, Any]:
     return said
 
 
-def _refuse_aliases(said: Any) -> None:
-    """The parser reads strings as YAML again, also those within them, and does not refuse aliases."""
-    if isinstance(said, Mapping | list | tuple):
-        for value in said.values() if isinstance(said, Mapping) else said:
-            _refuse_aliases(value)
-    elif isinstance(said, str) and "*" in said:
-        try:
-            inner = parse_yaml(said)
-        except RecipeError:
-            raise
-        except Exception:  # of whatever type: the parser says what is wrong with it
-            return
-        if inner != said:
-            _refuse_aliases(inner)
+def check_document(said: Any) -> None:
+    """Refuse a document that is too large, or that has an alias in a string.
+
+    Call this before the parser, whose time grows with the square of a list's length. The parser reads strings as YAML
+    again, and the strings in them, so this does the same.
+
+    Example:
+        >>> check_document({"optim": {"milestones": [0.5] * 101}})
+        Traceback (most recent call last):
+        maxup.recipes.load.RecipeError: optim.milestones has 101 values; give 100 at most
+    """
+    waiting, count = [("", said)], 0
+    while waiting:
+        name, value = waiting.pop()
+        count += 1
+        if count > MOST_NODES:
+            raise RecipeError(TOO_LARGE)
+        if isinstance(value, Mapping):
+            words = ((key if isinstance(key, str) else shown(key), one) for key, one in value.items())
+            waiting += [(f"{name}.{key:.60}".lstrip(".")[:80], one) for key, one in words]
+        elif isinstance(value, list | tuple):
+            if len(value) > MOST_VALUES:
+                raise RecipeError(f"{name or 'a list'} has {len(value)} values; give {MOST_VALUES} at most")
+            waiting += [(name, one) for one in value]
+        elif isinstance(value, str) and ("*" in value or len(value) > MOST_VALUES):  # a shorter one has fewer values
+            try:
+                inner = parse_yaml(value)
+            except RecipeError:
+                raise
+            except Exception:  # of whatever type: the parser says what is wrong with it
+                continue
+            if inner != value:
+                waiting.append((name, inner))
+
+
+def _by_option(words: list[str]) -> dict[str, list[str]]:
+    """The values that a command line gives to each option.
+
+    Example:
+        >>> _by_option(["--seed", "1", "--optim.milestones+=0.5", "--optim.milestones+=0.8"])
+        {'--seed': ['1'], '--optim.milestones+': ['0.5', '0.8']}
+    """
+    found: dict[str, list[str]] = {}
+    option = ""
+    for word in words:
+        if word.startswith("--"):
+            option, given, value = word.partition("=")
+            found.setdefault(option, []).extend([value] if given else [])
+        else:
+            found.setdefault(option, []).append(word)
+    return found
 
 
 def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
     if path.resolve() in above:
         raise RecipeError(f"{path.name} is its own base, by way of {len(above)} files; give it another base")
+    if len(above) > MOST_BASES:
+        raise RecipeError(f"{above[0].name} has more than {MOST_BASES} bases in a row; merge some of these files")
     said = plain(path)
     if not said:
         raise RecipeError(f"{path} is empty; a recipe may begin with  base: digits/mlp-gaussian-maxup")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from maxup.certify.analysis import RADII, Share, abstained, average_radius, certified_accuracy, envelope
-from maxup.certify.rows import Row
+from maxup.certify.rows import Row, missing
 from maxup.certify.sampling import plan, reach
 from maxup.report.figure import COLOURS, STYLE, save_figure
 from maxup.report.paper import load_paper
@@ -54,7 +54,7 @@ def columns(tables: Sequence[Table]) -> list[tuple[str, list[str]]]:
         ]  # fmt: skip
         if average:
             cells.append(f"{average_radius(rows):.3f}" if about["radii"] is None else "")
-        out.append((name, [*cells, f"{100 * abstained(rows):.1f}", str(len(rows))]))
+        out.append((name, [*cells, f"{100 * abstained(rows):.1f}", missing(about, rows) or str(len(rows))]))
     rest = [""] * len(more)
     if len(tables) > 1 and not _other_images(tables):
         best = []
@@ -69,7 +69,11 @@ def columns(tables: Sequence[Table]) -> list[tuple[str, list[str]]]:
 
 def notes(tables: Sequence[Table]) -> list[str]:
     """What a reader of the table must know: what is left out, and how the files differ, in a line each."""
-    found = []
+    found = [
+        f"{about['file']} covers {part} images; run the same command to finish it."
+        for about, rows in tables
+        if (part := missing(about, rows))
+    ]
     if beyond := _split(tables)[1]:
         found.append(f"Out of reach of n, alpha and sigma, and left out: {', '.join(f'{r:g}' for r in beyond)}.")
     if len(tables) > 1 and (why := _other_images(tables)):
@@ -174,6 +178,7 @@ def draw(path: Path, tables: Sequence[Table]) -> None:
         last = max((row.radius for _, rows in tables for row in rows if row.correct), default=0.0)
         radii = [last * 1.02 * k / 400 for k in range(401)]
         for number, (name, (about, rows)) in enumerate(zip(names(tables), tables, strict=True)):
+            name += f" ({part} images)" if (part := missing(about, rows)) else ""
             colour = COLOURS[(number + 1) % len(COLOURS)]
             if about["radii"] is not None:  # between them nothing is known
                 asked = sorted({radius for radius in _radii(about) if radius <= _reach(about)})

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from maxup.engine import durable
+from maxup.recipes.difference import difference
 from maxup.recipes.load import list_recipes, parse_recipe, run_name
 from maxup.recipes.schema import Recipe, noise_of
 from maxup.report.paper import Table
-from maxup.report.results import difference, file_name, read_run, scaled
+from maxup.report.results import file_name, read_run, scaled
 from maxup.sentences import reason
 
 

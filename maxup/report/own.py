@@ -7,7 +7,7 @@ from typing import Any
 
 from maxup.engine.durable import read_text
 from maxup.limits import COPIES
-from maxup.recipes.load import RecipeError, parse_recipe, parse_yaml, run_name
+from maxup.recipes.load import RecipeError, check_document, parse_recipe, parse_yaml, run_name
 from maxup.report.paper import Metric, Row, Table, load_paper, table_names
 from maxup.report.results import Result, known_recipe
 from maxup.report.tables import belongs
@@ -119,6 +119,9 @@ def _copies(recipe: str) -> int | None:
 def _read_list(path: Path) -> Table:
     try:
         said: Any = parse_yaml(read_text(path))
+        check_document(said)
+    except RecipeError as error:
+        raise TableError(f"{path}: {error}") from None
     except Exception as error:  # of many kinds: "!!bool 3" is a KeyError
         raise TableError(f"{path} cannot be read as YAML: {reason(error)}") from None
     rows = said.get("recipes") if isinstance(said, dict) and set(said) == {"recipes"} else None

@@ -6,18 +6,18 @@
 A run's own folder, <runs>/<recipe>/seed-0/run.json, holds the same.
 """
 
-import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from maxup.certify.sampling import plan, reach
 from maxup.engine import durable
-from maxup.recipes.load import RecipeError, flat, list_recipes, parse_recipe
+from maxup.recipes.difference import difference
+from maxup.recipes.load import RecipeError, list_recipes, parse_recipe
 from maxup.recipes.schema import Recipe
 from maxup.sentences import reason
 
@@ -101,18 +101,6 @@ def read_run(path: Path) -> dict[str, Any]:
         } as run:
             return dict(run)
     raise ValueError("it is not the result of a run")
-
-
-def difference(said: dict[str, Any], recipe: Recipe) -> list[str]:
-    """Where a run's record of its recipe and a recipe differ, as dotted keys; where the data lie does not matter.
-
-    Example:
-        >>> difference({"epochs": 3, "optim": {"lr": 0.2}}, Recipe(epochs=4))
-        ['optim.lr', 'epochs']
-    """
-    mine, theirs = flat(json.loads(json.dumps(asdict(recipe)))), flat(said)
-    default = flat(asdict(Recipe()))  # of what the run did not know yet
-    return [key for key in mine if key != "data.root" and theirs.get(key, default.get(key)) != mine[key]]
 
 
 def _result(name: str, path: Path, stem: str, recipe: str) -> Result:

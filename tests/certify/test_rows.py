@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from maxup.certify.rows import Row, RowsError, append, begin, gather, read
+from maxup.certify.rows import Row, RowsError, append, begin, expect, gather, missing, read
 from maxup.certify.smooth import Certificate
 
 ABOUT = {"model": "a" * 64, "images": "b" * 64, "sigma": 0.5, "dtype": "float32", "forward": "eager", "n0": 100,
@@ -230,3 +230,36 @@ def test_the_parts_of_several_processes_are_gathered_sorted_and_removed(tmp_path
     assert read(path)[1] == gather(path, ABOUT)
     assert [p.name for p in tmp_path.iterdir()] == ["certified.tsv"]
     json.loads(path.read_text().splitlines()[0].removeprefix("# "))
+
+
+def test_rows_that_are_missing_at_the_end_are_counted(path):
+    """Their hashes are gone with them, so the first line has to know."""
+    expect(path, len(ROWS))
+    assert missing(*read(path)) is None
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-2]))
+    assert missing(*read(path)) == "3 of 5"
+    expect(path, 3)  # a command that asks for these alone finds all of them
+    assert read(path)[1] == ROWS[:3]
+    assert missing(*read(path)) is None
+
+
+def test_a_file_that_cannot_grow_is_named(path, monkeypatch):
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left on device") as error:
+        append(path, [replace(ROWS[0], idx=9)], samples=False)
+    assert error.value.filename == str(path)
+
+
+def test_a_file_of_an_older_version_does_not_know_its_images(path):
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-2]))
+    assert missing(*read(path)) is None
+
+
+@pytest.mark.parametrize("asked", [-1, 1.5, "5", None, True, [5]])
+def test_a_number_of_images_that_is_none_is_refused(tmp_path, asked):
+    begin(tmp_path / "a.tsv", ABOUT | {"asked": asked})
+    with pytest.raises(RowsError, match="asked must be a number of images"):
+        read(tmp_path / "a.tsv")

@@ -463,3 +463,19 @@ def test_rows_that_were_cut_off_are_certified_again(run):
     assert lines(path) == whole
     assert json.loads((run / "run.json").read_text()) == before
     assert before["certified"]["images"] == len(whole) - 1 == 65
+
+
+def test_rows_removed_at_the_end_are_missed(run, capsys):
+    path = run / "certified-0.5.tsv"
+    assert certify(run, *QUICK) == 0
+    whole = lines(path)
+    assert "covers" not in capsys.readouterr().out
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    assert certify(path) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"{path} covers 64 of 65 images; run the same command to finish it." in said
+    assert certify(run, *QUICK, "--max", "5") == 0  # shows these; the file still has 64
+    assert "covers" not in capsys.readouterr().out
+    assert certify(run, *QUICK) == 0
+    assert "1/1 images" in capsys.readouterr().out
+    assert lines(path) == whole

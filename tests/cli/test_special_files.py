@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -164,5 +165,7 @@ def test_a_full_disk_leaves_the_report_before_it(place, monkeypatch, capsys):
         with monkeypatch.context() as patch:
             patch.setattr(broken, full)
             assert main(command) == 1
-        assert capsys.readouterr().err.startswith("maxup report: No space left on device")
+        said = capsys.readouterr().err
+        assert re.fullmatch(r"maxup report: No space left on device \(([\w.-]+)\)\n", said)
+        assert said.partition("(")[2].removesuffix(")\n") in before
         assert {path.name: path.read_bytes() for path in Path("out").iterdir()} == before

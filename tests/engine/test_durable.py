@@ -48,8 +48,9 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "full")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="full"):
+    with pytest.raises(OSError, match="full") as error:
         durable.replace(file, b"3")
+    assert error.value.filename == str(file)
     assert file.read_bytes() == b"2"
 
 

@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 
-from maxup.engine import loop
+from maxup.engine import checkpoint, loop
 from maxup.engine.stop import RunError
 from maxup.recipes.load import recipe_from
 from tests.data.fake import write_folders
@@ -39,10 +39,41 @@ def test_when_none_can_be_read_it_says_so(tmp_path, whole):
 
 def test_another_recipe_in_the_same_folder_is_refused(tmp_path, whole):
     shutil.copytree(whole[0], tmp_path / "run")
-    with pytest.raises(RunError, match=r"another recipe \(different: maxup\)"):
+    with pytest.raises(RunError, match=r"another recipe \(different: maxup\.m\)"):
         train(tmp_path / "run", {"maxup": {"m": 3, "warmup": 0}})
     with pytest.raises(RunError, match=r"another recipe \(different: epochs\)"):
         train(tmp_path / "run", {"epochs": 5})
+
+
+def rewrite(folder, change):
+    """Change the recipe that every checkpoint of a run holds."""
+    for path in sorted((folder / "checkpoints").glob("step-*")):
+        step, state = int(path.name.removeprefix("step-")), checkpoint.load(path)
+        change(state["recipe"])
+        shutil.rmtree(path)
+        checkpoint.save(path.parent, step, state)
+
+
+def test_a_run_begun_before_a_setting_was_known_is_resumed(tmp_path, whole):
+    """Today's default stands for it, also where the run is finished: its record is not written again."""
+    shutil.copytree(whole[0], tmp_path / "run")
+
+    def forget(recipe):
+        del recipe["maxup"]["masks"], recipe["optim"]["sam"], recipe["hard_fraction"]
+
+    rewrite(tmp_path / "run", forget)
+    record = json.loads((tmp_path / "run/run.json").read_text())
+    forget(record["recipe"])
+    (tmp_path / "run/run.json").write_text(json.dumps(record))
+    before = (tmp_path / "run/run.json").read_bytes()
+    assert train(tmp_path / "run")["last"] == whole[1]["last"]
+    assert (tmp_path / "run/run.json").read_bytes() == before
+    (tmp_path / "run/run.json").unlink()
+    shutil.rmtree(max((tmp_path / "run/checkpoints").glob("step-*")))
+    assert train(tmp_path / "run")["last"] == whole[1]["last"]
+    rewrite(tmp_path / "run", lambda recipe: recipe["maxup"].update(m=3))
+    with pytest.raises(RunError, match=r"another recipe \(different: maxup\.m\)"):
+        train(tmp_path / "run")
 
 
 def test_a_checkpoint_of_another_recipe_is_named_and_an_older_one_of_this_taken(tmp_path, whole, capsys):
@@ -53,7 +84,7 @@ def test_a_checkpoint_of_another_recipe_is_named_and_an_older_one_of_this_taken(
     shutil.copytree(tmp_path / "other" / "checkpoints" / newest.name, newest)
     result = loop.train(recipe_from(RECIPE), tmp_path / "run")
     assert f"{newest} is skipped for step 8, which is of this run: " in (out := capsys.readouterr().out)
-    assert "another recipe (different: maxup)" in out
+    assert "another recipe (different: maxup.m)" in out
     assert result["last"] == whole[1]["last"]
 
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from maxup.cli.main import main
-from maxup.recipes.load import RecipeError, list_recipes, parse_recipe, read_recipe, recipe_from
+from maxup.recipes.load import RecipeError, check_document, list_recipes, parse_recipe, read_recipe, recipe_from
 from maxup.registry import MODELS, PERTURBATIONS, takes
 
 NAME = "digits/mlp-gaussian-maxup"
@@ -174,6 +174,64 @@ def test_aliases_in_strings_are_refused_too(tmp_path):
     for args in (text, {"a": text}, [json.dumps({"b": text})]):
         with pytest.raises(RecipeError, match=said):
             recipe_from({"model": {"args": args}})
+
+
+@pytest.fixture
+def no_parser(monkeypatch):
+    """The parser takes time that grows with the square of a list's length: a long one must not reach it."""
+    for name in ("parse_object", "parse_args"):
+        monkeypatch.setattr(f"jsonargparse.ArgumentParser.{name}", lambda *_: pytest.fail("the parser was called"))
+
+
+LONG = {  # what a recipe says, and the sentence
+    "numbers": ({"optim": {"milestones": [0.5] * 5000}}, "optim.milestones has 5000 values; give 100 at most"),
+    "perturbations": ({"perturb": [{"name": "cutout"}] * 101}, "perturb has 101 values; give 100 at most"),
+    "text": ({"optim": {"milestones": str([0.5] * 101)}}, "optim.milestones has 101 values; give 100 at most"),
+    "text in text": ({"perturb": str([{"a": str([1] * 101)}])}, "perturb.a has 101 values; give 100 at most"),
+    "keys": ({"model": {"args": {f"a{i}": 1 for i in range(10_000)}}}, "it has more than 10,000 values; give fewer"),
+    "lists": ({"model": {"args": {f"a{i}": [1] * 100 for i in range(100)}}}, "it has more than 10,000 values"),
+    "lines of text": ({"model": {"args": "\n".join(f"a{i}: 1" for i in range(30_000))}}, "it has more than 10,000"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LONG)
+def test_a_long_document_is_refused_before_the_parser(tmp_path, no_parser, case):
+    said, sentence = LONG[case]
+    path = tmp_path / "a.yaml"
+    path.write_text(yaml.dump(said, Dumper=Plain))
+    with pytest.raises(RecipeError) as error:
+        parse_recipe(str(path), [])
+    assert str(error.value).startswith(f"{path}: {sentence}")
+    with pytest.raises(RecipeError, match=f"^{sentence}"):  # as a checkpoint or an export has it
+        recipe_from(said)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--optim.milestones", str([0.5] * 101)], [f"--optim.milestones={[0.5] * 101}"],
+     ["--optim.milestones=0.5"] * 101, ["--optim.milestones", "0.5"] * 101],
+)  # fmt: skip
+def test_long_overrides_are_refused_before_the_parser(monkeypatch, words):
+    monkeypatch.setattr("jsonargparse.ArgumentParser.parse_args", lambda *_: pytest.fail("the parser was called"))
+    with pytest.raises(RecipeError, match=r"^--optim\.milestones has 101 values; give 100 at most$"):
+        parse_recipe(NAME, words)
+
+
+def test_a_document_within_the_limits_is_as_it_was():
+    said = {"optim": {"milestones": [0.5] * 100}, "model": {"args": {f"a{i}": [1] * 90 for i in range(100)}}}
+    check_document(said)
+    assert recipe_from({"optim": {"milestones": [0.5] * 100, "schedule": "steps"}}).optim.milestones == [0.5] * 100
+
+
+def test_a_chain_of_bases_has_an_end(tmp_path):
+    for i in range(60):
+        (tmp_path / f"c{i}.yaml").write_text(f"base: c{i + 1}.yaml\nseed: {i}\n")
+    (tmp_path / "c60.yaml").write_text("epochs: 3\n")
+    recipe = parse_recipe(str(tmp_path / "c40.yaml"), [])
+    assert (recipe.epochs, recipe.seed) == (3, 40)
+    for first in (39, 0):
+        with pytest.raises(RecipeError, match=rf"^c{first}\.yaml has more than 20 bases in a row; merge some of these"):
+            parse_recipe(str(tmp_path / f"c{first}.yaml"), [])
 
 
 @pytest.mark.parametrize("base", ["q.yaml", "q", "../over.yaml", "digits/mlp-gaussian"])

@@ -129,3 +129,14 @@ def test_it_prints_and_draws(tmp_path, capsys, classes):
     drawn = (tmp_path / "a.svg").read_text()
     assert drawn.count("certified accuracy") >= 1
     assert ("paper: MaxUp+Gauss" in drawn) == (classes == CIFAR10)
+
+
+def test_a_file_that_is_not_finished_is_not_shown_as_complete(tmp_path, monkeypatch):
+    whole, part = table(asked=40), table("runs/b/seed-0", file="x/b.tsv", asked=65)
+    assert notes([part]) == ["x/b.tsv covers 40 of 65 images; run the same command to finish it."]
+    assert [columns([one])[1][1][-1] for one in (whole, part)] == ["40", "40 of 65"]
+    assert notes([whole]) == []
+    saved = []
+    monkeypatch.setattr("maxup.report.certified.save_figure", lambda figure, *_, **__: saved.append(figure))
+    draw(tmp_path / "a.png", [whole, part])
+    assert [text.get_text() for text in saved[0].legends[0].get_texts()][:2] == ["a", "b (40 of 65 images)"]

@@ -4,6 +4,7 @@ import json
 import os
 import re
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
@@ -119,7 +120,7 @@ def test_aliases_in_a_table_are_refused_before_they_unfold(tmp_path, monkeypatch
     (tmp_path / "table.yaml").write_text(f"recipes: [&a0 [x], {', '.join(levels)}]")
     (tmp_path / "results" / "runs").mkdir(parents=True)
     assert main([verb, "table.yaml"]) == 1
-    said = f"maxup {verb}: table.yaml cannot be read as YAML: line 1 uses the alias *a0; write out what it stands for\n"
+    said = f"maxup {verb}: table.yaml: line 1 uses the alias *a0; write out what it stands for\n"
     assert capsys.readouterr().err == said
 
 
@@ -134,3 +135,13 @@ def test_a_table_that_is_no_regular_file_or_has_a_strange_tag(kind, tmp_path):
             os.truncate(path, 1 << 40)
     with pytest.raises(TableError, match=r"^\S+table.yaml cannot be read as YAML: [^\n]+$"):
         find_table(str(path))
+
+
+@pytest.mark.parametrize("verb", ["report", "reproduce"])
+def test_a_table_of_more_recipes_than_anybody_lists_is_refused_before_one_is_read(tmp_path, monkeypatch, capsys, verb):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("maxup.report.own.parse_recipe", lambda *_: pytest.fail("a recipe was read"))
+    Path("runs").mkdir()
+    (tmp_path / "table.yaml").write_text(f"recipes: [{', '.join(f'a{i}' for i in range(101))}]")
+    assert main([verb, "table.yaml", *(["--results", "runs"] if verb == "report" else [])]) == 1
+    assert capsys.readouterr().err == f"maxup {verb}: table.yaml: recipes has 101 values; give 100 at most\n"

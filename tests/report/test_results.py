@@ -6,8 +6,7 @@ import math
 import pytest
 
 from maxup.engine.durable import write_json
-from maxup.recipes.load import parse_recipe
-from maxup.report.results import budget_name, difference, file_name, load_results, mean_seconds
+from maxup.report.results import budget_name, file_name, load_results, mean_seconds
 from tests.report.runs import write_run
 
 TWIN, MAXUP = "digits/mlp-gaussian", "digits/mlp-gaussian-maxup"
@@ -137,11 +136,3 @@ def test_a_budget_is_called_by_its_epochs_where_all_recipes_have_as_many():
     assert budget_name(0.3, [TWIN, MAXUP]) == "18 of 60 epochs"
     assert budget_name(0.3, [TWIN, "cifar10/resnet110-cutout"]) == "budget 0.3"
     assert budget_name(2, [TWIN]) == "budget 2"
-
-
-def test_a_recipe_does_not_differ_from_itself():
-    from dataclasses import asdict
-
-    recipe = parse_recipe(MAXUP, [])
-    assert difference(json.loads(json.dumps(asdict(recipe))), recipe) == []
-    assert difference(asdict(parse_recipe(MAXUP, ["--model.args.hidden", "[3]"])), recipe) == ["model.args"]
