@@ -2,10 +2,12 @@
 
 import functools
 import inspect
+import itertools
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -120,34 +122,58 @@ def eval_mode(model: Any) -> Iterator[None]:
 
 
 @contextmanager
-def evaluating(model: Any, batch: Batch) -> Iterator[Callable[[], None]]:
+def evaluating(model: Any, batch: Batch, others: Sequence[nn.Module] = ()) -> Iterator[Callable[[], None]]:
     """`untraced` in evaluation mode; a model that is no module is called as it is."""
     if not isinstance(model, nn.Module):
         yield lambda: None
         return
-    with eval_mode(model), untraced(model, batch) as rewind:
+    with eval_mode(model), untraced(model, batch, others=others) as rewind:
         yield rewind
 
 
 def called_modules(*functions: Any) -> list[nn.Module]:
-    """The modules that functions call: a module itself, the owner of a method, those in a closure or named as globals.
+    """The modules that functions may call: in closures, defaults, globals they name, and attributes of their owners.
 
     Example:
         >>> loss = nn.MSELoss()
-        >>> called_modules(loss, loss.forward, functools.partial(loss, target=0), lambda o, t: loss(o, t)) == [loss]
+        >>> called_modules(loss.forward, functools.partial(loss, target=0), lambda o, t: loss(o, t)) == [loss]
         True
     """
-    found: list[Any] = []
+    found: dict[nn.Module, None] = {}
+    seen: set[int] = set()
+
+    def visit(value: Any, depth: int) -> None:
+        if isinstance(value, nn.Module):
+            found[value] = None
+        elif depth and id(value) not in seen:
+            seen.add(id(value))
+            for part in itertools.islice(_parts(value), 100):
+                visit(part, depth - 1)
+
     for function in functions:
-        while isinstance(function, functools.partial):
-            function = function.func
-        owner = getattr(function, "__self__", function)
-        found += [owner, *getattr(owner, "__dict__", {}).values()]
-        function = getattr(function, "__func__", function)
-        if inspect.isfunction(function):
-            found += inspect.getclosurevars(function).nonlocals.values()
-            found += (function.__globals__.get(name) for name in function.__code__.co_names)
-    return list(dict.fromkeys(module for module in found if isinstance(module, nn.Module)))
+        visit(function, 5)
+    return list(found)
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    """What a value holds, as far as a call may reach it."""
+    if isinstance(value, functools.partial):
+        yield from (value.func, *value.args, *value.keywords.values())
+    elif isinstance(value, Mapping):
+        yield from value.values()
+    elif isinstance(value, list | tuple | set):
+        yield from value
+    elif inspect.ismethod(value):
+        yield from (value.__self__, value.__func__)
+    elif inspect.isfunction(value):
+        if value.__module__.partition(".")[0] not in ("torch", "maxup"):
+            yield from (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), *vars(value).values())
+            for cell in value.__closure__ or ():
+                with suppress(ValueError):  # not assigned yet
+                    yield cell.cell_contents
+            yield from (value.__globals__.get(name) for name in value.__code__.co_names)
+    elif not isinstance(value, type | types.ModuleType | Tensor):
+        yield from getattr(value, "__dict__", {}).values()
 
 
 def remember_values(tensors: Iterable[Tensor]) -> Callable[[], None]:

@@ -426,3 +426,31 @@ def test_every_pass_of_smoothadv_starts_from_the_same_buffers():
     mu.SmoothAdv(sigma=0.1, radius=0.2, steps=3)(model, torch.rand(B, 1, 1, D), data()[1])
     assert seen == [0, 0, 0, 0]
     assert model.calls == 1
+
+
+def test_modules_in_defaults_partials_containers_and_wrappers_are_found():
+    class Count(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, output, target):
+            self.calls += 1
+            return F.cross_entropy(output, target, reduction="none")
+
+    def through(criterion, output, target):
+        return criterion(output, target)
+
+    criteria, (x, y) = [Count() for _ in range(5)], data()
+    named = {"loss": criteria[0]}
+    wrapped = functools.wraps(through)(lambda output, target, c=criteria[4]: c(output, target))
+    losses = [
+        lambda output, target: named["loss"](output, target),
+        lambda output, target, c=criteria[1]: c(output, target),
+        functools.partial(through, criteria[2]),
+        lambda output, target: through(criteria[3], output, target),
+        wrapped,
+    ]
+    for loss in losses:
+        MaxUp(Gaussian(SIGMA), m=M, loss=loss).select(sequential(), x, y)
+    assert [int(criterion.calls) for criterion in criteria] == [0] * 5

@@ -1,6 +1,7 @@
 """Copies in one wide pass share dropout masks: winners and gradients are those of one pass per copy."""
 
 import copy
+import pickle
 import random
 
 import numpy
@@ -297,3 +298,48 @@ def test_a_last_layer_of_zeros_is_no_tie():
         maxup(model, x, y)
     with pytest.warns(mu.MaxUpWarning, match="all 4 copies"):
         maxup(model, x, y)
+
+
+@pytest.mark.parametrize("settings", [{"chunk": 4}, {"strategy": "retain"}], ids=str)
+@pytest.mark.parametrize("inplace", [False, True])
+def test_operations_that_are_not_fills_are_refused(settings, inplace):
+    with pytest.raises(ValueError, match=r"rrelu.* which the copies cannot share"):
+        MaxUp(Gaussian(0.3), m=4, **settings)(mlp(nn.RReLU(inplace=inplace)), *data())
+
+
+def test_a_failed_wide_pass_can_be_tried_again():
+    model, (x, y) = mlp(nn.Identity()), data()
+    fail = [False, True]
+    handle = model.register_forward_hook(lambda *_: 1 / 0 if fail and fail.pop(0) else None)
+    maxup = MaxUp(Gaussian(0.3), m=4, chunk=4)
+    with pytest.raises(ZeroDivisionError):
+        maxup(model, x, y)
+    handle.remove()
+    torch.rand(3)
+    maxup(model, x, y)
+
+
+def test_an_objective_can_be_pickled_after_a_wide_pass():
+    maxup, (x, y) = MaxUp(Gaussian(0.3), m=4, chunk=4, generator=torch.Generator().manual_seed(0)), data()
+    model = mlp(nn.Dropout(0.5))
+    maxup(model, x, y)
+    again = copy.deepcopy(maxup)
+    assert again.chunk == 4
+    assert maxup._wide.known
+    assert pickle.loads(pickle.dumps(maxup._wide)).known == {}
+
+
+@pytest.mark.filterwarnings("ignore:the losses of the winners")
+@pytest.mark.parametrize("settings", [{"chunk": 4}, {"strategy": "retain"}], ids=str)
+def test_mixing_is_told_when_all_losses_are_near_their_start(settings):
+    """The losses of a fresh network hardly differ; what counts is how much the copies do."""
+
+    class Center(nn.Module):
+        def forward(self, x):
+            return x - x.mean(0)
+
+    model = mlp(Center())
+    with torch.no_grad():
+        model[-1].weight *= 0.01
+    with pytest.warns(mu.MaxUpWarning, match="together with other copies"):
+        MaxUp(Gaussian(1.0), m=4, **settings)(model, *data())

@@ -138,9 +138,9 @@ class MaxUp(Objective):
             if together:
                 rewind()
                 assert worst.copy is not None
-                scored = torch.stack(worst.losses).gather(0, worst.copy[None])[0]  # (B,)
-                losses = self._forward(model, batch, [worst.draw])[2]
-                warn_of_change(scored, losses, "the winners", "in one batch of winners")
+                scored = torch.stack(worst.losses)  # (m, B)
+                chosen, losses = scored.gather(0, worst.copy[None])[0], self._forward(model, batch, [worst.draw])[2]
+                warn_of_change(chosen, losses, scored, "the winners", "in one batch of winners")
         self._look_for_ties(worst)
         return worst
 

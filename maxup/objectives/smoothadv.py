@@ -18,7 +18,7 @@ from maxup.checks import check_choice, check_whole
 from maxup.objectives.base import Forward, Objective, Outcome, bare, call
 from maxup.perturb.draws import column
 from maxup.perturb.noise import Gaussian, check_clip, clamped, into_ball, nonnegative, unit
-from maxup.side_effects import evaluating
+from maxup.side_effects import called_modules, evaluating
 
 Scores = Callable[[Tensor], Tensor]  # images (B, ...) -> log-probabilities (B, C)
 GAMMA = 0.05  # by how much DDN lengthens or shortens a perturbation
@@ -73,7 +73,7 @@ class SmoothAdv(Objective):
             copies, radius = self.depends_on()
             draws = self._draws(batch, generator, copies)
             network, noise = bare(model), [draw[0] for draw in draws]
-            with evaluating(network, batch) as rewind:
+            with evaluating(network, batch, called_modules(self.forward)) as rewind:
 
                 def answer(x: Tensor) -> Tensor:
                     rewind()  # every pass of the attack sees the same state

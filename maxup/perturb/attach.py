@@ -1,7 +1,6 @@
 """Perturbations inside the model: attached once to its layers, switched on by putting a draw into their slots."""
 
 import sys
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,7 @@ from maxup.checks import check_model
 from maxup.perturb.base import Perturbation
 from maxup.perturb.draws import Batch, Draw
 
-PASSES = 16  # of a layer, whose draws are remembered for activation checkpointing
+DRAWS, PASSES = 4, 256  # of a layer, remembered for activation checkpointing
 
 
 class Slot(nn.Module):
@@ -28,45 +27,48 @@ class Slot(nn.Module):
         self.rewrite = rewrite
         self.draw: Draw | None = None
         self.scoring = False  # whether the passes are never backpropagated
-        self.passes: deque[tuple[Tensor, Draw | None]] = deque(maxlen=PASSES)  # not backpropagated yet
-        self.repeated: tuple[Tensor, Draw | None] | None = None  # the latest that was
+        self.passes: list[tuple[Tensor, Draw | None]] = []  # not backpropagated yet
+        self.repeated: list[tuple[Tensor, Draw | None]] = []  # backpropagated, should that happen again
 
     def forward(self, inputs: Tensor, output: Tensor) -> Tensor:
         draw = self.draw
         if self.training and not self.scoring and not torch.compiler.is_compiling() and isinstance(output, Tensor):
             if torch._C._current_graph_task_id() != -1:  # in a backward pass
                 draw = self._repeat(output)
-            elif (draw is not None or self._in_use) and (torch.is_grad_enabled() or _in_reentrant_checkpoint()):
-                self.passes.append((_sample(output), draw))
+            elif draw is not None or torch.is_grad_enabled() or _in_reentrant_checkpoint():
+                self.passes = _latest([*self.passes, (_sample(output), draw)])
         return output if draw is None or not self.training else self.rewrite(inputs, output, draw)
-
-    @property
-    def _in_use(self) -> bool:
-        return bool(self.passes) or self.repeated is not None
 
     def _repeat(self, output: Tensor) -> Draw | None:
         """The draw of the pass that activation checkpointing repeats."""
         sample = _sample(output)
         found = [entry for entry in self.passes if _alike(entry[0], sample)]
-        if not found and self.repeated is not None and _alike(self.repeated[0], sample):
-            found = [self.repeated]  # backpropagated a second time
-        if not self._in_use:
-            return self.draw  # from before the first draw
+        found = found or [entry for entry in self.repeated if _alike(entry[0], sample)]
         if len({id(draw) for _, draw in found}) != 1:
             raise RuntimeError(
-                f"activation checkpointing runs a perturbed layer again, and {len(found) or 'none'} of its last "
-                f"{len(self.passes)} passes may be the one that is repeated; call backward after every step, and do "
-                "not run the same batch with and without the perturbation in between"
+                f"activation checkpointing runs a perturbed layer again, and {len(found) or 'none'} of its last passes "
+                "may be the one that is repeated; call backward after every step, and do not run the same batch with "
+                "and without the perturbation in between"
             )
-        self.repeated = found[-1]
-        self.passes = deque((entry for entry in self.passes if entry is not self.repeated), maxlen=PASSES)
-        return self.repeated[1]
+        self.passes = [entry for entry in self.passes if entry is not found[-1]]
+        self.repeated = _latest([*self.repeated, found[-1]])
+        return found[-1][1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "draw": None, "passes": [], "repeated": []}  # a saved model holds no draws
+
+
+def _latest(passes: list[tuple[Tensor, Draw | None]]) -> list[tuple[Tensor, Draw | None]]:
+    """The passes of the latest few draws."""
+    draws = list(dict.fromkeys(id(draw) for _, draw in reversed(passes)))[:DRAWS]
+    return [entry for entry in passes[-PASSES:] if id(entry[1]) in draws]
 
 
 def _sample(output: Tensor) -> Tensor:
-    """Some values of a layer's output, by which a pass is known."""
+    """Some values of a layer's output, by which a pass is known; spread over all its dimensions."""
     values = output.detach().flatten()
-    return values[:: max(1, len(values) // 1024)].to(torch.float32, copy=True)
+    places = torch.arange(min(len(values), 1024), device=values.device) * 2654435761 % max(len(values), 1)
+    return values[places].float()
 
 
 def _in_reentrant_checkpoint() -> bool:
@@ -74,7 +76,7 @@ def _in_reentrant_checkpoint() -> bool:
     frame = sys._getframe()
     while frame.f_back is not None:
         frame = frame.f_back
-        if frame.f_globals.get("__name__") == "torch.utils.checkpoint":
+        if frame.f_globals.get("__name__") == "torch.utils.checkpoint" and frame.f_code.co_name == "forward":
             return True
     return False
 

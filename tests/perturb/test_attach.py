@@ -1,3 +1,5 @@
+import pickle
+
 import pytest
 import torch
 from torch import nn
@@ -197,3 +199,72 @@ def test_a_step_that_is_not_backpropagated_does_no_harm():
     loss = maxup(model, torch.rand(8, 5), torch.randint(3, (8,)))
     loss.backward(retain_graph=True)
     loss.backward()
+
+
+class Again(torch.autograd.Function):
+    """Checkpointing as other libraries write it: the pass runs again in the backward pass."""
+
+    @staticmethod
+    def forward(ctx, part, x):
+        ctx.part = part
+        ctx.save_for_backward(x)
+        return part(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            torch.autograd.backward(ctx.part(x), gradient)
+        return None, x.grad
+
+
+def test_checkpointing_of_other_libraries():
+    found = []
+    for custom in (False, True):
+        noise = mu.FeatureNoise(1.0, layer="middle")
+        model = noise.attach(Checkpointed(None))
+        if custom:
+            part = model.part
+            model.part = lambda x, part=part: Again.apply(part, x)
+        torch.manual_seed(2)
+        x, y = torch.rand(8, 5), torch.randint(3, (8,))
+        maxup = mu.MaxUp(noise, m=3, generator=torch.Generator().manual_seed(0))
+        found.append(gradient(model, maxup(model, x, y)))
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_a_plain_pass_before_the_first_perturbed_one():
+    noise = mu.FeatureNoise(1.0, layer="middle")
+    model, maxup = noise.attach(Checkpointed(False)), mu.MaxUp(noise, m=2)
+    (x, y), (other, _) = [(torch.rand(8, 5), torch.randint(3, (8,))) for _ in range(2)]
+    (mu.cross_entropy(model(other), y).mean() + maxup(model, x, y)).backward()
+    with pytest.raises(RuntimeError, match="the same batch with and without"):
+        (mu.cross_entropy(model(x), y).mean() + maxup(model, x, y)).backward()
+
+
+def test_a_layer_that_is_called_often_and_backpropagated_twice():
+    class Shared(Checkpointed):
+        def part(self, x):
+            for _ in range(40):
+                x = self.middle(x).tanh()
+            return x
+
+    noise = mu.FeatureNoise(0.1, layer="middle")
+    model, maxup = noise.attach(Shared(False)), mu.MaxUp(noise, m=2)
+    losses = [maxup(model, torch.rand(8, 5), torch.randint(3, (8,))) for _ in range(2)]
+    for loss in losses:
+        torch.autograd.grad(loss, list(model.parameters()), retain_graph=True, allow_unused=True)
+    sum(losses).backward()
+
+
+def test_a_saved_model_holds_no_draws():
+    dropout = mu.EmbeddingDropout(0.5)
+    model = dropout.attach(text_model())
+    before = len(pickle.dumps(model))
+    maxup = mu.MaxUp(dropout, m=4)
+    for _ in range(3):
+        maxup(model, *words()).backward()
+    model.zero_grad()
+    assert len(pickle.dumps(model)) == before
