@@ -45,10 +45,13 @@ def of_folder(folder: Path, which: str = "last", *, root: str | None = None, **o
     from maxup.saved import CONFIG, load
 
     if (folder / CONFIG).is_file():
-        from maxup.recipes.load import recipe_from
+        from maxup.recipes.load import RecipeError, recipe_from
 
         model = load(folder, own.get("model_from"))
-        recipe = recipe_from(model.config["recipe"])  # type: ignore[index, arg-type]
+        try:
+            recipe = recipe_from(model.config["recipe"])  # type: ignore[index, arg-type]
+        except RecipeError as error:
+            raise RunError(f"the recipe in {folder / CONFIG} is invalid: {error}") from None
         if recipe.task != "vision":
             raise RunError(f"{folder} holds a language model; certificates are of images")
         recipe.data.root = root or recipe.data.root

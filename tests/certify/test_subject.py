@@ -1,3 +1,5 @@
+import json
+
 import pytest
 import torch
 from torch import nn
@@ -77,3 +79,16 @@ def test_answers_tell_forward_passes_of_the_same_weights_apart():
 def test_a_module_must_be_one():
     with pytest.raises(RunError, match=r"mine:net returned a int; it must return a torch\.nn\.Module"):
         of_module("mine:net", lambda: 3, load_data("digits")[0])
+
+
+def test_the_recipe_of_an_export_is_checked_before_it_is_parsed(tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    train(parse_recipe("digits/mlp-gaussian", ["--epochs", "1", "--data.train_size", "50"]), folder, quiet=True)
+    assert main(["export", str(folder), str(tmp_path / "model")]) == 0
+    path = tmp_path / "model/config.json"
+    config = json.loads(path.read_text())
+    config["recipe"]["optim"]["milestones"] = [0.5] * 101
+    path.write_text(json.dumps(config))
+    monkeypatch.setattr("jsonargparse.ArgumentParser.parse_object", lambda *_: pytest.fail("the parser was called"))
+    with pytest.raises(RunError, match=r"^the recipe in \S+config\.json is invalid: optim\.milestones has 101 values"):
+        of_folder(tmp_path / "model", "last")
