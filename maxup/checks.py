@@ -1,6 +1,8 @@
 """Bad input is refused here: one sentence that says what came, what was wanted and what to do."""
 
 import math
+import sys
+import warnings
 from collections.abc import Mapping
 from numbers import Integral
 from typing import Any
@@ -158,6 +160,11 @@ def explain_call(x: Any, error: Exception) -> str | None:
             f"x is a dict with the keys {list(x)}, and the model cannot be called as model(x){why}; say how with "
             "forward=, as in forward=lambda model, x: model(**x).logits"
         )
+    if isinstance(x, list | tuple) and isinstance(error, TypeError | AttributeError | ValueError):
+        return (
+            f"x is a {type(x).__name__} of {len(x)}, and the model cannot be called as model(x); say how with "
+            "forward=, as in forward=lambda model, x: model(*x)"
+        )
     images = [leaf for leaf in leaves((x, None)) if leaf.dtype == torch.uint8 and leaf.ndim > 2]
     if images and isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError):
         return (
@@ -165,6 +172,14 @@ def explain_call(x: Any, error: Exception) -> str | None:
             f"({reason(error)}); scale them first, as in x.float() / 255"
         )
     return None
+
+
+def warn(message: str) -> None:
+    """Issue a MaxUpWarning at the line that called the library."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("maxup", "contextlib"):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, MaxUpWarning, stacklevel=level)
 
 
 def check_losses(losses: Any, wanted: int) -> None:
@@ -206,7 +221,7 @@ def check_perturbation(perturbation: Any) -> Any:
     if isinstance(perturbation, type):
         raise TypeError(f"{perturbation.__name__} is a class; pass an object, {perturbation.__name__}(...)")
     if isinstance(perturbation, list | tuple):
-        raise TypeError(f"a {type(perturbation).__name__} is not a perturbation; use Compose(...) to apply several")
+        raise TypeError(f"a {type(perturbation).__name__} is not a perturbation; use Compose(a, b) to apply several")
     if not (callable(getattr(perturbation, "draw", None)) and callable(getattr(perturbation, "apply", None))):
         raise TypeError(
             f"a {type(perturbation).__name__} is no perturbation: it needs the methods draw(batch, generator) and "

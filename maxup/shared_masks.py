@@ -5,7 +5,6 @@ would be taken over masks. `record` notes what a pass over one copy draws; under
 exactly that, once, and uses it for every copy.
 """
 
-import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from maxup.checks import MaxUpWarning, leaves
+from maxup.checks import leaves, warn
 from maxup.perturb.draws import Batch
 from maxup.side_effects import drop_probability, streams
 
@@ -213,12 +212,10 @@ def warn_of_change(before: Tensor, after: Tensor, losses: Tensor, what: str, whe
     error = (after - before).abs()
     spread = (losses.amax(0) - losses.amin(0)).mean()
     if bool((error > rounding * (1 + before.abs())).any()) and bool(error.mean() > 0.02 * spread):
-        warnings.warn(
+        warn(
             f"the losses of {what} change by up to {float(error.max()):.2g} {when}: the model or the loss mixes the "
             "examples of a batch, or draws random numbers that depend on the data, so the gradient is not exactly that "
-            "of the worst copies",
-            MaxUpWarning,
-            stacklevel=2,
+            "of the worst copies"
         )
 
 

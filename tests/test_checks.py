@@ -255,7 +255,7 @@ def test_a_failing_model_keeps_its_own_error():
 @pytest.mark.parametrize("several", [[mu.Cutout(2), mu.Gaussian(0.1)], (mu.Cutout(2),)])
 def test_a_list_of_perturbations(several):
     for make in (mu.MaxUp, mu.Average, mu.Compose):
-        with pytest.raises(TypeError, match=r"is not a perturbation; use Compose\(\.\.\.\)"):
+        with pytest.raises(TypeError, match=r"is not a perturbation; use Compose\(a, b\)"):
             make(several)
 
 
@@ -330,3 +330,37 @@ def test_draws_that_began_elsewhere():
     maxup(model, torch.zeros(2, 3), torch.zeros(2, dtype=torch.long))
     with pytest.raises(ValueError, match="on the device of the first batch: make a new objective for another"):
         maxup(model.to("meta"), torch.zeros(2, 3, device="meta"), torch.zeros(2, dtype=torch.long, device="meta"))
+
+
+def test_warnings_point_at_the_line_that_called_the_library():
+    model, (x, y) = net(), batch()
+    with pytest.warns(mu.MaxUpWarning, match="same loss") as told:
+        mu.MaxUp(mu.Gaussian(0), m=2).select(model, x, y)
+    assert told[0].filename == __file__
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: mu.Compose([mu.Gaussian(1), mu.Gaussian(2)]), r"use Compose\(a, b\)"),
+        (lambda: mu.MaxUp(mu.Gaussian(1), loss="mse"), "loss='mse': loss must be a function"),
+        (lambda: mu.MaxUp(mu.Gaussian(1), forward=3), "forward=3: forward must be a function"),
+        (lambda: mu.CutMix(3)(batch()[0], torch.rand(len(batch()[0]))), r"use y.long\(\) for class ids"),
+        (lambda: mu.MaxUp(mu.Gaussian(1), m=2)(net(), (batch()[0], batch()[0]), batch()[1]), r"model\(\*x\)"),
+    ],
+)
+def test_mistakes_of_a_newcomer(call, sentence):
+    with pytest.raises((TypeError, ValueError), match=sentence):
+        call()
+
+
+def test_a_draw_without_a_batch_dimension():
+    class Shift:
+        def draw(self, batch, generator):
+            return torch.rand((), generator=generator)
+
+        def apply(self, batch, draw):
+            return batch[0] + draw, batch[1]
+
+    with pytest.raises(TypeError, match="every leaf must be a tensor of the batch's"):
+        mu.MaxUp(Shift(), m=2).select(net(), *batch())

@@ -1,6 +1,5 @@
 """What every objective shares: `objective(model, x, y) -> loss`, its random stream, its outcome."""
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -10,7 +9,6 @@ from torch import Generator, Tensor, nn
 
 from maxup.call_repr import call_repr
 from maxup.checks import (
-    MaxUpWarning,
     batch_size,
     check_batch,
     check_classification,
@@ -24,6 +22,7 @@ from maxup.checks import (
     explain_call,
     is_capturing,
     leaves,
+    warn,
 )
 from maxup.objectives.losses import TOKENS, cross_entropy, mean_loss
 from maxup.objectives.outcome import Outcome
@@ -73,6 +72,9 @@ class Objective:
         self.m = m if callable(m) else check_whole("m", m)
         if not isinstance(generator, Generator | None):
             raise TypeError(f"generator={generator!r}: pass a torch.Generator, or None")
+        for name, function in (("loss", loss), ("forward", forward)):
+            if not callable(function):
+                raise TypeError(f"{name}={function!r:.60}: {name} must be a function")
         self.loss, self.forward, self.generator = loss, forward, generator
         self.step = 0
         self._first, self._look, self._own = True, False, False  # _own: the generator was made here
@@ -204,12 +206,10 @@ class Objective:
             left = changed(seen[1], seen[2])
             more = f" and {len(left) - 3} more" if len(left) > 3 else ""
             if left:
-                warnings.warn(
+                warn(
                     f"{type(self).__name__} runs the model several times per step, and its forward pass changed "
                     f"{', '.join(left[:3])}{more}, which cannot be restored; keep such state in a registered buffer, "
-                    "or update it outside of forward",
-                    MaxUpWarning,
-                    stacklevel=2,
+                    "or update it outside of forward"
                 )
 
     def _forward(self, model: Any, batch: Batch, draws: list[Draw]) -> tuple[Any, Any, Tensor]:

@@ -7,7 +7,6 @@
 So: score m copies without a graph, keep the draw of the worst, and train on the copy rebuilt from that draw.
 """
 
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -19,7 +18,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
 from maxup.checks import (
-    MaxUpWarning,
     batch_size,
     check_choice,
     check_knobs,
@@ -28,6 +26,7 @@ from maxup.checks import (
     is_capturing,
     leaves,
     refuse_batch_norm,
+    warn,
 )
 from maxup.objectives.base import Forward, Loss, Objective, Outcome, bare, call, cross_entropy
 from maxup.objectives.worst import Worst
@@ -174,11 +173,9 @@ class MaxUp(Objective):
         self._ties = self._ties + 1 if tied else None
         if tied and (self._ties == PATIENCE or not bool((losses == losses[0, 0]).all())):
             self._ties = None
-            warnings.warn(
+            warn(
                 f"all {len(losses)} copies of every example have the same loss: the perturbation changes nothing that "
-                "the model sees; check its strength, and for one inside the model that its layer is called",
-                MaxUpWarning,
-                stacklevel=2,
+                "the model sees; check its strength, and for one inside the model that its layer is called"
             )
 
     def _retain(self, model: Any, batch: Batch, generator: Generator) -> tuple[Worst, Any]:

@@ -1,7 +1,6 @@
 """Other people's augmentations: any callable (torchvision v2 and kornia among them), and views made by CPU workers."""
 
 import random
-import warnings
 import weakref
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from torch import Generator, Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_only, tree_unflatten
 from torch.utils.data import Dataset
 
-from maxup.checks import MaxUpWarning, is_list_of_dicts
+from maxup.checks import is_list_of_dicts, warn
 from maxup.perturb.base import Perturbation, integers, pick, put
 from maxup.perturb.draws import Batch, is_batched
 from maxup.perturb.masks import is_mask, is_spatial, is_tv_tensor
@@ -242,11 +241,9 @@ def join(targets: list[Any], y: Any) -> Any:
 def _warn_of(y: Any) -> None:
     for leaf in tree_leaves(y):
         if is_spatial(leaf):
-            warnings.warn(
+            warn(
                 f"Transform changes x and leaves y, which holds {leaf.dtype} of shape {tuple(leaf.shape)}; pass "
-                "labels=True if the transform moves pixels, so that it moves y too, and labels=False if it does not",
-                MaxUpWarning,
-                stacklevel=2,
+                "labels=True if the transform moves pixels, so that it moves y too, and labels=False if it does not"
             )
 
 

@@ -44,7 +44,7 @@ def where(mask: Tensor, new: Draw, old: Draw) -> Draw:
         if isinstance(n, Shared):
             taken = torch.where(mask, len(o.values) + n.index, o.index)
             return Shared(torch.cat([o.values, n.values]), taken)
-        if not isinstance(n, Tensor) or len(n) != len(mask):
+        if not is_batched(n) or len(n) != len(mask):
             raise TypeError(
                 f"a draw holds {_describe(n)}; every leaf must be a tensor of the batch's {len(mask)} examples, "
                 "or a Shared for values that a whole copy shares"

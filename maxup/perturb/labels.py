@@ -43,7 +43,8 @@ def probabilities(y: object, num_classes: int | None, who: str, dtype: torch.dty
         raise TypeError(f"{who} changes labels, so y must be a tensor of classes or probabilities, not {_name(y)}")
     if y.is_floating_point():
         if y.ndim != 2:
-            raise ValueError(f"{who} wants probability targets (B, C), but y has shape {tuple(y.shape)}")
+            do = "use y.long() for class ids" if y.ndim == 1 else "pass probabilities, or class ids (B,)"
+            raise ValueError(f"{who} wants probability targets (B, C), but y is {y.dtype} of {tuple(y.shape)}; {do}")
         return y
     if y.ndim != 1:
         masks = "; it cannot mix masks, and CutMix pastes them" if y.ndim > 2 else ""

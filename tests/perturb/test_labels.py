@@ -37,5 +37,5 @@ def test_bad_input_is_refused():
         LabelNoise(0.1, concentration=0)
     with pytest.raises(ValueError, match="needs the number of classes"):
         LabelNoise(0.1)(torch.zeros(2, 3), torch.tensor([0, 1]))
-    with pytest.raises(ValueError, match=r"probability targets \(B, C\), but y has shape \(2,\)"):
+    with pytest.raises(ValueError, match=r"probability targets \(B, C\), but y is torch.float32 of \(2,\)"):
         LabelNoise(0.1)(torch.zeros(2, 3), torch.tensor([0.0, 1.0]))
