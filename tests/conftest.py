@@ -20,6 +20,8 @@ settings.load_profile("untimed")  # a test must not fail because the machine is 
 torch.set_num_threads(1)  # the tests run in two processes
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job, whose children would ignore it too
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # under nohup, likewise
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)
