@@ -51,7 +51,7 @@ def save(
         if not made and (not folder.is_dir() or any(folder.iterdir())):
             raise LoadError(f"{folder} is there already and not an empty folder; choose another, or remove it")
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # of a name that no file can have, too
         raise LoadError(f"{folder} could not be written: {reason(error)}") from error
     try:
         weights = to_bytes(pack(dict(model.state_dict()))[0])

@@ -182,3 +182,8 @@ def test_weights_of_another_model_give_a_sentence(model):
         rewrite(model, weights=safetensors.torch.save(other))
         with pytest.raises(LoadError, match="does not fit"):
             maxup.load(model)
+
+
+def test_a_name_that_no_folder_can_have(tmp_path):
+    with pytest.raises(LoadError, match="could not be written"):
+        save(tmp_path / "\ud83d\ude00", torch.nn.Linear(1, 1), {})

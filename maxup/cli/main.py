@@ -71,6 +71,8 @@ def main(argv: list[str] | None = None) -> int:
 
         said = reason(error) if isinstance(error, OSError) else str(error)
         sentence = raised_in_own_code(error) or (said if told(error) else None)
+        if sentence is None and isinstance(error, UnicodeEncodeError):
+            sentence = f"{error.object!r:.60} has characters that no file name can have; choose another name"
         if sentence is None:
             raise
         say(f"maxup {verb}: {shortened(sentence)}", file=sys.stderr)

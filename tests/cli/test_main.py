@@ -145,3 +145,9 @@ def test_a_file_in_the_current_folder_hides_no_installed_module(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert not list(tmp_path.glob("ran-*"))
+
+
+def test_a_name_that_no_file_can_have(capsys, monkeypatch):
+    monkeypatch.setattr("maxup.cli.ls.main", lambda rest: os.mkdir("\ud83d\ude00"))
+    assert main(["ls"]) == 1
+    assert "has characters that no file name can have" in capsys.readouterr().err
