@@ -32,7 +32,7 @@ class Slot(nn.Module):
 
     def forward(self, inputs: Tensor, output: Tensor) -> Tensor:
         draw = self.draw
-        if self.training and not self.scoring and not torch.compiler.is_compiling() and isinstance(output, Tensor):
+        if self.training and not self.scoring and isinstance(output, Tensor):
             if torch._C._current_graph_task_id() != -1:  # in a backward pass
                 draw = self._repeat(output)
             elif draw is not None or torch.is_grad_enabled() or _in_reentrant_checkpoint():
@@ -126,7 +126,7 @@ def attach_to(layer: nn.Module, rewrite: Callable[[Tensor, Tensor, Draw], Tensor
         )
     slot = Slot(rewrite).train(layer.training)
     if not hasattr(layer, "maxup_slot"):
-        layer.register_forward_hook(_run_slot, with_kwargs=True)
+        layer.register_forward_hook(_eager_hook(), with_kwargs=True)
     layer.maxup_slot = slot
     return slot
 
@@ -167,6 +167,17 @@ def clear(perturbation: Any) -> None:
     """Empty the slots of the in-model perturbations within a perturbation."""
     for part in attached(perturbation):
         part.clear()
+
+
+def _eager_hook() -> Callable[..., Tensor]:
+    """`_run_slot`, never compiled: a compiled pass could not be told from one that checkpointing repeats.
+
+    It replaces the function itself, by whose name a model is pickled; only here, since it imports the compiler.
+    """
+    global _run_slot
+    if not hasattr(_run_slot, "_torchdynamo_disable"):
+        _run_slot = torch.compiler.disable(_run_slot)
+    return _run_slot
 
 
 def _run_slot(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> Tensor:

@@ -268,3 +268,19 @@ def test_a_saved_model_holds_no_draws():
         maxup(model, *words()).backward()
     model.zero_grad()
     assert len(pickle.dumps(model)) == before
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # by the compiler itself
+def test_a_checkpoint_around_a_compiled_block():
+    found = []
+    for compiled in (False, True):
+        noise = mu.FeatureNoise(1.0, layer="middle")
+        model = noise.attach(Checkpointed(False))
+        if compiled:
+            model.middle.compile(backend="eager")
+        torch.manual_seed(2)
+        x, y = torch.rand(8, 5), torch.randint(3, (8,))
+        maxup = mu.MaxUp(noise, m=3, generator=torch.Generator().manual_seed(0))
+        found.append(gradient(model, maxup(model, x, y)))
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b)
