@@ -186,12 +186,12 @@ class MaxUp(Objective):
             refuse_batch_norm(model, "strategy='retain'", "use strategy='recompute'")
         draws = self._draws(batch, generator, m)
         wide = partial(self._forward, model, batch, draws)
-        if m == 1 or self.masks == "independent":
+        capturing, network = is_capturing(leaves(batch)[0].device), bare(model) if m > 1 else model
+        if capturing and m > 1 and self.masks == "shared":
+            refuse_dropout(network)
+        if m == 1 or self.masks == "independent" or capturing:  # a capture cannot read the random streams
             output, target, losses = wide()  # (m * B, ...)
         else:
-            network = bare(model)
-            if is_capturing(leaves(batch)[0].device):
-                refuse_dropout(network)
             kind = self._wide.kind(network, batch)
             if kind not in self._wide.known:
                 with self._untraced(network, batch, "batch") as rewind, torch.no_grad():

@@ -18,9 +18,10 @@ from maxup.engine import checkpoint, loop
 from maxup.engine.optim import create_optimizer
 from maxup.engine.runs import evaluate, open_run
 from maxup.engine.stop import InterruptedRunError, RunError
+from maxup.models.awd_lstm import AWDLSTM
 from maxup.recipes.load import recipe_from
 from maxup.tasks import dynamic_evaluation
-from maxup.tasks.language import Language, by_unit
+from maxup.tasks.language import Language, _forward, by_unit
 
 ARGS = {"embedding": 6, "hidden": 9, "layers": 2, "input_dropout": 0.2, "hidden_dropout": 0.2, "output_dropout": 0.2}
 RECIPE = {
@@ -381,3 +382,14 @@ def test_the_smoke_recipe_goes_through_every_stage(tmp_path):
     result = loop.train(said, tmp_path, quiet=True)
     assert result["last"]["epoch"] == 3
     assert result["last"]["test_perplexity"] < 2000
+
+
+def test_copies_share_masks_or_have_their_own():
+    torch.manual_seed(0)
+    model = AWDLSTM(20, embedding=4, hidden=6, layers=2, weight_drop=0.0)
+    x = {"tokens": torch.randint(20, (3, 5)).repeat(2, 1), "hidden": model.start(6), "columns": 3}
+    for shared in (True, False):
+        read = _forward(model, x, shared=shared)
+        first, second = read.output.chunk(2)
+        assert torch.equal(first, second) == shared
+        assert read.columns == 3
