@@ -78,6 +78,13 @@ def test_sam_with_its_two_passes_inside(tmp_path, monkeypatch):
     assert fast == pytest.approx(plain, rel=1e-3)
 
 
+def test_retain_keeps_all_graphs_inside(tmp_path, monkeypatch):
+    changes = {"maxup": {"m": 4, "warmup": 1, "strategy": "retain"}}
+    _, plain, _ = run(tmp_path / "plain", monkeypatch, False, **changes)
+    _, fast, _ = run(tmp_path / "captured", monkeypatch, True, **changes)
+    assert fast == pytest.approx(plain, rel=1e-3)
+
+
 def test_smoothadv_with_its_gradients_inside(tmp_path, monkeypatch):
     """The attack's backward passes are captured too, anew for every radius of the first epochs."""
     changes = {
