@@ -5,7 +5,7 @@
 
 speed: images certified a minute by the usual loop (one image at a time, batches of 400, fp32, eager), by ours with
 fixed and with adaptive sampling, and the forward throughput of the bare network, which nobody can beat; in bfloat16
-also without the fused pass of maxup.models.fused. Without --run the network has random weights: then speeds mean
+also without the fused pass of maxup.cuda.fused. Without --run the network has random weights: then speeds mean
 something, samples saved do not. Radii of the usual loop and of ours are compared in units of their Monte-Carlo error;
 in bfloat16 the network itself is another, too.
 
@@ -28,16 +28,17 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.epoch import prepare, timed, wait
-from maxup.certify.analysis import RADII
-from maxup.certify.bounds import lower_bound, probability_of, radius_of
-from maxup.certify.run import Settings, find_device, make_smooth
-from maxup.certify.smooth import DTYPES, Certificate
-from maxup.certify.subject import Subject, of_folder
-from maxup.data.images import own_images
-from maxup.engine.environment import environment
-from maxup.engine.graph import record
-from maxup.models import create_model, fused
-from maxup.models.normalised import Normalised
+from maxup.cuda import fused
+from maxup.cuda.graph import record
+from maxup.lab.certify.analysis import RADII
+from maxup.lab.certify.run import Settings, find_device, make_smooth
+from maxup.lab.certify.target import Subject, of_folder
+from maxup.lab.data.images import own_images
+from maxup.lab.environment import environment
+from maxup.lab.models import create_model
+from maxup.lab.models.normalize import Normalised
+from maxup.smoothing.bounds import lower_bound, probability_of, radius_of
+from maxup.smoothing.smooth import DTYPES, Certificate
 
 USUAL_BATCH = 400
 EPOCH = 50_000  # images

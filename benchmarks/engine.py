@@ -21,12 +21,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maxup.engine import loop
-from maxup.engine.environment import environment
-from maxup.engine.optim import learning_rate
-from maxup.recipes.load import recipe_from
-from maxup.recipes.schema import Recipe
-from maxup.tasks.vision import Vision
+from maxup.lab.environment import environment
+from maxup.lab.recipes.load import recipe_from
+from maxup.lab.recipes.schema import Recipe
+from maxup.lab.tasks.vision import Vision
+from maxup.lab.train import loop
+from maxup.lab.train.optim import learning_rate
 
 Own = dict[str, Callable[..., Any] | None]
 SHARED: dict[str, Any] = {

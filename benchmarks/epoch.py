@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
-from maxup.engine import loop
-from maxup.engine.environment import environment
-from maxup.recipes.load import parse_recipe
+from maxup.lab.environment import environment
+from maxup.lab.recipes.load import parse_recipe
+from maxup.lab.train import loop
 
 
 def images(count: int) -> Callable[[], Any]:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from benchmarks.epoch import prepare, timed
-from maxup.engine.environment import environment
+from maxup.lab.environment import environment
 
 
 def main() -> None:

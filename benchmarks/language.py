@@ -23,12 +23,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from maxup.data.windows import Windows
-from maxup.engine.environment import environment
-from maxup.engine.optim import create_optimizer
-from maxup.recipes.load import parse_recipe
-from maxup.recipes.schema import Recipe
-from maxup.tasks.language import Language
+from maxup.lab.data.windows import Windows
+from maxup.lab.environment import environment
+from maxup.lab.recipes.load import parse_recipe
+from maxup.lab.recipes.schema import Recipe
+from maxup.lab.tasks.language import Language
+from maxup.lab.train.optim import create_optimizer
 
 
 class Plain(nn.Module):

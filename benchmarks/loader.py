@@ -19,11 +19,11 @@ from typing import Any
 
 from PIL import Image
 
-from maxup.data import load_data
-from maxup.data.decode import FORMATS
-from maxup.data.folder import Folder
-from maxup.data.images import split
-from maxup.engine.environment import environment
+from maxup.lab.data import load_data
+from maxup.lab.data.decode import FORMATS
+from maxup.lab.data.folder import Folder
+from maxup.lab.data.images import split
+from maxup.lab.environment import environment
 
 
 def bare(folder: Folder) -> Callable[[], object]:

@@ -15,8 +15,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from maxup import Average, Cutout, MaxUp
-from maxup.engine.environment import environment
-from maxup.models.resnet import resnet20
+from maxup.lab.environment import environment
+from maxup.lab.models.resnet import resnet20
 
 
 def peak_bytes(step: Callable[[], object], device: str) -> int:

@@ -22,10 +22,10 @@ import torch
 from torch import nn
 
 from maxup import Average, Cutout, MaxUp, MaxUpWarning
-from maxup.engine.environment import environment
-from maxup.models.external import import_torchvision
-from maxup.models.resnet import resnet20
-from maxup.side_effects import untraced
+from maxup.isolation import untraced
+from maxup.lab.environment import environment
+from maxup.lab.models.external import import_torchvision
+from maxup.lab.models.resnet import resnet20
 
 
 class OwnForward(nn.BatchNorm2d):

@@ -9,15 +9,15 @@ import re
 from pathlib import Path
 from typing import Any
 
-from maxup.certify.rows import read
-from maxup.report.certified import columns as certified_columns
-from maxup.report.certified import differences
-from maxup.report.comparison import METRICS, at_equal_time, interval
-from maxup.report.paper import load_paper
-from maxup.report.results import load_results
-from maxup.report.statistics import estimate, welch
-from maxup.report.tables import against
-from maxup.report.tables import ours as text
+from maxup.lab.certify.tsv import read
+from maxup.lab.report.certified import columns as certified_columns
+from maxup.lab.report.certified import differences
+from maxup.lab.report.tables import against
+from maxup.lab.report.tables import ours as text
+from maxup.lab.results.comparison import METRICS, at_equal_time, interval
+from maxup.lab.results.files import load_results
+from maxup.lab.results.paper import load_paper
+from maxup.lab.results.statistics import estimate, welch
 
 ROOT = Path(__file__).parent.parent
 DOCS = ("method", "language", "imagenet", "certify", "reliability")

@@ -16,17 +16,17 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from maxup import theory
-    from maxup.certify.smooth import Smooth
-    from maxup.checks import MaxUpWarning
+    from maxup.batch import Shared
+    from maxup.lab.models.export import load
+    from maxup.losses import cross_entropy, next_token_cross_entropy, token_cross_entropy
     from maxup.objectives.adversarial import Adversarial
     from maxup.objectives.average import Average
     from maxup.objectives.base import Objective
     from maxup.objectives.hard_examples import HardExamples
-    from maxup.objectives.losses import cross_entropy, next_token_cross_entropy, token_cross_entropy
     from maxup.objectives.maxup import MaxUp
     from maxup.objectives.outcome import Outcome, Report
+    from maxup.objectives.schedules import warmup
     from maxup.objectives.smoothadv import SmoothAdv
-    from maxup.objectives.warmup import warmup
     from maxup.perturb.adapters import Transform, Views, ViewsDataset
     from maxup.perturb.affine import Affine
     from maxup.perturb.auto_augment import AutoAugment
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from maxup.perturb.crop_flip import CropFlip
     from maxup.perturb.cutmix import CutMix
     from maxup.perturb.cutout import Cutout
-    from maxup.perturb.draws import Shared
     from maxup.perturb.embedding import EmbeddingDropout
     from maxup.perturb.feature import FeatureNoise
     from maxup.perturb.labels import LabelNoise
@@ -46,7 +45,8 @@ if TYPE_CHECKING:
     from maxup.perturb.noise import Gaussian, UniformBall
     from maxup.perturb.rand_augment import RandAugment
     from maxup.perturb.trivial_augment import TrivialAugment
-    from maxup.saved import load
+    from maxup.smoothing.smooth import Smooth
+    from maxup.validate import MaxUpWarning
 
 # Where each public name lives. It is imported when first used (PEP 562), so that `import maxup` does not import torch.
 _HOME = {
@@ -56,17 +56,17 @@ _HOME = {
     "HardExamples": "objectives.hard_examples",
     "SmoothAdv": "objectives.smoothadv",
     "Objective": "objectives.base",
-    "MaxUpWarning": "checks",
+    "MaxUpWarning": "validate",
     "Outcome": "objectives.outcome",
     "Report": "objectives.outcome",
-    "cross_entropy": "objectives.losses",
-    "token_cross_entropy": "objectives.losses",
-    "next_token_cross_entropy": "objectives.losses",
-    "warmup": "objectives.warmup",
-    "load": "saved",
-    "Smooth": "certify.smooth",
+    "cross_entropy": "losses",
+    "token_cross_entropy": "losses",
+    "next_token_cross_entropy": "losses",
+    "warmup": "objectives.schedules",
+    "load": "lab.models.export",
+    "Smooth": "smoothing.smooth",
     "Perturbation": "perturb.base",
-    "Shared": "perturb.draws",
+    "Shared": "batch",
     "Gaussian": "perturb.noise",
     "UniformBall": "perturb.noise",
     "Cutout": "perturb.cutout",

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from maxup.checks import check_batch, check_losses, check_whole
+from maxup.isolation import untraced
 from maxup.objectives.base import Forward, Loss, bare, call, cross_entropy
 from maxup.perturb.noise import Gaussian, add, floating, nonnegative
-from maxup.side_effects import untraced
+from maxup.validate import check_batch, check_losses, check_whole
 
 
 def expected_max(m: int) -> float:

@@ -1,6 +1,6 @@
 """Other libraries to check against."""
 
-from maxup.models.external import import_torchvision
+from maxup.lab.models.external import import_torchvision
 
 
 def torchvision_v2():
@@ -14,7 +14,7 @@ def agrees_with_pytorchcv(name, theirs):
     """Whether one of our networks, given the weights of pytorchcv's network in the same order, computes the same."""
     import torch
 
-    from maxup.models import create_model
+    from maxup.lab.models import create_model
 
     import_torchvision()
     from pytorchcv.model_provider import get_model

@@ -11,7 +11,7 @@ from torch.nn.utils import parametrizations, parametrize
 
 import maxup as mu
 from maxup import Gaussian, MaxUp
-from maxup.side_effects import eval_mode
+from maxup.isolation import eval_mode
 
 B, D, C, M, SIGMA = 8, 5, 4, 4, 0.5
 

@@ -8,16 +8,16 @@ from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from maxup.cli.own import add_own, own, own_of
 from maxup.cli.parser import add_root, check_count, parser_of
 from maxup.cli.show import FORMATS
-from maxup.limits import option as limited
-from maxup.output import say
+from maxup.cli.user_code import add_own, own, own_of
+from maxup.lab.limits import option as limited
+from maxup.lab.output import say
 
 if TYPE_CHECKING:
-    from maxup.certify.rows import Row
-    from maxup.certify.run import Settings
-    from maxup.certify.subject import Subject
+    from maxup.lab.certify.run import Settings
+    from maxup.lab.certify.target import Subject
+    from maxup.lab.certify.tsv import Row
 
 EXAMPLES = """examples:
   maxup certify runs/certify/resnet110-gaussian-maxup/seed-0          500 images, n = 100,000, sigma of the training
@@ -92,7 +92,7 @@ def main(argv: Sequence[str]) -> int:
     showing = bool(tables) and len(tables) == len(args.what) and args.module is None
     _refuse_idle(parser, args, showing=showing)
     if showing:
-        from maxup.certify.rows import read
+        from maxup.lab.certify.tsv import read
 
         _show({path: read(path) for path in tables}, args.plot)
         return 0
@@ -147,11 +147,11 @@ def _number(name: str, text: str) -> float:
 
 
 def _certify(args: argparse.Namespace) -> None:
-    from maxup.certify.record import record
-    from maxup.certify.rows import read
-    from maxup.certify.run import Settings, certify
-    from maxup.engine.durable import check_regular
-    from maxup.engine.stop import InterruptedRunError, RunError
+    from maxup.lab.certify.run import Settings, certify
+    from maxup.lab.certify.tsv import read
+    from maxup.lab.results.certificates import record
+    from maxup.lab.storage.atomic_io import check_regular
+    from maxup.lab.train.signals import InterruptedRunError, RunError
 
     subject = _subject(args)
     sigma = args.sigma if args.sigma is not None else subject.sigma
@@ -200,10 +200,10 @@ def _certify(args: argparse.Namespace) -> None:
 
 
 def _subject(args: argparse.Namespace) -> "Subject":
-    from maxup.certify.subject import of_folder, of_module
-    from maxup.data import load_data
-    from maxup.data.images import Images, own_images
-    from maxup.engine.stop import RunError
+    from maxup.lab.certify.target import of_folder, of_module
+    from maxup.lab.data import load_data
+    from maxup.lab.data.images import Images, own_images
+    from maxup.lab.train.signals import RunError
 
     build, mine = own(args.module, "--module"), own_of(args)
     if build is None:
@@ -228,8 +228,8 @@ def _subject(args: argparse.Namespace) -> "Subject":
 
 def _refuse_another_step(record: Path, step: int | None) -> None:
     """A finished run is certified at the step it finished with, whatever else its folder holds."""
-    from maxup.engine.durable import read_json
-    from maxup.engine.stop import RunError
+    from maxup.lab.storage.atomic_io import read_json
+    from maxup.lab.train.signals import RunError
 
     try:
         finished = read_json(record)["steps"]
@@ -248,8 +248,8 @@ def _try_place(path: Path) -> None:
     """See that a file can be written, before hours of work."""
     from tempfile import TemporaryFile
 
-    from maxup.engine.stop import RunError
-    from maxup.sentences import reason
+    from maxup.errors import reason
+    from maxup.lab.train.signals import RunError
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -259,8 +259,8 @@ def _try_place(path: Path) -> None:
 
 
 def _show(tables: "Mapping[Path, tuple[dict[str, Any], list[Row]]]", plot: Path | None) -> None:
-    from maxup.certify.rows import RowsError
-    from maxup.report.certified import draw, show
+    from maxup.lab.certify.tsv import RowsError
+    from maxup.lab.report.certified import draw, show
 
     for path, (_, rows) in tables.items():
         if not rows:
@@ -276,11 +276,11 @@ def _show(tables: "Mapping[Path, tuple[dict[str, Any], list[Row]]]", plot: Path 
 def _attack(args: argparse.Namespace, subject: "Subject", settings: "Settings", rows: "list[Row]", path: Path) -> None:
     from dataclasses import asdict
 
-    from maxup.certify.attack import check
-    from maxup.certify.rows import read
-    from maxup.certify.run import find_device, make_smooth
-    from maxup.engine.durable import write_json
-    from maxup.engine.environment import environment
+    from maxup.lab.certify.attack import check
+    from maxup.lab.certify.run import find_device, make_smooth
+    from maxup.lab.certify.tsv import read
+    from maxup.lab.environment import environment
+    from maxup.lab.storage.atomic_io import write_json
 
     smooth = make_smooth(subject, settings, find_device())
     x = subject.pixels([row.idx for row in rows])
@@ -300,7 +300,7 @@ def _attack(args: argparse.Namespace, subject: "Subject", settings: "Settings", 
 
 def _holds_more(report: Path, about: dict[str, Any]) -> bool:
     """Whether an earlier report of the same network and settings is of more images."""
-    from maxup.engine.durable import read_json
+    from maxup.lab.storage.atomic_io import read_json
 
     try:
         before = read_json(report)
@@ -314,9 +314,9 @@ def _holds_more(report: Path, about: dict[str, Any]) -> bool:
 
 
 def _picture(args: argparse.Namespace, subject: "Subject", settings: "Settings") -> None:
-    from maxup.certify.run import find_device, make_smooth
-    from maxup.engine.stop import RunError
-    from maxup.report.smoothing import picture
+    from maxup.lab.certify.run import find_device, make_smooth
+    from maxup.lab.report.smoothing import picture
+    from maxup.lab.train.signals import RunError
 
     if not args.image < len(subject.images):
         raise RunError(f"there is no image {args.image}: they are 0 to {len(subject.images) - 1}")

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from maxup.cli.own import add_own, own_of
 from maxup.cli.parser import check_count, new_folder, parser_of
-from maxup.limits import option
-from maxup.output import say
+from maxup.cli.user_code import add_own, own_of
+from maxup.lab.limits import option
+from maxup.lab.output import say
 
 EXAMPLES = """examples:
   maxup compare digits/mlp-gaussian-maxup --seeds 5
@@ -51,11 +51,11 @@ def main(argv: Sequence[str]) -> int:
     add_own(parser)
     args, overrides = parser.parse_known_args(argv)
     check_count(parser, "--m", args.m)
-    from maxup.recipes.load import parse_recipe, run_name
+    from maxup.lab.recipes.load import parse_recipe, run_name
 
     recipe = parse_recipe(args.recipe, overrides, ["maxup", "adversarial", *args.objectives])  # it is attacked, too
-    from maxup.engine.compare import Attack, compare
-    from maxup.report.comparison import plot, text
+    from maxup.lab.experiments.compare import Attack, compare
+    from maxup.lab.results.comparison import plot, text
 
     name = run_name(args.recipe)
     out = args.out or Path("runs") / "compare" / name

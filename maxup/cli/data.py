@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from maxup.cli.parser import parser_of
-from maxup.output import say
+from maxup.lab.output import say
 
 EXAMPLES = """example:
   MAXUP_DATA=~/datasets maxup data
@@ -19,8 +19,8 @@ def main(argv: Sequence[str]) -> int:
     parser = parser_of("data", "Show which data sets are found where, and how to get the missing ones.", EXAMPLES)
     parser.add_argument("--root", help="folder to look in first")
     args = parser.parse_args(argv)
-    from maxup.data import DataError, list_data
-    from maxup.data.find import locate, missing
+    from maxup.lab.data import DataError, list_data
+    from maxup.lab.data.find import locate, missing
 
     if args.root is not None and not Path(args.root).expanduser().is_dir():
         raise DataError(f"there is no folder {args.root}; correct --root, or leave it out to see the usual places")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from maxup.cli.parser import parser_of
-from maxup.output import say
+from maxup.lab.output import say
 
 EXAMPLES = """example:
   maxup doctor mine:setup        for a mine.py with
@@ -27,8 +27,8 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("function", metavar="MODULE:FUNCTION", help="returns model and batch, as a dict or a tuple")
     args = parser.parse_args(argv)
-    from maxup.doctor.case import find_case
-    from maxup.doctor.exam import examine
+    from maxup.diagnostics.checks import examine
+    from maxup.diagnostics.inputs import find_case
 
     wrong = 0
     for finding in examine(find_case(args.function)):

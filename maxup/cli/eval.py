@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from maxup.cli.own import add_own, own_of
 from maxup.cli.parser import add_accept, add_root, parser_of
-from maxup.output import say
+from maxup.cli.user_code import add_own, own_of
+from maxup.lab.output import say
 
 EXAMPLES = """examples:
   maxup eval runs/digits/mlp-gaussian-maxup/seed-0
@@ -27,8 +27,8 @@ def main(argv: Sequence[str]) -> int:
     add_accept(parser)
     add_own(parser)
     args = parser.parse_args(argv)
-    from maxup.engine.log import amount
-    from maxup.engine.runs import evaluate, open_run
+    from maxup.lab.train.log import amount
+    from maxup.lab.train.runs import evaluate, open_run
 
     task = "language" if args.dynamic else None
     run = open_run(
@@ -49,8 +49,8 @@ def main(argv: Sequence[str]) -> int:
     if skipped := sorted(run.task.skipped()):
         say(f"  images skipped because they cannot be read: {len(skipped)}, such as {skipped[0]}")
     if args.dynamic:
-        from maxup.engine.stop import asked_to_stop
-        from maxup.tasks.dynamic_evaluation import dynamic_evaluation
+        from maxup.lab.tasks.dynamic_evaluation import dynamic_evaluation
+        from maxup.lab.train.signals import asked_to_stop
 
         with asked_to_stop() as asked:
             found = dynamic_evaluation(run.model, run.task.text, args.run, asked=asked)

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from maxup.cli.own import add_own, own_of
 from maxup.cli.parser import add_accept, add_root, parser_of
-from maxup.output import say
+from maxup.cli.user_code import add_own, own_of
+from maxup.lab.output import say
 
 EXAMPLES = """examples:
   maxup export runs/digits/mlp-gaussian-maxup/seed-0 my-model
@@ -31,9 +31,9 @@ def main(argv: Sequence[str]) -> int:
     from contextlib import suppress
     from dataclasses import asdict
 
-    from maxup.engine.durable import read_json
-    from maxup.engine.runs import open_run
-    from maxup.saved import save
+    from maxup.lab.models.export import save
+    from maxup.lab.storage.atomic_io import read_json
+    from maxup.lab.train.runs import open_run
 
     theirs = own_of(args)
     run = open_run(args.run, args.checkpoint, root=args.root, accept_changed_data=args.accept_changed_data, **theirs)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from maxup.cli.parser import parser_of
 from maxup.cli.report import folder
-from maxup.output import say
+from maxup.lab.output import say
 
 EXAMPLES = """examples:
   maxup ls                         every recipe
@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
         if not found:
             say(f"no network has {args.word!r:.80} in its name", file=sys.stderr)
         return 0 if found else 1
-    from maxup.report.listing import listing, show
+    from maxup.lab.report.listing import listing, show
 
     entries, notes = listing(args.word, results=args.results, runs=args.runs)
     show(entries)
@@ -54,9 +54,9 @@ def main(argv: Sequence[str]) -> int:
 
 def _models(word: str) -> Iterator[str]:
     """A line for every network: ours and the paper's of other packages, or those of the package that the word names."""
-    from maxup.models import list_models
-    from maxup.models.external import PAPER, is_external, list_external
-    from maxup.registry import LANGUAGE_MODELS
+    from maxup.lab.models import list_models
+    from maxup.lab.models.external import PAPER, is_external, list_external
+    from maxup.lab.registry import LANGUAGE_MODELS
 
     if is_external(word):
         names = list_external(f"{word}*")
@@ -71,10 +71,10 @@ def _counted(name: str) -> str:
     """A network with its parameters, and the multiply-adds of an image where its size is known."""
     import torch
 
-    from maxup.models import create_model
-    from maxup.models.count import count_multiply_adds, count_parameters, in_short
-    from maxup.models.external import PAPER, ExternalError, is_external
-    from maxup.registry import LANGUAGE_MODELS, build
+    from maxup.lab.models import create_model
+    from maxup.lab.models.count import count_multiply_adds, count_parameters, in_short
+    from maxup.lab.models.external import PAPER, ExternalError, is_external
+    from maxup.lab.registry import LANGUAGE_MODELS, build
 
     size = PAPER.get(name, 8 if name == "mlp" else 32)
     shape = (1 if name == "mlp" else 3, size, size)

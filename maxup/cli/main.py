@@ -4,8 +4,8 @@ import os
 import sys
 from importlib import import_module
 
-from maxup.output import say
-from maxup.output import sentence as shortened
+from maxup.lab.output import say
+from maxup.lab.output import sentence as shortened
 
 VERBS = {
     "ls": "list recipes",
@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     verb, rest = argv[0], argv[1:]
     if verb not in VERBS:
-        from maxup.registry import nearest
+        from maxup.lab.registry import nearest
 
         say(f"maxup: {nearest(verb, VERBS, 'verb')}", file=sys.stderr)
         return 2
@@ -66,8 +66,8 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our output is gone
         return 141
     except Exception as error:
-        from maxup.own_code import raised_in_own_code
-        from maxup.sentences import reason
+        from maxup.errors import reason
+        from maxup.lab.user_code import raised_in_own_code
 
         said = reason(error) if isinstance(error, OSError) else str(error)
         sentence = raised_in_own_code(error) or (said if told(error) else None)

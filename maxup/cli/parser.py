@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from maxup.limits import MOST_VALUES
-from maxup.output import sentence
+from maxup.lab.limits import MOST_VALUES
+from maxup.lab.output import sentence
 
 
 class _Parser(argparse.ArgumentParser):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from maxup.cli.parser import parser_of
-from maxup.output import say
+from maxup.lab.output import say
 
 EXAMPLES = """examples:
   maxup report                   every table of the paper, and recipes of our own that have results
@@ -17,7 +17,7 @@ tables: {}
 
 def main(argv: Sequence[str]) -> int:
     """Report."""
-    from maxup.report.paper import table_names
+    from maxup.lab.results.paper import table_names
 
     parser = parser_of(
         "report",
@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
             option, type=kind, default=Path(default), metavar="DIR", help=f"{what} (default: {default})"
         )
     args = parser.parse_args(argv)
-    from maxup.report.report import report
+    from maxup.lab.report.report import report
 
     written, notes = report(args.table, results=args.results, runs=args.runs, out=args.out)
     for note in notes:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from maxup.cli.parser import new_folder, parser_of
-from maxup.limits import option as limited
-from maxup.output import say
+from maxup.lab.limits import option as limited
+from maxup.lab.output import say
 
 if TYPE_CHECKING:
-    from maxup.report.jobs import Job
+    from maxup.lab.experiments.jobs import Job
 
 EXAMPLES = """examples:
   maxup reproduce table-cifar10                            5 seeds of every recipe, as the paper
@@ -24,7 +24,7 @@ What is done is skipped, so the same command goes on after an interruption. maxu
 
 def main(argv: Sequence[str]) -> int:
     """Train a table."""
-    from maxup.report.paper import table_names
+    from maxup.lab.results.paper import table_names
 
     parser = parser_of(
         "reproduce",
@@ -44,8 +44,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--trackers", default="tensorboard", help="as of maxup train (default: tensorboard)")
     parser.add_argument("--dry_run", "--dry-run", action="store_true", help="print the queue, and stop")
     args = parser.parse_args(argv)
-    from maxup.report.jobs import describe, jobs_of, keep, state
-    from maxup.report.own import TableError, find_table
+    from maxup.lab.experiments.jobs import describe, jobs_of, keep, state
+    from maxup.lab.report.custom_tables import TableError, find_table
 
     jobs, missing = jobs_of(find_table(args.table), args.seeds, args.budget)
     states = [state(job, args.results) for job in jobs]
@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
     say(f"{len(jobs)} trainings, {states.count('done')} done before, {len(todo)} to do", flush=True)
     failures = []
     if todo:
-        from maxup.engine.queue import Task, run_queue, visible_devices
+        from maxup.lab.experiments.queue import Task, run_queue, visible_devices
 
         tasks = []
         for job in todo:
@@ -87,8 +87,8 @@ def _data_of(job: "Job") -> tuple[str, str | None]:
 
 def _absent(jobs: "Sequence[Job]") -> dict[tuple[str, str | None], str]:
     """A sentence for each data set that some of them need, and that is not there."""
-    from maxup.data import DataError
-    from maxup.data.find import find
+    from maxup.lab.data import DataError
+    from maxup.lab.data.find import find
 
     found = {}
     for name, root in dict.fromkeys(map(_data_of, jobs)):

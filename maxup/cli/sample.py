@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from maxup.cli.parser import add_root, parser_of
-from maxup.limits import option
-from maxup.output import say
+from maxup.lab.limits import option
+from maxup.lab.output import say
 
 EXAMPLES = """examples:
   maxup sample runs/text/awd_lstm-embedding_dropout-maxup/seed-0
@@ -36,9 +36,9 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     from torch import Generator
 
-    from maxup.data.text import UNKNOWN
-    from maxup.engine.runs import open_run
-    from maxup.tasks.sample import sample
+    from maxup.lab.data.text import UNKNOWN
+    from maxup.lab.tasks.sample import sample
+    from maxup.lab.train.runs import open_run
 
     run = open_run(args.run, args.checkpoint, task="language", root=args.root)
     generator = Generator(run.task.generator.device).manual_seed(args.seed)

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from maxup.cli.own import add_own, own_of
 from maxup.cli.parser import add_accept, add_root, parser_of
-from maxup.limits import option
-from maxup.output import say
+from maxup.cli.user_code import add_own, own_of
+from maxup.lab.limits import option
+from maxup.lab.output import say
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,11 +57,11 @@ def main(argv: Sequence[str]) -> int:
 
     import torch
 
-    from maxup.engine.loop import RunError
-    from maxup.engine.runs import open_run
+    from maxup.lab.report.contact_sheet import contact_sheet, draw_copies
+    from maxup.lab.tasks.vision import perturbation
+    from maxup.lab.train.loop import RunError
+    from maxup.lab.train.runs import open_run
     from maxup.objectives.maxup import MaxUp
-    from maxup.report.contact_sheet import contact_sheet, draw_copies
-    from maxup.tasks.vision import perturbation
 
     run = open_run(
         Path(args.run),
@@ -123,7 +123,7 @@ def different(classes: "Tensor", n: int) -> "Tensor":
 
 
 def _refuse_recipe(name: str) -> None:
-    from maxup.recipes.load import RecipeError, list_recipes
+    from maxup.lab.recipes.load import RecipeError, list_recipes
 
     if not Path(name).is_dir() and (name in list_recipes() or name.endswith((".yaml", ".yml"))):
         raise RecipeError(

@@ -4,10 +4,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from maxup.cli.own import add_own, own_of
 from maxup.cli.parser import add_accept, new_folder, parser_of
-from maxup.limits import option
-from maxup.output import say
+from maxup.cli.user_code import add_own, own_of
+from maxup.lab.limits import option
+from maxup.lab.output import say
 
 EXAMPLES = """examples:
   maxup train digits/mlp-gaussian-maxup
@@ -39,8 +39,8 @@ def main(argv: Sequence[str]) -> int:
     add_accept(parser)
     add_own(parser)
     args, overrides = parser.parse_known_args(argv)
-    from maxup.recipes.load import RecipeError, parse_recipe, run_name
-    from maxup.recipes.schema import noise_of
+    from maxup.lab.recipes.load import RecipeError, parse_recipe, run_name
+    from maxup.lab.recipes.schema import noise_of
 
     recipe = parse_recipe(args.recipe, overrides)
     if args.certify and recipe.task == "language":
@@ -60,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
     root = None if args.data_from else recipe.data.root
     if root is not None and not Path(root).expanduser().is_dir():
         raise RecipeError(f"data.root: there is no folder {root}; correct it, or leave it out for the usual places")
-    from maxup.engine.loop import train
+    from maxup.lab.train.loop import train
 
     out = args.out or Path("runs") / run_name(args.recipe) / f"seed-{recipe.seed}"
     trackers = [] if args.trackers == "none" else args.trackers.split(",")
@@ -72,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
         accept_changed_data=args.accept_changed_data,
         **own_of(args),
     )
-    from maxup.engine.log import describe
+    from maxup.lab.train.log import describe
 
     measured = {
         k: v for k, v in result["last"].items() if k not in ("epoch", "skipped_images") and "certified" not in k

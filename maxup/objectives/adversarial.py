@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from maxup.checks import check_choice, check_whole
+from maxup.batch import Batch
 from maxup.objectives.base import Forward, Loss, Objective, Outcome, bare, call, cross_entropy
 from maxup.perturb.base import pick
-from maxup.perturb.draws import Batch
 from maxup.perturb.noise import UniformBall, add, check_clip, clamped, into_ball, nonnegative, unit
+from maxup.validate import check_choice, check_whole
 
 
 class Adversarial(Objective):

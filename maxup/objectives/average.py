@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import Generator
 
-from maxup.checks import check_perturbation
 from maxup.objectives.base import Forward, Loss, Objective, Outcome, call, cross_entropy
-from maxup.perturb.attach import check_attached
+from maxup.perturb.in_model import check_attached
+from maxup.validate import check_perturbation
 
 
 class Average(Objective):

@@ -7,8 +7,15 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
+from maxup.batch import Batch, Draw, cat, tile
 from maxup.call_repr import call_repr
-from maxup.checks import (
+from maxup.isolation import called_modules, untouched, untraced
+from maxup.losses import TOKENS, cross_entropy, mean_loss
+from maxup.objectives.outcome import Outcome
+from maxup.perturb.in_model import attached, clear
+from maxup.rng import own_seed
+from maxup.snapshot import Snapshot, changed, state
+from maxup.validate import (
     batch_size,
     check_batch,
     check_classification,
@@ -24,13 +31,6 @@ from maxup.checks import (
     leaves,
     warn,
 )
-from maxup.objectives.losses import TOKENS, cross_entropy, mean_loss
-from maxup.objectives.outcome import Outcome
-from maxup.perturb.attach import attached, clear
-from maxup.perturb.draws import Batch, Draw, cat, tile
-from maxup.seeds import own_seed
-from maxup.side_effects import called_modules, untouched, untraced
-from maxup.traces import Snapshot, changed, state
 
 Loss = Callable[[Any, Any], Tensor]
 Forward = Callable[[Any, Any], Any]

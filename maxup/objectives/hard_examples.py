@@ -5,8 +5,8 @@ min_theta  E_M [ max_{x in M} L(x, theta) ]
 
 from typing import Any
 
-from maxup.checks import batch_size
 from maxup.objectives.base import Forward, Loss, Objective, Outcome, call, cross_entropy
+from maxup.validate import batch_size
 
 
 class HardExamples(Objective):

@@ -17,7 +17,13 @@ from torch import Generator, Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
-from maxup.checks import (
+from maxup.batch import Batch, Draw, is_batched
+from maxup.isolation import autocast, refuse_dropout
+from maxup.objectives.base import Forward, Loss, Objective, Outcome, bare, call, cross_entropy
+from maxup.objectives.running_max import Worst
+from maxup.objectives.shared_masks import WidePasses, warn_of_change
+from maxup.perturb.in_model import attached, check_attached
+from maxup.validate import (
     batch_size,
     check_choice,
     check_knobs,
@@ -28,12 +34,6 @@ from maxup.checks import (
     refuse_batch_norm,
     warn,
 )
-from maxup.objectives.base import Forward, Loss, Objective, Outcome, bare, call, cross_entropy
-from maxup.objectives.worst import Worst
-from maxup.perturb.attach import attached, check_attached
-from maxup.perturb.draws import Batch, Draw, is_batched
-from maxup.shared_masks import WidePasses, warn_of_change
-from maxup.side_effects import autocast, refuse_dropout
 
 PATIENCE = 8  # batches in which a network may ignore its input
 

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maxup.checks import are_probabilities
-from maxup.objectives.worst import Worst
+from maxup.objectives.running_max import Worst
 from maxup.perturb.labels import entropy
+from maxup.validate import are_probabilities
 
 
 @dataclass

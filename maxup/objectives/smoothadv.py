@@ -14,11 +14,11 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from maxup.checks import check_choice, check_whole
+from maxup.batch import column
+from maxup.isolation import called_modules, evaluating
 from maxup.objectives.base import Forward, Objective, Outcome, bare, call
-from maxup.perturb.draws import column
 from maxup.perturb.noise import Gaussian, check_clip, clamped, into_ball, nonnegative, unit
-from maxup.side_effects import called_modules, evaluating
+from maxup.validate import check_choice, check_whole
 
 Scores = Callable[[Tensor], Tensor]  # images (B, ...) -> log-probabilities (B, C)
 GAMMA = 0.05  # by how much DDN lengthens or shortens a perturbation

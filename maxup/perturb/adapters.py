@@ -15,11 +15,11 @@ from torch import Generator, Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_only, tree_unflatten
 from torch.utils.data import Dataset
 
-from maxup.checks import is_list_of_dicts, warn
+from maxup.batch import Batch, is_batched
+from maxup.isolation import remember_random
 from maxup.perturb.base import Perturbation, integers, pick, put
-from maxup.perturb.draws import Batch, is_batched
 from maxup.perturb.masks import is_mask, is_spatial, is_tv_tensor
-from maxup.side_effects import remember_random
+from maxup.validate import is_list_of_dicts, warn
 
 
 class Transform(Perturbation):

@@ -5,11 +5,11 @@ from collections.abc import Hashable
 import torch
 from torch import Generator, Tensor
 
-from maxup.objectives.losses import IGNORE_INDEX
+from maxup.batch import Batch
+from maxup.losses import IGNORE_INDEX
 from maxup.perturb import arguments
 from maxup.perturb.arguments import real
 from maxup.perturb.base import Perturbation, images, in_format_of, put, uniform
-from maxup.perturb.draws import Batch
 from maxup.perturb.geometry import sources, warp
 from maxup.perturb.masks import change_masks, check_fill, take
 

@@ -4,7 +4,7 @@ import math
 from numbers import Integral, Real
 from typing import Any
 
-from maxup.limits import shown
+from maxup.lab.limits import shown
 
 LARGEST = 3.4e38  # of float32, nearly
 MANY = 10**6

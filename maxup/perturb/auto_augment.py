@@ -5,9 +5,9 @@ from collections.abc import Hashable, Sequence
 import torch
 from torch import Generator, Tensor
 
-from maxup.objectives.losses import IGNORE_INDEX
+from maxup.batch import Batch
+from maxup.losses import IGNORE_INDEX
 from maxup.perturb.base import constant, integers, uniform
-from maxup.perturb.draws import Batch
 from maxup.perturb.operations import NUMBER
 from maxup.perturb.policy import Policy, paper_magnitudes, signed
 

@@ -8,8 +8,8 @@ import torch
 from torch import Generator, Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
+from maxup.batch import Batch, Draw, is_batched
 from maxup.call_repr import call_repr
-from maxup.perturb.draws import Batch, Draw, is_batched
 
 
 class Perturbation:

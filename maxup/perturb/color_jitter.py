@@ -5,8 +5,8 @@ from collections.abc import Hashable, Sequence
 import torch
 from torch import Generator, Tensor
 
+from maxup.batch import Batch
 from maxup.perturb.base import uniform
-from maxup.perturb.draws import Batch
 from maxup.perturb.noise import nonnegative
 from maxup.perturb.operations import grey, leave
 from maxup.perturb.pixels import Pixels

@@ -5,10 +5,10 @@ from typing import Any
 from torch import Generator
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from maxup.checks import check_perturbation
-from maxup.perturb.attach import Attached
+from maxup.batch import Batch, Draw, is_batched
 from maxup.perturb.base import Perturbation
-from maxup.perturb.draws import Batch, Draw, is_batched
+from maxup.perturb.in_model import Attached
+from maxup.validate import check_perturbation
 
 
 class Compose(Perturbation):

@@ -7,10 +7,10 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from maxup.objectives.losses import IGNORE_INDEX
+from maxup.batch import Batch
+from maxup.losses import IGNORE_INDEX
 from maxup.perturb import arguments
 from maxup.perturb.base import Perturbation, images, in_format_of, integers, put
-from maxup.perturb.draws import Batch
 from maxup.perturb.masks import change_masks, check_fill, take
 
 

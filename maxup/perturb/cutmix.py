@@ -7,10 +7,10 @@ import torch
 from torch import Generator, Tensor
 from torch.utils._pytree import tree_map
 
+from maxup.batch import Batch
 from maxup.perturb.arguments import classes
 from maxup.perturb.base import Perturbation, images, integers, put
 from maxup.perturb.cutout import boxes
-from maxup.perturb.draws import Batch
 from maxup.perturb.masks import change_masks, is_spatial
 from maxup.perturb.mixup import beta, check_alpha, mix_labels, partners
 

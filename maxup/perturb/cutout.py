@@ -6,10 +6,10 @@ from functools import partial
 import torch
 from torch import Generator, Tensor
 
-from maxup.objectives.losses import IGNORE_INDEX
+from maxup.batch import Batch
+from maxup.losses import IGNORE_INDEX
 from maxup.perturb import arguments
 from maxup.perturb.base import Perturbation, images, integers, put
-from maxup.perturb.draws import Batch
 from maxup.perturb.masks import change_masks, check_fill
 
 

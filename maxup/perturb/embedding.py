@@ -3,11 +3,11 @@
 import torch
 from torch import Generator, Tensor, nn
 
-from maxup.checks import batch_size
+from maxup.batch import Batch, Shared, column
 from maxup.perturb.arguments import BELOW_1, real
-from maxup.perturb.attach import Attached, attach_to, find_layer
 from maxup.perturb.base import uniform
-from maxup.perturb.draws import Batch, Shared, column
+from maxup.perturb.in_model import Attached, attach_to, find_layer
+from maxup.validate import batch_size
 
 
 class EmbeddingDropout(Attached):

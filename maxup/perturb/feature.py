@@ -5,10 +5,10 @@ from functools import partial
 import torch
 from torch import Generator, Tensor, nn
 
-from maxup.checks import batch_size, leaves
-from maxup.perturb.attach import Attached, attach_to, find_layer
-from maxup.perturb.draws import Batch
+from maxup.batch import Batch
+from maxup.perturb.in_model import Attached, attach_to, find_layer
 from maxup.perturb.noise import nonnegative
+from maxup.validate import batch_size, leaves
 
 
 class FeatureNoise(Attached):

@@ -4,9 +4,9 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
+from maxup.batch import Batch
 from maxup.perturb.arguments import ABOVE_0, classes, real
 from maxup.perturb.base import Perturbation
-from maxup.perturb.draws import Batch
 
 
 class LabelNoise(Perturbation):

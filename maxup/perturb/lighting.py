@@ -5,8 +5,8 @@ from collections.abc import Hashable, Sequence
 import torch
 from torch import Generator, Tensor
 
+from maxup.batch import Batch
 from maxup.perturb.base import constant
-from maxup.perturb.draws import Batch
 from maxup.perturb.noise import nonnegative
 from maxup.perturb.pixels import Pixels
 

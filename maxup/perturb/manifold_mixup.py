@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from maxup.checks import leaves
+from maxup.batch import Batch, column
 from maxup.perturb.arguments import classes
-from maxup.perturb.attach import Attached, attach_to, find_layer
 from maxup.perturb.base import integers, pick, put
-from maxup.perturb.draws import Batch, column
+from maxup.perturb.in_model import Attached, attach_to, find_layer
 from maxup.perturb.mixup import beta, blend, check_alpha, mix_labels, partners
+from maxup.validate import leaves
 
 
 class ManifoldMixup(Attached):

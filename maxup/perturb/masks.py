@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from maxup.batch import Batch
 from maxup.perturb.base import in_format_of
-from maxup.perturb.draws import Batch
 
 Size = tuple[int, ...]  # height and width
 

@@ -5,9 +5,9 @@ from collections.abc import Hashable
 import torch
 from torch import Generator, Tensor
 
+from maxup.batch import Batch, column
 from maxup.perturb.arguments import ABOVE_0, classes, real
 from maxup.perturb.base import Perturbation, integers, pick, put
-from maxup.perturb.draws import Batch, column
 from maxup.perturb.labels import dirichlet, probabilities
 
 

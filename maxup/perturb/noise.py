@@ -6,9 +6,9 @@ from collections.abc import Hashable
 import torch
 from torch import Generator, Tensor
 
+from maxup.batch import Batch, column
 from maxup.perturb.arguments import real
 from maxup.perturb.base import Perturbation, pick, put
-from maxup.perturb.draws import Batch, column
 
 
 class Gaussian(Perturbation):

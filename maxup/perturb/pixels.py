@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maxup.checks import is_capturing
+from maxup.batch import Batch, Draw
 from maxup.perturb.arguments import real
 from maxup.perturb.base import Perturbation, constant, images, in_format_of, put
-from maxup.perturb.draws import Batch, Draw
+from maxup.validate import is_capturing
 
 MARGIN = 0.5  # by which pixels may leave [0, 1]: resizing overshoots, normalised ones go further
 

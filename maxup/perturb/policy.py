@@ -6,10 +6,10 @@ from functools import cache, partial
 import torch
 from torch import Generator, Tensor
 
+from maxup.batch import Batch
 from maxup.perturb import arguments
 from maxup.perturb.arguments import whole
 from maxup.perturb.base import integers
-from maxup.perturb.draws import Batch
 from maxup.perturb.geometry import sources
 from maxup.perturb.masks import change_masks, check_fill, take
 from maxup.perturb.operations import NUMBER, inverse_map, operate

@@ -4,10 +4,10 @@ from collections.abc import Hashable, Sequence
 
 from torch import Generator, Tensor
 
-from maxup.objectives.losses import IGNORE_INDEX
+from maxup.batch import Batch
+from maxup.losses import IGNORE_INDEX
 from maxup.perturb.arguments import whole
 from maxup.perturb.base import integers
-from maxup.perturb.draws import Batch
 from maxup.perturb.operations import NUMBER
 from maxup.perturb.policy import Policy, check_bins, paper_magnitudes, signed
 

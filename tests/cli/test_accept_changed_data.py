@@ -7,8 +7,8 @@ import pytest
 
 import maxup
 from maxup.cli.main import main
-from tests.data.fake import write_folders
-from tests.engine.test_checkpoint_hostile import forge
+from tests.lab.data.fake import write_folders
+from tests.lab.storage.test_checkpoint_hostile import forge
 
 RECIPE = """
 data: {name: imagenette, root: data, size: 8, workers: 0}

@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from maxup.certify.rows import read
-from maxup.certify.run import TOGETHER
 from maxup.cli.main import main
-from maxup.engine.checkpoint import locked
-from maxup.engine.loop import train
-from maxup.recipes.load import parse_recipe
+from maxup.lab.certify.run import TOGETHER
+from maxup.lab.certify.tsv import read
+from maxup.lab.recipes.load import parse_recipe
+from maxup.lab.storage.checkpoint import locked
+from maxup.lab.train.loop import train
 from tests.waiting import PATIENCE, maxup_after
 
 ROOT = Path(__file__).parent.parent.parent
 QUICK = ["--n", "500", "--batch", "500"]
 KILLED = """
 import os, signal
-from maxup.certify import rows
+from maxup.lab.certify import tsv
 from tests.waiting import at_call
 at_call(rows, "append", 4, lambda: os.kill(os.getpid(), signal.SIGKILL))
 """
@@ -158,7 +158,7 @@ def test_an_export_and_one_s_own_network(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "own_net.py").write_text(
-        "import maxup\nfrom maxup.data import load_data\n\n"
+        "import maxup\nfrom maxup.lab.data import load_data\n\n"
         f"def net():\n    return maxup.load({str(tmp_path / 'model')!r})\n"
         "\ndef data():\n    d, _ = load_data('digits')\n    return d.x[:10], d.y[:10], d.x[10:40], d.y[10:40]\n"
     )

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from maxup.cli.main import main
-from maxup.engine.compare import Attack, rows, run_once
-from maxup.recipes.load import RecipeError, parse_recipe, recipe_from
+from maxup.lab.experiments.compare import Attack, rows, run_once
+from maxup.lab.recipes.load import RecipeError, parse_recipe, recipe_from
 from tests.waiting import maxup_after
 
 ROOT = Path(__file__).parent.parent.parent
 TINY = ["--epochs", "3", "--data.train_size", "200", "--model.args", "{hidden: [32]}"]
 KILLED = """
 import os, signal
-from maxup.tasks.vision import Vision
+from maxup.lab.tasks.vision import Vision
 from tests.waiting import at_call
 at_call(Vision, "step", 20, lambda: os.kill(os.getpid(), signal.SIGKILL))  # in the second run
 """
@@ -70,7 +70,7 @@ def test_it_writes_numbers_a_picture_and_a_table(compared):
 def test_the_attack_leaves_pixels_pixels_where_the_network_normalises(tmp_path, monkeypatch):
     clips = []
     monkeypatch.setattr(
-        "maxup.engine.compare.measure", lambda *args, attack, **options: clips.append(attack.clip) or {}
+        "maxup.lab.experiments.compare.measure", lambda *args, attack, **options: clips.append(attack.clip) or {}
     )
     for i, options in enumerate(([], ["--model.normalise", "true"])):
         run_once(parse_recipe("digits/mlp-gaussian-maxup", [*TINY, *options]), tmp_path / str(i), Attack(0.5))
@@ -181,7 +181,7 @@ def test_where_a_comparison_goes(tmp_path, monkeypatch, recipe, folder):
     def compare(recipe, folder, **options):
         raise RuntimeError(f"to {folder}")
 
-    monkeypatch.setattr("maxup.engine.compare.compare", compare)
+    monkeypatch.setattr("maxup.lab.experiments.compare.compare", compare)
     named = str(tmp_path / "sub" / recipe[1:]) if recipe[0] == "/" else recipe
     with pytest.raises(RuntimeError, match=rf"^to runs/compare/{folder}$"):
         main(["compare", named, "--seeds", "2"])

@@ -3,7 +3,7 @@
 import pytest
 
 from maxup.cli.main import main
-from maxup.recipes.load import list_recipes, parse_recipe
+from maxup.lab.recipes.load import list_recipes, parse_recipe
 
 
 @pytest.mark.parametrize("name", list_recipes())

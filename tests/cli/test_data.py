@@ -1,7 +1,7 @@
 """`maxup data` says what is where."""
 
 from maxup.cli.main import main
-from tests.data.fake import write_cifar10, write_fashion_mnist
+from tests.lab.data.fake import write_cifar10, write_fashion_mnist
 
 
 def test_data_says_what_is_missing_and_how_to_get_it(tmp_path, capsys, monkeypatch):

@@ -5,7 +5,7 @@ import torch
 
 import maxup
 from maxup.cli.main import main
-from maxup.engine.runs import open_run
+from maxup.lab.train.runs import open_run
 from tests.cli.runs import WORDS, make
 
 

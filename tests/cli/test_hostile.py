@@ -11,10 +11,10 @@ import torch
 
 import maxup
 from maxup.cli.main import main
-from maxup.engine.durable import sha256
-from maxup.saved import LoadError
-from tests.data.fake import write_cifar10, write_cifar100, write_fashion_mnist
-from tests.engine.test_checkpoint_hostile import forge
+from maxup.lab.models.export import LoadError
+from maxup.lab.storage.atomic_io import sha256
+from tests.lab.data.fake import write_cifar10, write_cifar100, write_fashion_mnist
+from tests.lab.storage.test_checkpoint_hostile import forge
 
 RECIPE = """
 base: digits/mlp-gaussian-maxup

@@ -9,11 +9,11 @@ import sys
 import pytest
 
 from maxup.cli.main import main
-from maxup.models import list_models
-from maxup.recipes import load
-from maxup.report.paper import load_paper
-from maxup.report.results import file_name
-from tests.report.runs import write_run
+from maxup.lab.models import list_models
+from maxup.lab.recipes import load
+from maxup.lab.results.files import file_name
+from maxup.lab.results.paper import load_paper
+from tests.lab.report.runs import write_run
 
 TWIN, MAXUP = "digits/mlp-gaussian", "digits/mlp-gaussian-maxup"
 
@@ -94,7 +94,7 @@ def test_every_recipe_of_the_paper_has_its_number(tmp_path, monkeypatch, capsys)
 
 @pytest.mark.parametrize("width", [80, 100, 140])
 def test_a_terminal_gets_a_table_in_which_nothing_is_cut_off(tmp_path, monkeypatch, width):
-    from maxup.report.listing import listing
+    from maxup.lab.report.listing import listing
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", str(width))

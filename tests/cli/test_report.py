@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from maxup.cli.main import main
-from maxup.report.paper import table_names
+from maxup.lab.results.paper import table_names
 
 
 def test_help_has_examples(capsys):

@@ -175,7 +175,7 @@ def test_help_has_examples_and_a_dry_run_needs_no_torch(tmp_path, capsys):
 
 
 def test_a_table_without_any_recipe_yet_is_a_failure(tmp_path, monkeypatch, capsys):
-    from maxup.report import jobs
+    from maxup.lab.experiments import jobs
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(jobs, "list_recipes", list)

@@ -9,11 +9,11 @@ import torch
 
 import maxup
 from maxup.cli.main import main
-from maxup.engine import loop
-from maxup.engine.runs import open_run
-from maxup.tasks import dynamic_evaluation
-from maxup.tasks.sample import sample
-from tests.tasks.test_language import folder, recipe  # noqa: F401  # a fixture
+from maxup.lab.tasks import dynamic_evaluation
+from maxup.lab.tasks.sample import sample
+from maxup.lab.train import loop
+from maxup.lab.train.runs import open_run
+from tests.lab.tasks.test_language import folder, recipe  # noqa: F401  # a fixture
 
 
 @pytest.fixture(scope="module")

@@ -40,9 +40,9 @@ def test_the_same_call_shows_the_same_and_another_batch_another(run, tmp_path, c
 
 def test_a_perturbation_of_pixels_knows_how_they_are_normalised(tmp_path, capsys, monkeypatch):
     """Told nothing, it takes normalised images for pixels in [0, 1]."""
+    from maxup.lab.recipes.load import parse_recipe
+    from maxup.lab.tasks.vision import load_splits
     from maxup.perturb.trivial_augment import TrivialAugment
-    from maxup.recipes.load import parse_recipe
-    from maxup.tasks.vision import load_splits
 
     make(tmp_path / "run", "--perturb", "[{name: trivial_augment}]")
     made = []

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from maxup.cli.main import main
-from maxup.engine.queue import LOCK, LOG, Task, run_queue
+from maxup.lab.experiments.queue import LOCK, LOG, Task, run_queue
 
 TRAIN = ["train", "digits/mlp-gaussian", "--out", "run", "--data.train_size", "200", "--model.args", "{hidden: [4]}"]
 TRAIN += ["--epochs", "2", "--model.normalise", "true"]

@@ -7,10 +7,10 @@ import pytest
 import yaml
 
 from maxup.cli.main import main
-from maxup.engine import loop
-from maxup.recipes.load import parse_recipe
-from maxup.tasks.language import Language
-from tests.tasks.test_language import folder as text  # noqa: F401  # a fixture
+from maxup.lab.recipes.load import parse_recipe
+from maxup.lab.tasks.language import Language
+from maxup.lab.train import loop
+from tests.lab.tasks.test_language import folder as text  # noqa: F401  # a fixture
 
 SHORT = ["--epochs", "1", "--data.train_size", "100", "--model.args", "{hidden: [4]}", "--trackers", "none"]
 

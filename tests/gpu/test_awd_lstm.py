@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from maxup.engine.optim import frozen_copy
-from maxup.models.awd_lstm import AWDLSTM
-from maxup.tasks.dynamic_evaluation import adapt
+from maxup.lab.models.awd_lstm import AWDLSTM
+from maxup.lab.tasks.dynamic_evaluation import adapt
+from maxup.lab.train.optim import frozen_copy
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -7,9 +7,10 @@ import sys
 import pytest
 import torch
 
-from maxup.engine import checkpoint, loop
-from maxup.engine.capture import Captured
-from maxup.recipes.load import recipe_from
+from maxup.cuda.capture import Captured
+from maxup.lab.recipes.load import recipe_from
+from maxup.lab.storage import checkpoint
+from maxup.lab.train import loop
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
@@ -158,8 +159,8 @@ def test_the_first_run_of_a_process_is_captured(tmp_path):
     """The mode that watches for waiting warns by itself the first time."""
     program = f"""
 import pathlib
-from maxup.engine import loop
-from maxup.recipes.load import recipe_from
+from maxup.lab.train import loop
+from maxup.lab.recipes.load import recipe_from
 loop.train(recipe_from({RECIPE!r}), pathlib.Path({str(tmp_path)!r}))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

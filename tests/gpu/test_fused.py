@@ -5,11 +5,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from maxup.certify.run import Settings, describe
-from maxup.certify.subject import Subject
-from maxup.data.images import own_images
-from maxup.models import create_model, fused
-from maxup.models.normalised import Normalised
+from maxup.cuda import fused
+from maxup.lab.certify.run import Settings, describe
+from maxup.lab.certify.target import Subject
+from maxup.lab.data.images import own_images
+from maxup.lab.models import create_model
+from maxup.lab.models.normalize import Normalised
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

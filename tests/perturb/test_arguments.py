@@ -9,9 +9,9 @@ from torch import nn
 
 import maxup as mu
 from maxup.cli.main import told
+from maxup.lab.registry import PERTURBATIONS, BuildError, takes
+from maxup.lab.tasks.vision import perturbation
 from maxup.perturb.arguments import ABOVE_0, BELOW_1, MANY, real, whole
-from maxup.registry import PERTURBATIONS, BuildError, takes
-from maxup.tasks.vision import perturbation
 
 NEEDED = {
     "gaussian": {"sigma": 0.1},

@@ -77,8 +77,8 @@ def torture_all(seed: int, seconds: float, out: Path) -> int:
     with ThreadPoolExecutor(2) as pool:
         rows = list(pool.map(one, HARNESSES))
     from benchmarks.tables import counts
-    from maxup.engine.durable import write_json
-    from maxup.engine.environment import environment
+    from maxup.lab.environment import environment
+    from maxup.lab.storage.atomic_io import write_json
 
     found = {"seed": seed, "seconds": seconds, "harnesses": rows, "environment": environment()}
     write_json(out, found)

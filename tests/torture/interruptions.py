@@ -10,11 +10,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from maxup.certify.rows import read as read_rows
 from maxup.cli.main import main
-from maxup.engine.checkpoint import latest
-from maxup.engine.log import read_records
-from tests.engine.test_pack import same
+from maxup.lab.certify.tsv import read as read_rows
+from maxup.lab.storage.checkpoint import latest
+from maxup.lab.train.log import read_records
+from tests.lab.storage.test_state_io import same
 from tests.torture import faults
 from tests.torture.outcomes import Ended, classify, command, run
 from tests.torture.subject import CERTIFY, make, train_words

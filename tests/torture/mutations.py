@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.engine.test_checkpoint_hostile import mutate as mutate_bytes
+from tests.lab.storage.test_checkpoint_hostile import mutate as mutate_bytes
 from tests.torture.outcomes import PAYLOAD
 
 ODD = [

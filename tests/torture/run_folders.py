@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from random import Random
 
-from tests.engine.test_checkpoint_hostile import forge
+from tests.lab.storage.test_checkpoint_hostile import forge
 from tests.torture.exports import mutate_tensors
 from tests.torture.mutations import mutate_file, mutate_json, to_json
 from tests.torture.outcomes import Ended, classify, command

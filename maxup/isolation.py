@@ -1,0 +1,335 @@
+"""Selecting leaves no trace: after `untraced` the model and the caller's random streams are as if nothing had run."""
+
+import functools
+import inspect
+import itertools
+import random
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.utils import parametrize
+from torch.utils._pytree import tree_leaves
+
+from maxup.batch import Batch
+from maxup.validate import is_capturing, leaves
+
+RECORDED = {"running_mean", "running_var", "num_batches_tracked"}
+OWN_FORWARDS = (_BatchNorm.forward, nn.SyncBatchNorm.forward)  # torch's own, which can be told not to record
+
+
+@contextmanager
+def untraced(
+    model: nn.Module, batch: Batch, *, norm: str = "batch", others: Sequence[nn.Module] = ()
+) -> Iterator[Callable[[], None]]:
+    """Run forward passes that leave no trace, whether they succeed or raise.
+
+    Restored by value, however they were written: every buffer, the training flags, and the random streams of torch (on
+    the CPU and on the model's devices), Python and numpy. BatchNorm layers of torch are told not to record instead,
+    which costs nothing. The autocast cache is cleared, and weights cached by `parametrize.cached()` are dropped:
+    both were computed without a graph, and would lose gradients if the training pass reused them. Gradients are the
+    caller's matter (`torch.no_grad`).
+
+    Args:
+        model: The model about to be called.
+        batch: What it is called with, for the device.
+        norm: "batch" makes train-mode BatchNorm use the statistics of the batch it sees, "running" the running ones.
+        others: Further modules that the passes call, such as a loss with buffers.
+
+    Yields:
+        A function to call before each pass: it rewinds the streams and restores the buffers, so that every pass sees
+        the same dropout masks and the same state.
+    """
+    device = next(leaf.device for leaf in tree_leaves(batch) if isinstance(leaf, Tensor))
+    modules = list(model.modules())
+    if others:
+        modules = list(dict.fromkeys([*modules, *(module for root in others for module in root.modules())]))
+    _refuse_lazy(modules)
+    flags = [(module, module.training) for module in modules]
+    norms = [(m, m.track_running_stats) for m in modules if isinstance(m, _BatchNorm) and m.training]
+    before = [(module._buffers, dict(module._buffers)) for module in modules if module._buffers]
+    silent = {module for module in modules if _obeys(module)}  # their statistics need no copy
+    watched = [m for m in modules if m._buffers and not (m in silent and RECORDED.issuperset(m._buffers))]
+    devices = {p.device for module in modules for p in module._parameters.values() if p is not None} | {device}
+    if is_capturing(device):
+        refuse_dropout(model)
+        devices = {d for d in devices if d.type != "cuda"}  # a graph registers and advances that stream by itself
+    rewind_streams = remember_random(devices)
+    for layer, _ in norms:
+        _silence(layer, norm)
+    between = [(module._buffers, dict(module._buffers)) for module in watched]
+    restore_values = remember_values(
+        buffer
+        for module in watched
+        for name, buffer in module._buffers.items()
+        if buffer is not None and not (module in silent and name in RECORDED)
+    )
+
+    def rewind() -> None:
+        rewind_streams()
+        _put_back(between)
+        restore_values()
+
+    cache = parametrize._cache
+    parametrize._cache = dict(cache)
+    try:
+        yield rewind
+    finally:
+        parametrize._cache = cache
+        for layer, tracking in norms:
+            layer.track_running_stats = tracking
+        _put_back(before)
+        restore_values()
+        for module, training in flags:
+            if module.training != training:
+                module.training = training
+        rewind_streams()
+        torch.clear_autocast_cache()
+
+
+@contextmanager
+def eval_mode(model: Any) -> Iterator[None]:
+    """Call `model.eval()`, then return every module to the mode it was in; a model that is no module is left alone.
+
+    Modes change through the modules' `train` methods, because some do more than set a flag: LoRA layers merge their
+    weights, timm's LeViT caches and drops its attention biases.
+
+    Example:
+        >>> model = nn.Sequential(nn.Dropout(), nn.Dropout().eval())
+        >>> with eval_mode(model):
+        ...     print(model[0].training)
+        False
+        >>> model[0].training, model[1].training
+        (True, False)
+    """
+    flags = [(module, module.training) for module in model.modules()] if isinstance(model, nn.Module) else []
+    if flags:
+        model.eval()
+    try:
+        yield
+    finally:
+        for module, training in flags:  # parents before children
+            if module.training != training:
+                module.train(training)
+        for module, training in flags:
+            module.training = training
+
+
+@contextmanager
+def evaluating(model: Any, batch: Batch, others: Sequence[nn.Module] = ()) -> Iterator[Callable[[], None]]:
+    """`untraced` in evaluation mode; a model that is no module is called as it is."""
+    if not isinstance(model, nn.Module):
+        yield lambda: None
+        return
+    with eval_mode(model), untraced(model, batch, others=others) as rewind:
+        yield rewind
+
+
+def called_modules(*functions: Any) -> list[nn.Module]:
+    """The modules that functions may call: in closures, defaults, globals they name, and attributes of their owners.
+
+    Example:
+        >>> loss = nn.MSELoss()
+        >>> called_modules(loss.forward, functools.partial(loss, target=0), lambda o, t: loss(o, t)) == [loss]
+        True
+    """
+    found: dict[nn.Module, None] = {}
+    seen: set[int] = set()
+
+    def visit(value: Any, depth: int) -> None:
+        if isinstance(value, nn.Module):
+            found[value] = None
+        elif depth and id(value) not in seen:
+            seen.add(id(value))
+            for part in itertools.islice(_parts(value), 100):
+                visit(part, depth - 1)
+
+    for function in functions:
+        visit(function, 5)
+    return list(found)
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    """What a value holds, as far as a call may reach it."""
+    if isinstance(value, functools.partial):
+        yield from (value.func, *value.args, *value.keywords.values())
+    elif isinstance(value, Mapping):
+        yield from value.values()
+    elif isinstance(value, list | tuple | set):
+        yield from value
+    elif inspect.ismethod(value):
+        yield from (value.__self__, value.__func__)
+    elif inspect.isfunction(value):
+        if value.__module__.partition(".")[0] not in ("torch", "maxup"):
+            yield from (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), *vars(value).values())
+            for cell in value.__closure__ or ():
+                with suppress(ValueError):  # not assigned yet
+                    yield cell.cell_contents
+            yield from (value.__globals__.get(name) for name in value.__code__.co_names)
+    elif not isinstance(value, type | types.ModuleType | Tensor):
+        yield from getattr(value, "__dict__", {}).values()
+
+
+def remember_values(tensors: Iterable[Tensor]) -> Callable[[], None]:
+    """Remember what tensors hold; the function returned writes it back, with one grouped copy per device and dtype.
+
+    It writes through `.data`: a graph that saved one of the tensors can still be backpropagated, since the values are
+    again those it saved.
+
+    Example:
+        >>> counter = torch.zeros(3)
+        >>> restore = remember_values([counter])
+        >>> counter.data += 1
+        >>> restore()
+        >>> counter
+        tensor([0., 0., 0.])
+    """
+    memory = [(tensor, tensor.data) for tensor in {id(tensor): tensor for tensor in tensors}.values()]
+    groups: dict[Any, list[Tensor]] = {}
+    for _, data in memory:
+        groups.setdefault((data.device, data.dtype, data.layout), []).append(_dense(data))
+    kept = [(group, [torch.empty_like(tensor) for tensor in group]) for group in groups.values()]
+    for group, values in kept:
+        torch._foreach_copy_(values, group)
+
+    def restore() -> None:
+        if not memory:
+            return
+        for tensor, data in memory:
+            if data.layout == torch.strided and tensor.data_ptr() != data.data_ptr():
+                tensor.data = data  # somebody assigned to .data
+        with torch.inference_mode():  # buffers made in inference mode can only be written there
+            for group, values in kept:
+                torch._foreach_copy_(group, values)
+
+    return restore
+
+
+def autocast(batch: Batch, dtype: torch.dtype | None) -> AbstractContextManager[Any]:
+    """Run in this precision; None leaves it as it is."""
+    if dtype is None:
+        return nullcontext()
+    return torch.autocast(leaves(batch)[0].device.type, dtype, enabled=dtype != torch.float32)
+
+
+@contextmanager
+def untouched(batch: Batch, who: str) -> Iterator[None]:
+    """Refuse what draws from the global streams (which are rewound for every copy) or changes the batch in place."""
+    devices = {leaf.device for leaf in leaves(batch) if not is_capturing(leaf.device)}
+    before, versions = streams(devices), [leaf._version for leaf in leaves(batch)]
+    rewind = remember_random(devices)
+    yield
+    if before != streams(devices):
+        rewind()
+        raise ValueError(
+            f"{who} drew from a global random stream, which is rewound for every copy, so that all copies would be the "
+            "same; draw from the generator that draw(batch, generator) gets, or wrap a transform as Transform(...)"
+        )
+    if versions != [leaf._version for leaf in leaves(batch)]:
+        raise ValueError(f"{who} changed the batch in place; return new tensors instead")
+
+
+def streams(devices: Iterable[torch.device] = ()) -> dict[str, Any]:
+    """Where the global random streams are, by name, to be compared: of torch, Python, numpy and these devices."""
+    numpy = sys.modules.get("numpy")
+    kind, keys, *rest = numpy.random.get_state() if numpy else (None, b"")
+    return torch_streams(devices) | {"Python": random.getstate(), "numpy": (kind, bytes(keys), tuple(rest))}
+
+
+def torch_streams(devices: Iterable[torch.device] = ()) -> dict[str, bytes]:
+    """Where torch's global random streams are, by name: of the CPU and of these devices."""
+    others = {str(d): torch.get_device_module(d).get_rng_state(d) for d in devices if d.type not in ("cpu", "meta")}
+    return {name: bytes(state.numpy()) for name, state in {"torch": torch.get_rng_state(), **others}.items()}
+
+
+def remember_random(devices: Iterable[torch.device]) -> Callable[[], None]:
+    """Remember the global random streams; the function returned puts them back."""
+    cpu, python = torch.get_rng_state(), random.getstate()
+    numpy = sys.modules.get("numpy")
+    legacy = numpy.random.get_state() if numpy else None
+    others = [(d, torch.get_device_module(d)) for d in devices if d.type not in ("cpu", "meta")]
+    states = [(d, module, module.get_rng_state(d)) for d, module in others]
+
+    def rewind() -> None:
+        torch.set_rng_state(cpu)
+        random.setstate(python)
+        if numpy:
+            numpy.random.set_state(legacy)
+        for d, module, state in states:
+            module.set_rng_state(state, d)
+
+    return rewind
+
+
+def _obeys(module: nn.Module) -> bool:
+    """Whether a module records nothing once it is told not to: BatchNorm with torch's own forward and no hooks."""
+    return (
+        isinstance(module, _BatchNorm)
+        and type(module).forward in OWN_FORWARDS
+        and not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
+    )
+
+
+def _silence(layer: _BatchNorm, norm: str) -> None:
+    """Make a BatchNorm layer in training use these statistics, and stop recording if it obeys."""
+    if norm == "running":
+        layer.training = False
+    elif not _obeys(layer):
+        return  # it records; its buffers are restored by value
+    elif isinstance(layer, nn.SyncBatchNorm):
+        # Out of training it does not wait for the other processes; without buffers it uses its own batch's statistics.
+        layer.training = False
+        layer._buffers.update(running_mean=None, running_var=None)
+    else:
+        layer.track_running_stats = False
+
+
+def _put_back(holders: list[tuple[dict[str, Tensor | None], dict[str, Tensor | None]]]) -> None:
+    """Give modules the buffers they had: no other objects, none missing, none more."""
+    for holder, before in holders:
+        if isinstance(holder, dict):  # TorchScript's is not, and cannot be changed from outside
+            holder.clear()
+            holder.update(before)
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    """The part of an expanded tensor that has memory of its own, so that it can be written to."""
+    for dim, stride in enumerate(tensor.stride() if tensor.layout == torch.strided else ()):
+        if stride == 0 and tensor.shape[dim] > 1:
+            tensor = tensor.narrow(dim, 0, 1)
+    return tensor
+
+
+def _refuse_lazy(modules: list[nn.Module]) -> None:
+    for module in modules:
+        if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():
+            raise ValueError(
+                f"the model has a {type(module).__name__} that has not seen a batch yet; call model(x) once before "
+                "you select"
+            )
+
+
+def refuse_dropout(model: nn.Module) -> None:
+    """Refuse active dropout where a CUDA graph is being captured."""
+    for module in model.modules():
+        if module.training and drop_probability(module) > 0:
+            raise RuntimeError(
+                f"a CUDA graph cannot rewind the random stream, so copies would not share the masks of this "
+                f"{type(module).__name__}; select outside the graph, or train without dropout"
+            )
+
+
+def drop_probability(module: nn.Module) -> float:
+    """How likely a layer of torch's own, or of timm's, drops something in training."""
+    if isinstance(module, nn.modules.dropout._DropoutNd):
+        return module.p
+    if isinstance(module, nn.MultiheadAttention | nn.RNNBase):
+        return module.dropout
+    theirs = [getattr(module, name, 0.0) for name in ("drop_rate", "drop_prob")]  # Dropout, DropPath and DropBlock
+    return max((float(rate) for rate in theirs if isinstance(rate, int | float)), default=0.0)

@@ -1,0 +1,213 @@
+"""Pickles read as data: a small machine that builds dicts, lists, strings and arrays of bytes, and calls nothing.
+
+Python's unpickler does what the file says. This one knows only the instructions that the CIFAR files are made of,
+stands in for the NumPy names they mention without importing NumPy, and refuses everything else. Memory is bounded by
+the size of the file and the number of its instructions, whatever sizes they name.
+"""
+
+import io
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from pickletools import opcodes
+from typing import Any
+
+from maxup.errors import reason
+from maxup.lab.data import DataError
+from maxup.lab.storage.atomic_io import read_bytes
+
+MOST_BYTES = 2**28  # the largest usual file, the training set of CIFAR-100, has 155 MB
+MOST_STEPS = 2**20  # and takes about 200,000 instructions
+
+CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
+LITERALS = {
+    "BININT", "BININT1", "BININT2", "BINSTRING", "SHORT_BINSTRING", "BINUNICODE", "SHORT_BINUNICODE", "BINBYTES",
+    "SHORT_BINBYTES",
+}  # fmt: skip
+BUILDERS = {
+    "PROTO", "FRAME", "STOP", "MARK", "EMPTY_DICT", "EMPTY_LIST", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "APPEND",
+    "APPENDS", "SETITEM", "SETITEMS", "BINPUT", "LONG_BINPUT", "MEMOIZE", "BINGET", "LONG_BINGET", "GLOBAL",
+    "STACK_GLOBAL", "REDUCE", "BUILD",
+}  # fmt: skip
+KNOWN = {*CONSTANTS, *LITERALS, *BUILDERS}
+INSTRUCTIONS = {opcode.code.encode("latin-1"): opcode for opcode in opcodes}
+
+
+class Name(Enum):
+    """Stand-ins for what the files mention."""
+
+    RECONSTRUCT, NDARRAY, DTYPE, BYTE, ENCODE = range(5)
+
+
+NAMES = {
+    "numpy.core.multiarray _reconstruct": Name.RECONSTRUCT,
+    "numpy._core.multiarray _reconstruct": Name.RECONSTRUCT,  # since NumPy 2
+    "numpy ndarray": Name.NDARRAY,
+    "numpy dtype": Name.DTYPE,
+    "_codecs encode": Name.ENCODE,  # how Python 3 writes bytes for Python 2
+}
+
+
+@dataclass
+class Bytes2d:
+    """What stands for a NumPy array of bytes with two dimensions."""
+
+    rows: int = 0
+    columns: int = 0
+    content: str | bytes = b""
+
+    def copy(self) -> bytearray:
+        """The bytes, row after row."""
+        return bytearray(self.content, "latin-1") if isinstance(self.content, str) else bytearray(self.content)
+
+
+def read_pickle(path: Path) -> Any:
+    """What the file holds; strings of Python 2 come as str, one character a byte."""
+    try:
+        raw = read_bytes(path, most=MOST_BYTES)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read ({reason(error)}); replace it by a fresh copy") from error
+    try:
+        return parse(raw)
+    except (ValueError, IndexError, KeyError) as error:
+        why = error if type(error) is ValueError else "it is damaged"
+        raise DataError(f"{path} is not one of the usual pickles: {why}; replace it by a fresh copy") from error
+
+
+def parse(raw: bytes) -> Any:
+    """The object a pickle describes.
+
+    Raises:
+        ValueError, IndexError, KeyError: It is malformed, or more than it may be.
+
+    Example:
+        >>> import pickle
+        >>> parse(pickle.dumps({"labels": [3, 8]}, protocol=2))
+        {'labels': [3, 8]}
+        >>> parse(pickle.dumps(print))
+        Traceback (most recent call last):
+        ValueError: it asks for 'builtins print'
+    """
+    file, machine = io.BytesIO(raw), _Machine()
+    for _ in range(MOST_STEPS):
+        code = file.read(1)
+        instruction = INSTRUCTIONS.get(code)
+        if instruction is None:
+            raise ValueError(f"it has {code!r} for an instruction" if code else "it ends too early")
+        if instruction.name not in KNOWN:  # before its argument is read
+            raise ValueError(f"it has the instruction {instruction.name}")
+        if instruction.name == "STOP":
+            break
+        arg: Any
+        if instruction.name == "GLOBAL":  # two lines as they are; the reader would undo escapes in them
+            arg = " ".join(file.readline().removesuffix(b"\n").decode("ascii") for _ in range(2))
+        else:
+            arg = instruction.arg.reader(file) if instruction.arg else None
+        machine.step(instruction.name, arg)
+    else:
+        raise ValueError(f"it takes more than {MOST_STEPS} instructions")
+    if machine.below or len(machine.stack) != 1 or file.tell() != len(raw):
+        raise ValueError("something is left over at its end")
+    return machine.stack[0]
+
+
+class _Machine:
+    """The stack, the stacks below each mark, and the memo."""
+
+    def __init__(self) -> None:
+        self.stack: list[Any] = []
+        self.below: list[list[Any]] = []
+        self.memo: dict[int, Any] = {}
+
+    def step(self, name: str, arg: Any) -> None:
+        """One instruction; running out of stack or memo is an IndexError or KeyError."""
+        push, pop = self.stack.append, self.stack.pop
+        match name:
+            case _ if name in LITERALS:
+                push(arg)
+            case _ if name in CONSTANTS:
+                push(CONSTANTS[name])
+            case "BINPUT" | "LONG_BINPUT":
+                self.memo[arg] = self.stack[-1]
+            case "MEMOIZE":
+                self.memo[len(self.memo)] = self.stack[-1]
+            case "BINGET" | "LONG_BINGET":
+                push(self.memo[arg])
+            case "MARK":
+                self.below.append(self.stack)
+                self.stack = []
+            case "EMPTY_DICT":
+                push({})
+            case "EMPTY_LIST":
+                push([])
+            case "TUPLE":
+                items = tuple(self.above_mark())
+                self.stack.append(items)
+            case "TUPLE1" | "TUPLE2" | "TUPLE3":
+                push(tuple([pop() for _ in range(int(name[-1]))][::-1]))
+            case "APPEND":
+                self.extend([pop()])
+            case "APPENDS":
+                self.extend(self.above_mark())
+            case "SETITEM":
+                self.update([pop(), pop()][::-1])
+            case "SETITEMS":
+                self.update(self.above_mark())
+            case "GLOBAL":
+                push(_name(arg))
+            case "STACK_GLOBAL":
+                what, module = pop(), pop()
+                push(_name(f"{module} {what}" if isinstance(module, str) and isinstance(what, str) else "no name"))
+            case "REDUCE":
+                args, what = pop(), pop()
+                push(_call(what, args))
+            case "BUILD":
+                state = pop()
+                _fill(self.stack[-1], state)
+
+    def above_mark(self) -> list[Any]:
+        items, self.stack = self.stack, self.below.pop()
+        return items
+
+    def extend(self, items: list[Any]) -> None:
+        if not isinstance(self.stack[-1], list):
+            raise ValueError("it appends to what is no list")
+        self.stack[-1].extend(items)
+
+    def update(self, items: list[Any]) -> None:
+        keys, values = items[::2], items[1::2]
+        if not isinstance(self.stack[-1], dict) or len(keys) != len(values):
+            raise ValueError("it puts keys without values, or into what is no dict")
+        if not all(isinstance(key, str | bytes) for key in keys):  # to hash nested tuples could take forever
+            raise ValueError("it has a dict with keys that are no strings")
+        self.stack[-1].update(zip(keys, values, strict=True))
+
+
+def _name(dotted: str) -> Name:
+    if dotted not in NAMES:
+        raise ValueError(f"it asks for {dotted[:80]!r}")
+    return NAMES[dotted]
+
+
+def _call(what: Any, args: Any) -> Any:
+    """What the files would call, with the arguments they would call it with."""
+    match what, args:
+        case Name.RECONSTRUCT, (Name.NDARRAY, (0,), "b" | b"b"):
+            return Bytes2d()
+        case Name.DTYPE, ("u1", 0, 1):
+            return Name.BYTE
+        case Name.ENCODE, (str() as text, "latin1"):
+            return text  # one character a byte, as strings of Python 2 are; a copy each time could fill the memory
+    raise ValueError("it calls something in an unusual way")
+
+
+def _fill(target: Any, state: Any) -> None:
+    match target, state:
+        case Name.BYTE, (3, "|", None, None, None, -1, -1, 0):
+            return
+        case Bytes2d(), (1, (int() as rows, int() as columns), Name.BYTE, False, str() | bytes() as content):
+            if min(rows, columns) < 0 or rows * columns != len(content):
+                raise ValueError(f"it has {len(content)} bytes for an array of {rows} x {columns}")
+            target.rows, target.columns, target.content = rows, columns, content
+            return
+    raise ValueError("it has an array that is not made of rows of bytes")

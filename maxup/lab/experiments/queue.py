@@ -1,0 +1,212 @@
+"""A queue of trainings, each in a process of its own, spread over devices; killed at any moment, it can be begun again.
+
+A training's process holds a lock on its folder from birth to death, handed over by the queue. If the queue is killed
+its trainings live on, and the next queue waits for them instead of doing their work twice.
+"""
+
+import fcntl
+import os
+import signal
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from maxup.lab.storage.atomic_io import check_regular
+
+LOG = "train.log"
+LOCK = ".queue"
+
+
+class Interrupted(RuntimeError):  # noqa: N818
+    """The queue was asked to stop; what ran has saved its state."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A command that works in a folder."""
+
+    name: str
+    command: list[str]
+    folder: Path
+    finish: Callable[[], bool]
+    """Keep the result if it is there; whether it is."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A task that ended without a result."""
+
+    name: str
+    why: str
+    last_lines: list[str]
+
+
+@dataclass
+class _Slot:
+    """A device with the task it works on."""
+
+    device: str | None
+    task: Task | None = None
+    process: subprocess.Popen[bytes] | None = None
+    """None while another process has the task."""
+    begun: float = 0.0
+    waited: bool = False
+    told: int = 0
+    """How often the process was asked to stop."""
+    log_start: int = 0
+
+
+@dataclass
+class _Tally:
+    total: int
+    say: Callable[[str], None]
+    ended: int = 0
+    failures: list[Failure] = field(default_factory=list)
+
+    def end(self, task: Task, how: str) -> None:
+        self.ended += 1
+        self.say(f"[{self.ended}/{self.total}] {task.name}: {how}")
+
+    def fail(self, task: Task, why: str, last_lines: list[str]) -> None:
+        self.failures.append(Failure(task.name, why, last_lines))
+        self.end(task, why)
+
+
+def run_queue(
+    tasks: Sequence[Task], devices: Sequence[str | None], *, say: Callable[[str], None] = print, poll: float = 0.1
+) -> list[Failure]:
+    """Run all tasks, one at a time on each device; one that fails does not stop the others.
+
+    Args:
+        tasks: What to run, in this order.
+        devices: What CUDA_VISIBLE_DEVICES is for each worker; None leaves it as it is.
+        say: Gets a line for whatever happens.
+        poll: Seconds between looks at the processes.
+
+    Returns:
+        The tasks that failed.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     file = Path(folder, "result")
+        ...     run_queue([Task("a", ["touch", str(file)], Path(folder), file.exists)], [None], say=lambda line: None)
+        []
+    """
+    waiting, slots, tally = deque(tasks), [_Slot(device) for device in devices], _Tally(len(tasks), say)
+    with _requests() as requests:
+        while True:
+            for i, slot in enumerate(slots):
+                if slot.task is None and waiting and not requests:
+                    slots[i] = slot = _Slot(slot.device, waiting.popleft())
+                _look(slot, tally, len(requests))
+            working = sum(slot.task is not None for slot in slots)
+            if not working and (requests or not waiting):
+                break
+            if working == len(slots) or requests or not waiting:
+                time.sleep(poll)
+    if requests and tally.ended < tally.total:
+        raise Interrupted(f"stopped with {tally.ended} of {tally.total} done; the same command goes on from there")
+    return tally.failures
+
+
+def visible_devices() -> list[str | None]:
+    """What CUDA_VISIBLE_DEVICES must be for a process to have one of the visible GPUs to itself; [None] without one."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named == "":
+        return [None]
+    import torch
+
+    count = torch.cuda.device_count()
+    return [*(named.split(",") if named else map(str, range(count)))][:count] or [None]
+
+
+def last_lines(log: Path, start: int = 0, count: int = 5) -> list[str]:
+    """The last lines that are not empty, of those behind `start`."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(start, log.stat().st_size - 8192))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return []
+    return [line.rstrip()[:2000] for line in text.splitlines() if line.strip()][-count:]
+
+
+def _look(slot: _Slot, tally: _Tally, requests: int) -> None:
+    """Begin a slot's task, see whether it has ended, or hand on a request to stop."""
+    if slot.task is None:
+        return
+    try:
+        if slot.process is None and requests:
+            slot.task = None
+        elif slot.process is None:
+            _begin(slot, slot.task, tally)
+        elif (code := slot.process.poll()) is not None:
+            _end(slot, slot.task, code, tally, stopping=requests > 0)
+        elif slot.told < requests:
+            slot.process.send_signal(signal.SIGINT)
+            tally.say(f"{slot.task.name}: " + ("told to stop at once" if slot.told else "asked to save and stop"))
+            slot.told += 1
+    except (OSError, ValueError) as error:
+        if slot.task is not None:
+            tally.fail(slot.task, f"failed: {error}", [])
+        slot.task = None
+
+
+def _end(slot: _Slot, task: Task, code: int, tally: _Tally, *, stopping: bool) -> None:
+    log = task.folder / LOG
+    if code == 0 and task.finish():
+        tally.end(task, f"done in {time.monotonic() - slot.begun:.0f} s")
+    elif not stopping:
+        why = f"failed with exit code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
+        why = "ended well, but left no result" if code == 0 else why
+        tally.fail(task, f"{why}; see {log}", last_lines(log, slot.log_start))
+    slot.task = None
+
+
+def _begin(slot: _Slot, task: Task, tally: _Tally) -> None:
+    task.folder.mkdir(parents=True, exist_ok=True)
+    for name in (LOCK, LOG):
+        check_regular(task.folder / name)
+    lock = os.open(task.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not slot.waited:
+                tally.say(f"{task.name}: another process is at it; waiting for that")
+                slot.waited = True
+            return
+        if task.finish():  # by the process waited for, or by one killed before it could tell
+            tally.end(task, "was done")
+            slot.task = None
+            return
+        with (task.folder / LOG).open("ab") as log:
+            slot.log_start = log.tell()
+            environment = os.environ | ({} if slot.device is None else {"CUDA_VISIBLE_DEVICES": slot.device})
+            slot.process = subprocess.Popen(
+                task.command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment,
+                pass_fds=[lock], start_new_session=True,  # Ctrl-C reaches it through the queue, once
+            )  # fmt: skip
+        tally.say(f"{task.name}: begun" + ("" if slot.device is None else f" on GPU {slot.device}"))
+        slot.begun = time.monotonic()
+    finally:
+        os.close(lock)  # the child has it too, and keeps it
+
+
+@contextmanager
+def _requests() -> Iterator[list[int]]:
+    """A list that grows with every Ctrl-C, polite kill and closed terminal."""
+    requests: list[int] = []
+    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+    kept = [n for n in numbers if signal.getsignal(n) != signal.SIG_IGN]  # nohup ignores one
+    before = {n: signal.signal(n, lambda number, frame: requests.append(number)) for n in kept}
+    try:
+        yield requests
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,25 @@
+"""A small convolutional network with BatchNorm, for digits, Fashion-MNIST and tests."""
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from maxup.lab.limits import check_model_args
+
+
+def conv(shape: Sequence[int], classes: int, width: int = 32, dropout: float = 0.0) -> nn.Sequential:
+    """Three 3x3 convolutions, each with BatchNorm and ReLU, the last two at half the resolution; global average.
+
+    Example:
+        >>> conv((1, 8, 8), 10)[-1].out_features
+        10
+    """
+    check_model_args(width=width, dropout=dropout)
+    layers: list[nn.Module] = []
+    inputs = shape[0]
+    for outputs, stride in ((width, 1), (2 * width, 2), (4 * width, 2)):
+        layers += [nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
+        inputs = outputs
+    return nn.Sequential(
+        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(dropout), nn.Linear(inputs, classes)
+    )

@@ -1,0 +1,27 @@
+"""A multilayer perceptron."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import prod
+
+from torch import nn
+
+from maxup.lab.limits import MOST_VALUES, check_model_args, shown
+
+
+def mlp(shape: Sequence[int], classes: int, hidden: tuple[int, ...] | list[int] = (512, 512)) -> nn.Sequential:
+    """Flatten the image, then hidden layers with ReLU.
+
+    Example:
+        >>> sum(p.numel() for p in mlp((1, 8, 8), 10).parameters())
+        301066
+    """
+    if not isinstance(hidden, list | tuple) or len(hidden) > MOST_VALUES:
+        raise ValueError(f"hidden={shown(hidden)} must be a list of {MOST_VALUES} widths at most, such as [512, 512]")
+    for width in hidden:
+        check_model_args(hidden=width)
+    widths = [prod(shape), *hidden]
+    layers: list[nn.Module] = [nn.Flatten()]
+    for inputs, outputs in pairwise(widths):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(widths[-1], classes))

@@ -1,0 +1,22 @@
+"""Wide ResNets (Zagoruyko and Komodakis, 2016): pre-activation, 6n + 4 layers, `width` times as wide, no dropout."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from maxup.lab.limits import check_model_args
+from maxup.lab.models.preact_resnet import PreActResNet
+from maxup.lab.models.resnet import blocks_of_stage
+
+
+def wide_resnet(shape: Sequence[int], classes: int, depth: int = 16, width: int = 4) -> PreActResNet:
+    """A WRN-depth-width.
+
+    Example:
+        >>> sum(p.numel() for p in wide_resnet((3, 32, 32), 10, depth=28, width=10).parameters())
+        36479194
+    """
+    check_model_args(width=width)
+    return PreActResNet(shape[0], classes, blocks_of_stage(depth, 4), (16 * width, 32 * width, 64 * width))
+
+
+wrn16_4, wrn40_2, wrn28_10 = (partial(wide_resnet, depth=d, width=w) for d, w in ((16, 4), (40, 2), (28, 10)))

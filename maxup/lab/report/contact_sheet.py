@@ -1,0 +1,130 @@
+"""The m copies of a few images, the loss of each, and a frame around the one that MaxUp trains on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Generator, Tensor, nn
+
+from maxup.isolation import untraced
+from maxup.lab.report.figure import save_figure
+from maxup.objectives.maxup import MaxUp
+from maxup.perturb.in_model import attached
+from maxup.perturb.labels import entropy
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+INK, SOFT, FRAME = "#1d2530", "#5b6775", "#d1495b"
+
+
+@dataclass(frozen=True)
+class Copies:
+    """What MaxUp saw and chose."""
+
+    x: Tensor
+    """All copies, (m, B, C, H, W)."""
+    scores: Tensor
+    """What they were compared by, (m, B): their losses, less the entropy of mixed labels with rank="kl"."""
+    winner: Tensor
+    """The copy chosen for every example, (B,)."""
+
+    def only(self, examples: Tensor, *, scale: Tensor, shift: Tensor) -> "Copies":
+        """Some of the examples, their pixels as x * scale + shift."""
+        return Copies(self.x[:, examples] * scale + shift, self.scores[:, examples], self.winner[examples])
+
+
+def draw_copies(maxup: MaxUp, model: nn.Module, x: Tensor, y: Tensor) -> Copies:
+    """Let MaxUp choose among m copies, and draw all of them again from the same state of its generator.
+
+    The model is as before; the objective has made a step.
+
+    Example:
+        >>> from maxup import Cutout
+        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+        >>> maxup = MaxUp(Cutout(4), m=5, generator=Generator().manual_seed(0))
+        >>> copies = draw_copies(maxup, model, torch.rand(2, 1, 8, 8), torch.tensor([0, 2]))
+        >>> copies.x.shape, bool((copies.winner == copies.scores.argmax(0)).all())
+        (torch.Size([5, 2, 1, 8, 8]), True)
+    """
+    if attached(maxup.perturbation):
+        raise ValueError("this perturbation acts inside the model, so that its copies cannot be seen in the images")
+    if maxup.generator is None:
+        raise ValueError("its draws are made twice; give MaxUp a generator")
+    m, again = maxup.copies(), Generator(x.device)
+    again.set_state(maxup.generator.get_state())
+    with torch.no_grad(), untraced(model, (x, y), norm=maxup.norm):
+        worst = maxup.run(model, x, y).worst
+    if worst is None or worst.copy is None:
+        raise ValueError("with m = 1 there is nothing to choose from; take m = 2 or more")
+    batches = [maxup.perturbation.apply((x, y), maxup.perturbation.draw((x, y), again)) for _ in range(m)]
+    scores = torch.stack(worst.losses)  # (m, B)
+    if maxup.rank == "kl" and batches[0][1].is_floating_point():
+        scores = scores - torch.stack([entropy(target) for _, target in batches])
+    return Copies(torch.stack([copy for copy, _ in batches]), scores, worst.copy)
+
+
+def contact_sheet(
+    path: Path, originals: Tensor, copies: Copies, *, names: Sequence[str], title: str, score: str = "loss"
+) -> None:
+    """Draw it: a column for every image, the image itself above and its copies below, the winner framed.
+
+    Args:
+        path: Where; the ending, such as .png or .svg, says the format.
+        originals: The images, pixels in [0, 1], (B, C, H, W).
+        copies: Their copies, likewise.
+        names: The class of each image.
+        title: A line above.
+        score: What the numbers below the copies are.
+    """
+    from matplotlib.figure import Figure
+
+    m, n = copies.scores.shape
+    cell, gap, left = 0.92, 0.2, 0.68  # inches: of an image with its margin, below it for its score, for the names
+    width = left + cell * n
+    title = fill(title, int(13 * width))
+    top = 0.34 + 0.16 * len(title.splitlines())
+    height = top + cell + m * (cell + gap) + 0.04
+    figure = Figure(figsize=(width, height), facecolor="white")
+
+    def write(x: float, y: float, text: str, **look: Any) -> None:
+        figure.text(x / width, 1 - y / height, text, **{"fontsize": 9, "color": SOFT, "va": "center", **look})
+
+    write(width / 2, 0.08, title, ha="center", va="top", fontsize=9.5, color=INK)
+    for row in range(m + 1):
+        y = top + cell * row + gap * max(0, row - 1)
+        write(0.08, y + cell / 2, f"copy {row}" if row else "image")
+        if row:
+            write(0.08, y + cell + 0.05, score, fontsize=8)
+        for column in range(n):
+            x = left + cell * column
+            panel = figure.add_axes((x / width, 1 - (y + cell - 0.06) / height, 0.84 / width, 0.84 / height))
+            show_pixels(panel, copies.x[row - 1, column] if row else originals[column])
+            if not row:
+                write(x + 0.42, y - 0.03, names[column], ha="center", color=INK)
+                continue
+            won = int(copies.winner[column]) == row - 1
+            look: Any = {"color": FRAME, "weight": "bold"} if won else {}
+            write(
+                x + 0.42,
+                y + cell + 0.05,
+                f"{float(copies.scores[row - 1, column]):#.2g}".rstrip("."),
+                ha="center",
+                **look,
+            )
+            if won:
+                panel.spines[:].set(visible=True, color=FRAME, linewidth=3)
+    save_figure(figure, path, dpi=200)
+
+
+def show_pixels(panel: "Axes", pixels: Tensor) -> None:
+    """An image (C, H, W) of pixels in [0, 1], without axes."""
+    shown = pixels.detach().float().cpu().clamp(0, 1)
+    grey = len(shown) == 1
+    shown = shown[0] if grey else shown[:3].permute(1, 2, 0)  # (H, W) or (H, W, 3)
+    panel.imshow(shown.numpy(), cmap="gray" if grey else None, vmin=0, vmax=1, interpolation="nearest")
+    panel.set(xticks=[], yticks=[])
+    panel.spines[:].set_visible(False)

@@ -1,0 +1,121 @@
+"""Learning curves: training loss and the main metric by epoch, MaxUp and its twin, mean and deviation over seeds."""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from maxup.lab.report.figure import COLOURS, HUGE, Plot, blank, finish, label, metric_label
+from maxup.lab.report.tables import Comparison, Line, belongs, measured
+from maxup.lab.results.files import Result
+from maxup.lab.results.statistics import estimate
+from maxup.lab.storage.atomic_io import LONG, read
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Curve = dict[float, float]  # epoch -> value
+
+
+def curves(comparison: Comparison, subject: str, lines: Sequence[Line], results: Sequence[Result]) -> Plot | None:
+    """A line for each row of a table that has runs with a metrics.jsonl; None where there is none."""
+    found: dict[tuple[int, float], list[tuple[Curve, Curve]]] = {}
+    metric = "valid" if "valid" in comparison.table.metrics else None  # a text's test part is read at the end only
+    for i, line in enumerate(replace(line, metric=metric or line.metric) for line in lines):
+        for budget in comparison.budgets:
+            mine = [r for r in results if r.budget == budget and r.curve is not None and belongs(r, line.row)]
+            if read := [pair for result in mine if (pair := read_curves(result, line))[0]]:
+                found[i, budget] = read
+    if not found:
+        return None
+    with_loss = any(losses for read in found.values() for _, losses in read)
+    figure, panels = blank(2 if with_loss else 1)
+    for (i, budget), read in found.items():
+        look: Any = {"color": COLOURS[i % 8], "linestyle": "-" if budget == 1 else "--"}
+        name = f"{label(lines[i], budget)} (n = {len(read)})"
+        _band(panels[-1], [values for values, _ in read], name, look)
+        if with_loss:
+            _band(panels[0], [losses for _, losses in read if losses], name, look)
+    for panel, which in zip(panels, (1, 0) if with_loss else (0,), strict=True):
+        _zoom(panel, [pair[which] for read in found.values() for pair in read])
+        panel.set_ylabel("training loss" if which else metric_label(comparison, metric))
+    panels[-1].set_xlabel("epoch")
+    panels[-1].xaxis.get_major_locator().set_params(integer=True)
+    said = "; ".join(
+        f"{label(lines[i], budget)} ends at {e.mean:.2f}"
+        for (i, budget), read in found.items()
+        if (e := estimate([values[max(values)] for values, _ in read]))
+    )
+    about = " The training loss is that of the copy trained on: with MaxUp, the worst." if with_loss else ""
+    title = f"learning curves, mean of n seeds; the band is ± std.{about}"
+    return finish(figure, comparison, "curves", subject, title, said)
+
+
+def read_curves(result: Result, line: Line) -> tuple[Curve, Curve]:
+    """The metric at the end of every epoch of a run, and the mean training loss within it.
+
+    Lines of its metrics.jsonl that cannot be read are passed over.
+    """
+    values: Curve = {}
+    losses: Curve = {}
+    text = _text(result)
+    loss, steps, before = 0.0, 0.0, 0.0  # summed over the steps of this epoch; a record is of the steps since the last
+    for record in map(_parse, text.splitlines()):
+        numbers = {k: float(v) for k, v in record.items() if isinstance(v, int | float) and abs(v) < HUGE}
+        if "train_loss" in numbers and (since := numbers.get("step", 0.0) - before) > 0:
+            loss, steps, before = loss + since * numbers["train_loss"], steps + since, before + since
+        value = measured(Result(**{**vars(result), "last": numbers}), line.row, line.metric)
+        if value is not None and "epoch" in numbers:
+            values[numbers["epoch"]] = value
+            if steps:
+                losses[numbers["epoch"]] = loss / steps
+            loss, steps = 0.0, 0.0
+    return values, losses
+
+
+def cut_short(result: Result) -> str | None:
+    """A sentence about a run whose metrics.jsonl ends before the run did, or cannot be read; None for a whole one."""
+    if result.curve is None or result.steps is None or not os.path.lexists(result.curve):
+        return None
+    steps = [record["step"] for line in _text(result).splitlines() if type((record := _parse(line)).get("step")) is int]
+    last = steps[-1] if steps else 0
+    if last >= result.steps:
+        return None
+    return f"{result.curve} was shortened: records of steps {last + 1} to {result.steps} are missing from its curve"
+
+
+def _text(result: Result) -> str:
+    try:
+        if result.curve is not None:
+            return read(result.curve, most=LONG).decode()
+    except (OSError, ValueError):
+        pass
+    return ""
+
+
+def _band(panel: "Axes", read: Sequence[Curve], name: str, look: dict[str, Any]) -> None:
+    """The mean over the epochs all have, and a band of one deviation on both sides."""
+    if not read:
+        return
+    epochs = sorted(set.intersection(*map(set, read)))
+    found = [e for epoch in epochs if (e := estimate([curve[epoch] for curve in read]))]
+    means, widths = [e.mean for e in found], [e.std or 0.0 for e in found]
+    panel.plot(epochs, means, **look, linewidth=1.6, label=name, marker="o" if len(epochs) == 1 else "")
+    low, high = ([m + sign * w for m, w in zip(means, widths, strict=True)] for sign in (-1, 1))
+    panel.fill_between(epochs, low, high, color=look["color"], alpha=0.18, linewidth=0)
+
+
+def _zoom(panel: "Axes", read: Sequence[Curve]) -> None:
+    """Show what happens after the first epochs, which may leave the picture."""
+    late = [y for curve in read if curve for x, y in curve.items() if x >= 0.15 * max(curve)]
+    margin = 0.08 * (max(late) - min(late)) or 0.1 * abs(max(late)) or 1.0
+    panel.set_ylim(min(late) - margin, max(late) + margin)
+
+
+def _parse(line: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return record if isinstance(record, dict) else {}

@@ -1,0 +1,48 @@
+"""The plots of a table: accuracy and cost against m, learning curves, cost against accuracy; as PNG and SVG."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from maxup.lab.recipes.load import run_name
+from maxup.lab.report.against_m import accuracy_against_m, cost_against_m
+from maxup.lab.report.against_radius import accuracy_against_radius
+from maxup.lab.report.cost import cost
+from maxup.lab.report.curves import curves
+from maxup.lab.report.figure import HUGE, STYLE, Plot, main_metric
+from maxup.lab.report.tables import Comparison, Line
+from maxup.lab.results.files import Result
+from maxup.lab.results.paper import Row
+
+
+def plots(comparison: Comparison, results: Sequence[Result]) -> list[Plot]:
+    """The plots that there is something to show in: for each model, those against m first.
+
+    Runs with different m are one family if they are of one recipe and its twin.
+    """
+    from matplotlib import rc_context
+
+    models: dict[str, dict[str, list[Line]]] = {}
+    for line in comparison.lines:
+        if line.metric == main_metric(comparison.table):
+            models.setdefault(line.row.model, {}).setdefault(_family(line.row), []).append(_drawable(line))
+    drawn: list[Plot | None] = []
+    with rc_context(STYLE):
+        if comparison.name == "table-certified":
+            drawn.append(accuracy_against_radius(comparison))
+        for model, families in models.items():
+            for lines in families.values():
+                subject = model if len(families) == 1 else f"{model}, {lines[0].row.method}"
+                drawn += [draw(comparison, subject, lines, results) for draw in (accuracy_against_m, cost_against_m)]
+            everything = [line for lines in families.values() for line in lines]
+            drawn += [draw(comparison, model, everything, results) for draw in (curves, cost)]
+    return [plot for plot in drawn if plot is not None]
+
+
+def _drawable(line: Line) -> Line:
+    """Without perplexities that are infinite, or nearly."""
+    ours = {budget: found for budget, found in line.ours.items() if found.mean < HUGE}
+    return replace(line, ours=ours, seconds={budget: s for budget, s in line.seconds.items() if budget in ours})
+
+
+def _family(row: Row) -> str:
+    return run_name(row.recipe).removesuffix("-maxup") if row.recipe else row.method

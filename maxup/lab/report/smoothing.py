@@ -1,0 +1,67 @@
+"""What smoothing does to one image: the image, noisy copies of it, how often each class is the answer, the radius."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from maxup.lab.report.contact_sheet import show_pixels
+from maxup.lab.report.figure import COLOURS, STYLE, save_figure
+from maxup.smoothing.smooth import Certificate
+
+COPIES = 6
+
+
+def picture(
+    path: Path,
+    x: Tensor,
+    counts: Sequence[int],
+    found: Certificate,
+    *,
+    sigma: float,
+    label: int,
+    classes: Sequence[str],
+) -> None:
+    """Draw it.
+
+    Args:
+        path: Where; the ending, such as .png, says the format.
+        x: The image, pixels in [0, 1], (C, H, W).
+        counts: Answers to noisy copies, by class.
+        found: Its certificate.
+        sigma: Standard deviation of the noise.
+        label: The class it has.
+        classes: Their names.
+    """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    noise = torch.randn(COPIES, *x.shape, generator=torch.Generator().manual_seed(0))
+    with rc_context(STYLE):
+        figure = Figure(figsize=(8.4, 2.7), layout="constrained", facecolor="white")
+        left, right = figure.subfigures(1, 2, width_ratios=[1.15, 1], squeeze=False)[0]
+        panels = left.subplots(2, 1 + COPIES // 2, squeeze=False)
+        show_pixels(panels[0, 0], x)
+        panels[0, 0].set_title(f"image: {classes[label]}", fontsize=9)
+        panels[1, 0].axis("off")
+        for number, copy in enumerate(x.cpu() + sigma * noise):
+            panel = panels[number // (COPIES // 2), 1 + number % (COPIES // 2)]
+            show_pixels(panel, copy)
+        panels[0, 2].set_title(f"with noise, sigma {sigma:g}", fontsize=9)
+        axes, shown = right.subplots(), sorted(range(len(counts)), key=lambda c: -counts[c])[:10]
+        share = [100 * counts[c] / max(1, sum(counts)) for c in shown]
+        colours = [COLOURS[3] if c == label and found.predict >= 0 else COLOURS[0] for c in shown]
+        axes.barh(range(len(shown)), share, color=colours)
+        axes.set_yticks(range(len(shown)), [classes[c] for c in shown])
+        axes.invert_yaxis()
+        axes.set_axisbelow(True)
+        axes.set(xlim=(0, 100), xlabel=f"answers to {sum(counts):,} other noisy copies [%]")
+        axes.grid(visible=False, axis="y")
+        if found.predict < 0:
+            said = "abstains: no class has more than half for sure"
+        else:
+            right_or = "right" if found.predict == label else "wrong"
+            said = f"{classes[found.predict]} ({right_or}) within l2 radius {found.radius:.3f}"
+        axes.set_title(f"smoothed: {said}\nfrom {found.samples:,} noisy copies", fontsize=9.5)
+        save_figure(figure, path, dpi=160)

@@ -1,0 +1,247 @@
+"""Language modelling: what a recipe builds, what a step does, what is measured."""
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn import functional as F
+
+from maxup.lab.data import load_data
+from maxup.lab.data.text import Text
+from maxup.lab.data.windows import Windows
+from maxup.lab.models import build_network
+from maxup.lab.models.awd_lstm import Hidden, Read, adversarial_scores
+from maxup.lab.recipes.load import refuse_settings
+from maxup.lab.recipes.schema import Recipe, first_epochs
+from maxup.lab.registry import LANGUAGE_MODELS
+from maxup.lab.tasks.vision import perturbation
+from maxup.lab.train.signals import RunError
+from maxup.objectives.maxup import MaxUp
+from maxup.objectives.outcome import Outcome
+from maxup.objectives.schedules import warmup
+from maxup.perturb.in_model import attached
+from maxup.rng import stream_seed
+from maxup.validate import MaxUpWarning
+
+Batch = tuple[Tensor, Tensor, Tensor]
+
+FOR_IMAGES = (
+    "data.train_size", "data.validation", "data.size", "data.test_size", "data.crop_fraction", "data.interpolation",
+    "data.mean", "data.std", "model.normalise", "model.pretrained", "model.weights", "model.new_head",
+    "model.freeze_norm", "maxup.norm", "maxup.rank", "optim.sam",
+)  # fmt: skip  # settings that nothing here reads
+
+
+class Language:
+    """The text, the model and the objective of one recipe, on one device.
+
+    `maxup.lab.tasks` says what the loop asks of a task. From window to window the state of the winners is carried,
+    column by column, without a graph.
+
+    Args:
+        recipe: What to build.
+        device: Where.
+        rank: Number of this process.
+        world_size: How many processes share the columns.
+        check_network: Gets this task and its model on the meta device, to refuse it before its memory is taken.
+        own: A network or data of the user's own, for images only.
+    """
+
+    judge, lower, unit = "perplexity", True, "tokens"
+    metrics = ("loss", "perplexity")
+    every_epoch = ("validation",)  # the test text at the end only
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        device: torch.device,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        check_network: Callable[[Any, nn.Module], None] | None = None,
+        **own: Any,
+    ) -> None:
+        refuse_settings(recipe, FOR_IMAGES, "images")
+        if any(function is not None for function in own.values()):
+            raise ValueError("--model_from and --data_from are for images; for a text of your own set data.root")
+        self.recipe, self.rank = recipe, rank
+        text = load_data(recipe.data.name, recipe.data.root)
+        if not isinstance(text, Text):
+            raise ValueError(f"{recipe.data.name} is no text; set data.name to ptb, wikitext2 or text")
+        self.text, knobs = text, recipe.language
+        self.identity = {"text": text.digest}
+        self.loader = Windows(
+            text.train, recipe.batch_size, knobs.bptt,
+            device=device, seed=recipe.seed, rank=rank, world_size=world_size,
+        )  # fmt: skip
+        columns = {"validation": knobs.validation_columns, "test": knobs.test_columns}
+        self.evaluation = {
+            name: Windows(getattr(text, name), count, knobs.bptt, device=device, seed=None, part=name)
+            for name, count in columns.items()
+        }
+        if "words" in recipe.model.args:
+            raise ValueError("model.args must not have 'words': they are those of the text")
+        kind = LANGUAGE_MODELS, "language model", recipe.model.name
+        create = partial(build_network, *kind, words=len(text.words), **recipe.model.args)
+        if check_network is not None:
+            with torch.device("meta"):
+                check_network(self, create())
+        self.model = create().to(device)
+        self.objective = self._objective()
+        for inside in attached(self.objective.perturbation):
+            inside.attach(self.model)
+        self.objective.generator = Generator(device).manual_seed(stream_seed(recipe.seed, rank, 1))
+        self.generator = Generator(device)  # of augmentation, which text has none of
+        self.hidden: Hidden = []
+
+    def _objective(self) -> MaxUp:
+        recipe, knobs = self.recipe, self.recipe.maxup
+        if recipe.objective not in ("standard", "maxup"):
+            raise ValueError(f"objective {recipe.objective!r} is not for text; use standard or maxup")
+        if not recipe.perturb:
+            raise ValueError("the recipe's perturb is empty; for no perturbation use embedding_dropout with p: 0")
+        if recipe.augment:
+            raise ValueError("the recipe's augment is for images; a text's perturbations are under perturb")
+        if knobs.unit == "token" and recipe.objective == "maxup" and knobs.strategy != "retain":
+            raise ValueError(
+                "maxup.unit=token mixes copies within a sentence, which no one pass repeats; set maxup.strategy=retain"
+            )
+        drawn = perturbation(recipe.perturb, len(self.text.words))
+        if len(attached(drawn)) < len(recipe.perturb):
+            names = ", ".join(part["name"] for part in recipe.perturb)
+            raise ValueError(f"perturb: {names}: a text's perturbations act inside the model; use embedding_dropout")
+        # Only MaxUp's first stage begins with m = 1, so fine-tuning is at m at once.
+        first = first_epochs(knobs.warmup, recipe.epochs)
+        m = warmup(knobs.m, steps=self.loader.steps(first)) if recipe.objective == "maxup" else 1
+        chosen: Any = {}
+        if recipe.objective == "maxup":
+            chosen = {"strategy": knobs.strategy, "chunk": knobs.chunk, "masks": knobs.masks}
+        forward = partial(_forward, shared=knobs.masks == "shared")
+        return MaxUp(drawn, m=m, forward=forward, loss=self.loss, **chosen)
+
+    def step(self, model: Any, batch: Batch) -> Outcome:
+        """One window's loss: of the worst copies' words, and the activation regularisers of these copies."""
+        _, tokens, target = batch
+        if self.loader.position == 1:  # the first window
+            self.hidden = self.model.start(len(tokens))
+        x = {"tokens": tokens, "hidden": self.hidden, "columns": len(tokens)}
+        with warnings.catch_warnings():
+            if self.recipe.maxup.unit == "token":  # the loss of a column is over all its copies, on purpose
+                warnings.simplefilter("ignore", MaxUpWarning)
+            outcome = self.objective.run(model, x, target)
+        read, knobs = outcome.output, self.recipe.language
+        self.hidden = [(h.detach(), c.detach()) for h, c in read.hidden]
+        loss = outcome.loss + knobs.alpha * read.output.square().mean()
+        if tokens.shape[1] > 1:
+            loss = loss + knobs.beta * read.raw.diff(dim=1).square().mean()
+        return replace(outcome, loss=loss)
+
+    def loss(self, read: Read, target: Tensor) -> Tensor:
+        """The loss of every row, (B,): cross-entropy, in training with the adversarial softmax."""
+        scores = self.model.decode(read.output)  # (B, T, V)
+        if self.model.training and self.recipe.language.epsilon:
+            weight = self.model.words.weight
+            scores = adversarial_scores(scores, target, read.output, weight, self.recipe.language.epsilon)
+        losses = F.cross_entropy(scores.flatten(0, 1), target.flatten(), reduction="none").view_as(target)  # (B, T)
+        return by_unit(losses, read.columns, self.recipe.maxup.unit)
+
+    @torch.no_grad()
+    def evaluate(self, model: Any, name: str) -> tuple[dict[str, Tensor], int]:
+        """Sum of the losses of a split's words, and their number; the first process does it alone."""
+        windows = self.evaluation[name]
+        loss, count = torch.zeros((), device=windows.columns.device, dtype=torch.double), 0
+        model.eval()
+        hidden = model.start(len(windows.columns))
+        for _, tokens, target in windows if self.rank == 0 else ():
+            read = model(tokens, hidden)
+            hidden = read.hidden
+            loss += F.cross_entropy(model.decode(read.output).flatten(0, 1), target.flatten(), reduction="sum")
+            count += target.numel()
+        model.train()
+        return {"loss": loss}, count
+
+    def measures(self, means: dict[str, float]) -> dict[str, float]:
+        """Loss and perplexity."""
+        return means | {"perplexity": perplexity(means["loss"])}
+
+    def pace(self, batch: Batch) -> float:
+        """A window's length in bptt: a short one's gradient is an average of fewer words."""
+        return batch[2].shape[1] / self.recipe.language.bptt
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state carried to the next window."""
+        return {"hidden": [list(pair) for pair in self.hidden]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        wanted = [] if not state["hidden"] else self.model.start(len(self.loader.columns))
+        shapes = [[tuple(part.shape) for part in pair] for pair in wanted]
+        if [[tuple(part.shape) for part in pair] for pair in state["hidden"]] != shapes:
+            raise ValueError("its hidden state is none of this model")
+        device = self.loader.columns.device
+        self.hidden = [(h.to(device), c.to(device)) for h, c in state["hidden"]]
+
+    def refuse_another(self, identity: dict[str, str], folder: Path) -> None:
+        """A sentence where a checkpoint is of another text; the oldest do not say."""
+        if identity.get("text", self.identity["text"]) != self.identity["text"]:
+            raise RunError(
+                f"{folder} was trained on another text than this one of {len(self.text.train):,} tokens and "
+                f"{len(self.text.words):,} words; name its own with --data.root, or choose another folder"
+            )
+
+    def skipped(self) -> set[str]:
+        """Files that could not be read: none, since the text is read at the start."""
+        return set()
+
+    def description(self) -> dict[str, Any]:
+        """What somebody who loads the exported model needs to know: the word that each token is."""
+        return {"words": list(self.text.words)}
+
+    def finish(self, model: nn.Module, folder: Path, *, asked: Callable[[], bool], quiet: bool) -> dict[str, float]:
+        """Dynamic evaluation, where the recipe asks for it."""
+        if not self.recipe.language.dynamic:
+            return {}
+        from maxup.lab.tasks.dynamic_evaluation import dynamic_evaluation
+
+        return dynamic_evaluation(model, self.text, folder, asked=asked, quiet=quiet)
+
+
+def by_unit(losses: Tensor, columns: int, unit: str) -> Tensor:
+    """The losses that copies compete by, (k * B, T) -> (k * B,), k copies of B columns one after the other.
+
+    Of "batch", every column has the mean of its copy, so that one copy wins everywhere. Of "token", the copies of a
+    column share one loss, the mean over its words of the worst copy's; less how far each copy is from being the
+    column's worst, so that this one is chosen and its state carried on.
+
+    Example:
+        >>> losses = torch.tensor([[1.0, 5.0], [0.0, 2.0], [4.0, 3.0], [0.0, 0.0]])  # 2 copies of 2 columns
+        >>> [by_unit(losses, 2, unit).tolist() for unit in ("column", "batch", "token")]
+        [[3.0, 1.0, 3.5, 0.0], [2.0, 2.0, 1.75, 1.75], [4.0, 1.0, 4.5, 0.0]]
+    """
+    means = losses.mean(1)  # (k * B,)
+    if unit == "column":
+        return means
+    copies = means.view(-1, columns)  # (k, B)
+    if unit == "batch":
+        return copies.mean(1, keepdim=True).expand_as(copies).flatten()
+    worst = losses.view(len(copies), columns, -1).max(0).values.mean(1)  # (B,)
+    behind = (copies - copies.max(0).values).detach()  # (k, B), 0 for the worst
+    return (worst + behind).flatten()
+
+
+def perplexity(loss: float) -> float:
+    """The exponential of a mean loss in nats."""
+    return math.exp(loss) if loss < 700 else math.inf
+
+
+def _forward(model: Any, x: dict[str, Any], *, shared: bool) -> Read:
+    """Read a window of k copies; the copies of a column share its masks, or each row has its own."""
+    read = model(x["tokens"], x["hidden"], x["columns"] if shared else None)
+    assert isinstance(read, Read)
+    return read._replace(columns=x["columns"])

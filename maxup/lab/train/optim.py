@@ -1,0 +1,84 @@
+"""Optimisers, and learning rates as functions of how far training is."""
+
+import copy
+import math
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import SGD, AdamW, Optimizer
+
+from maxup.lab.recipes.schema import Optim
+
+
+def create_optimizer(model: nn.Module, optim: Optim) -> Optimizer:
+    """The recipe's optimiser over the parameters that are trained.
+
+    Example:
+        >>> type(create_optimizer(nn.Linear(2, 2), Optim(name="adamw", lr=1e-3))).__name__
+        'AdamW'
+    """
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if not parameters:
+        raise ValueError("the model has no parameter to train")
+    shared: dict[str, Any] = {"lr": optim.lr, "weight_decay": optim.weight_decay}
+    if parameters[0].is_cuda:  # the rate as a tensor, so that a CUDA graph reads it anew at every step
+        shared["lr"] = torch.tensor(optim.lr, device=parameters[0].device)
+        shared |= {"fused": True}
+        shared |= {"capturable": True} if optim.name == "adamw" else {}
+    if optim.name == "adamw":
+        return AdamW(parameters, **shared)
+    return SGD(parameters, momentum=optim.momentum, nesterov=optim.nesterov, **shared)  # the loop averages, of "asgd"
+
+
+def learning_rate(optim: Optim, done: float) -> float:
+    """The rate when a fraction `done` of the epochs is over.
+
+    Example:
+        >>> steps = Optim(lr=1.0, schedule="steps", milestones=[0.5, 0.75], gamma=0.1)
+        >>> [round(learning_rate(steps, done), 6) for done in (0.0, 0.49, 0.5, 0.8)]
+        [1.0, 1.0, 0.1, 0.01]
+    """
+    rate = optim.lr
+    if optim.warmup and done < optim.warmup:
+        rate *= done / optim.warmup
+    if optim.schedule == "cosine":
+        rate *= 0.5 * (1 + math.cos(math.pi * done))
+    elif optim.schedule == "steps":
+        rate *= optim.gamma ** sum(done >= milestone - 1e-9 for milestone in optim.milestones)
+    return rate
+
+
+def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
+    """Set the rate of all groups; a rate that is a tensor (as in a CUDA graph) is filled in place."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], torch.Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+
+def frozen_copy(model: nn.Module) -> nn.Module:
+    """A copy that is not trained, for an average of the weights."""
+    copied = copy.deepcopy(model).requires_grad_(False)
+    for module in copied.modules():
+        if isinstance(module, nn.RNNBase):
+            module.flatten_parameters()  # a copy's weights lie apart, and cuDNN wants them in one piece
+    return copied
+
+
+@torch.no_grad()
+def average(ema: nn.Module, model: nn.Module, decay: float) -> None:
+    """Move an average of the weights towards the weights; buffers become the model's own.
+
+    Example:
+        >>> ema, model = nn.Linear(1, 1), nn.Linear(1, 1)
+        >>> _ = nn.init.zeros_(ema.weight), nn.init.ones_(model.weight)
+        >>> average(ema, model, 0.75)
+        >>> ema.weight.item()
+        0.25
+    """
+    for kept, new in zip(ema.parameters(), model.parameters(), strict=True):
+        kept.lerp_(new, 1 - decay)
+    for old, buffer in zip(ema.buffers(), model.buffers(), strict=True):
+        old.copy_(buffer)

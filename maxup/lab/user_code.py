@@ -1,0 +1,99 @@
+"""Code of the user's own, named on the command line as MODULE:FUNCTION (never in a recipe, which is data)."""
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
+from traceback import walk_tb
+from types import ModuleType
+from typing import Any
+
+from maxup.errors import reason
+from maxup.lab.registry import nearest
+
+
+class OwnCodeError(ValueError):
+    """The user's own module or function could not be used, in one sentence."""
+
+
+def find_function(spec: str) -> Callable[..., Any]:
+    """The function that MODULE:FUNCTION names, looked up in the current folder first; calling it may raise anything.
+
+    The current folder then stays at the end of sys.path: a file in it cannot hide an installed module.
+
+    Example:
+        >>> find_function("math:sqrt")(9)
+        3.0
+        >>> find_function("math:sqqrt")
+        Traceback (most recent call last):
+        maxup.lab.user_code.OwnCodeError: math: function 'sqqrt' is unknown; did you mean 'sqrt'?
+    """
+    name, colon, function = spec.partition(":")
+    if not (name and colon and function):
+        raise OwnCodeError(f"{spec!r} is not of the form MODULE:FUNCTION, such as mine:net for net() in mine.py")
+    if name.endswith(".py") or "/" in name:  # a path
+        name = os.path.relpath(name).removesuffix(".py").replace(os.sep, ".")
+    if name.startswith("."):
+        raise OwnCodeError(f"{spec!r} is not below the current folder; go to its folder, and name it from there")
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    try:
+        module = import_module(name)
+    except (Exception, SystemExit) as error:
+        missing = isinstance(error, ModuleNotFoundError) and error.name
+        if missing and f"{name}.".startswith(f"{missing}."):
+            raise OwnCodeError(f"there is no module {name} in this folder or among the installed ones") from None
+        raise OwnCodeError(f"importing {name} failed: {told(error)}") from error
+    finally:
+        with suppress(ValueError):  # the module may have changed it
+            sys.path.remove(here)
+        sys.path.extend({here} - set(sys.path))
+    if not callable(getattr(module, function, print)):
+        raise OwnCodeError(f"{function} is a {type(getattr(module, function)).__name__}; name a function")
+    if not hasattr(module, function):
+        known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise OwnCodeError(f"{name}: " + nearest(function, known, "function"))
+    _remember(module)
+    found: Callable[..., Any] = getattr(module, function)
+    return found
+
+
+def raised_in_own_code(error: BaseException) -> str | None:
+    """A sentence where an error came out of the user's own code, such as its network's forward; None where not.
+
+    What counts is who called last, of this package and the user's: a mistake of ours keeps its traceback.
+
+    Example:
+        >>> raised_in_own_code(ValueError("ours"))
+    """
+    for frame, line in reversed(list(walk_tb(error.__traceback__))):
+        name, code = str(frame.f_globals.get("__name__")), frame.f_code
+        package = name.partition(".")[0]
+        if package == "maxup":
+            return None
+        if package in _packages or os.path.dirname(code.co_filename) in _folders:
+            where = f"{os.path.basename(code.co_filename)}, line {line}, in {code.co_name}"
+            return f"your own code raised {told(error)} ({where})"
+    return None
+
+
+_packages: set[str] = set()  # of the user's modules that were found
+_folders: set[str] = set()
+
+
+def _remember(module: ModuleType) -> None:
+    package, file = module.__name__.partition(".")[0], getattr(module, "__file__", None)
+    if package not in ("torch", "maxup") and file:
+        _packages.add(package)
+        _folders.add(os.path.dirname(file))
+
+
+def told(error: BaseException) -> str:
+    """An error's kind and its own words, on one line.
+
+    Example:
+        >>> told(ValueError("too  long"))
+        'ValueError: too long'
+    """
+    return f"{type(error).__name__}: {reason(error)}"

@@ -1,0 +1,121 @@
+"""What a forward pass could leave behind, in a form that can be compared."""
+
+import inspect
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from maxup.isolation import streams
+from maxup.perturb.in_model import Slot
+
+Snapshot = dict[str, Any]  # name of a thing -> something that equals what it equalled
+HIDDEN = {"_parameters", "_buffers", "_modules", "training"}
+DEPTH = 4
+BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes per element
+
+
+def snapshot(modules: Iterable[nn.Module], functions: Mapping[str, Callable[..., Any]]) -> Snapshot:
+    """State of the modules, random streams, and what functions have in their closures and globals.
+
+    Example:
+        >>> seen = []
+        >>> noting = lambda model, x: (seen.append(1), model(x))[1]
+        >>> model = nn.Linear(3, 2)
+        >>> before = snapshot([model], {"forward": noting})
+        >>> _ = noting(model, torch.ones(4, 3))
+        >>> changed(before, snapshot([model], {"forward": noting}))
+        ["global 'seen' of the forward function"]
+    """
+    found = state(modules)
+    for what, function in functions.items():
+        found |= dict(_of_function(function, f"the {what} function"))
+    devices = [torch.device("cuda", torch.cuda.current_device())] if torch.cuda.is_available() else []
+    return found | {f"random stream of {what}": stream for what, stream in streams(devices).items()}
+
+
+def state(modules: Iterable[nn.Module]) -> Snapshot:
+    """Parameters, buffers, gradients, flags and attributes of modules. Tensors are kept as fingerprints."""
+    return {name: value for module in modules for name, value in _of_model(module)}
+
+
+def changed(before: Snapshot, after: Snapshot) -> list[str]:
+    """The names of what is no longer the same."""
+    missing = object()
+    return [name for name in before | after if not _same(before.get(name, missing), after.get(name, missing))]
+
+
+def _of_model(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    for name, module in model.named_modules():
+        if isinstance(module, Slot):
+            continue  # it holds the draw of an in-model perturbation
+        where = f"of {name}" if name else f"of {type(module).__name__}"
+        for key, parameter in module._parameters.items():
+            yield f"parameter {key!r} {where}", _freeze(parameter)
+            yield f"gradient of {key!r} {where}", _freeze(None if parameter is None else parameter.grad)
+        for key, buffer in module._buffers.items():
+            yield f"buffer {key!r} {where}", _freeze(buffer)
+        yield f"training flag {where}", module.training
+        for key, value in vars(module).items():
+            if key not in HIDDEN and "hook" not in key and not _recomputed(module, key):
+                yield f"attribute {key!r} {where}", _freeze(value)
+        yield from _of_function(module.forward, f"the forward {where}")
+
+
+def _recomputed(module: nn.Module, key: str) -> bool:
+    """Whether an attribute is the weight that legacy weight_norm and spectral_norm compute before every pass."""
+    return f"{key}_orig" in module._parameters or f"{key}_g" in module._parameters
+
+
+def _of_function(function: Any, where: str) -> Iterator[tuple[str, Any]]:
+    """Variables a function took from around it, and globals it names: where a pass can leave what no module shows."""
+    function = inspect.unwrap(getattr(function, "__func__", function))
+    if not isinstance(function, types.FunctionType) or function.__module__.partition(".")[0] == "torch":
+        return
+    names = function.__code__.co_freevars
+    for name, cell in zip(names, function.__closure__ or (), strict=True):
+        try:
+            yield f"variable {name!r} of {where}", _freeze(cell.cell_contents)
+        except ValueError:  # not set yet
+            continue
+    for name in function.__code__.co_names:
+        if name in function.__globals__:
+            yield f"global {name!r} of {where}", _freeze(function.__globals__[name])
+
+
+def _freeze(value: Any, depth: int = DEPTH) -> Any:
+    """A copy that later changes do not reach; of what is not plain data, its identity."""
+    if isinstance(value, Tensor):
+        return _fingerprint(value)
+    if value is None or isinstance(value, (bool, int, float, str, bytes)):
+        return value
+    if isinstance(value, nn.Module):  # one that is not registered, in a list, say: its buffers are not restored
+        return ["module", id(value), *(_fingerprint(buffer) for buffer in value.buffers())]
+    if depth and isinstance(value, Mapping):
+        return {"mapping": [(_freeze(k, depth - 1), _freeze(v, depth - 1)) for k, v in value.items()]}
+    if depth and isinstance(value, (list, tuple, set, frozenset)):
+        return [type(value).__name__, *(_freeze(item, depth - 1) for item in value)]
+    return id(value)
+
+
+def _fingerprint(tensor: Tensor) -> Any:
+    """Shape, type and sums of the bits at several strides: it tells a change, and takes no second model's memory."""
+    about = [str(tensor.dtype), *tensor.shape]
+    if tensor.layout != torch.strided or type(tensor) not in (Tensor, nn.Parameter, nn.Buffer) or tensor.is_meta:
+        return [*about, id(tensor)]
+    tensor = tensor.detach()
+    real = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    bits = real.contiguous().view(BITS[real.element_size()]).flatten()
+    return [*about, torch.stack([bits[::stride].sum(dtype=torch.long) for stride in (1, 2, 3, 5, 7)])]
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, dict) and isinstance(b, dict):
+        return _same(a["mapping"], b["mapping"])
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(map(_same, a, b))
+    return type(a) is type(b) and (a == b or (a != a and b != b))

@@ -1,0 +1,166 @@
+"""A user's own data set and network, from the command line."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import maxup
+from maxup.cli.main import main
+from maxup.lab.models.export import LoadError
+from maxup.lab.results.files import load_results
+from tests.waiting import PATIENCE
+
+ROOT = Path(__file__).parents[2]
+MINE = """
+import torch
+from torch import nn
+
+def data():
+    g = torch.Generator().manual_seed(number)
+    y = torch.randint(3, (300,), generator=g)
+    x = torch.randint(60, (300, 1, 6, 6), generator=g, dtype=torch.uint8)
+    x[torch.arange(300), 0, y] += 150          # the class is a bright row
+    return x[:200], y[:200], x[200:], y[200:]
+
+def net(shape, classes, width=16):
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, width), nn.ReLU(), nn.Linear(width, classes))
+
+def leave():
+    raise SystemExit(3)
+
+number = 3
+"""
+
+
+def train(tmp_path, *options):
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "recipe.yaml").write_text(
+        "base: digits/mlp-gaussian-maxup\ndata: {train_size: null}\nmodel: {args: {}}\n"
+    )
+    command = [sys.executable, "-m", "maxup", "train", "recipe.yaml", "--out", "run", "--trackers", "none", *options]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=PATIENCE)
+
+
+def test_own_data_and_network_train(tmp_path):
+    done = train(
+        tmp_path, "--epochs", "5", "--data_from", "mine:data", "--model_from", "mine:net", "--model.args.width", "24"
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert result["last"]["test_accuracy"] > 0.8
+    assert {k: v for k, v in result["task"].items() if k != "data"} == {
+        "model_from": "mine:net", "data_from": "mine:data"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "sentence"),
+    [
+        ("--model_from", "mine", "--model_from mine: 'mine' is not of the form MODULE:FUNCTION"),
+        ("--model_from", "nowhere:net", "there is no module nowhere in this folder"),
+        ("--model_from", "mine:nett", "mine: function 'nett' is unknown; did you mean 'net'?"),
+        ("--data_from", "mine:number", "number is a int; name a function"),
+        ("--data_from", "mine:leave", "your own code raised SystemExit: 3"),
+        ("--data_from", "mine:net", "your own code"),
+    ],
+)
+def test_mistakes_get_a_sentence(tmp_path, option, value, sentence):
+    done = train(tmp_path, option, value)
+    assert done.returncode == 1
+    assert sentence in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+TIRED = """
+import torch
+from torch import nn
+import helper
+
+class Tired(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.plain, self.passes = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), 0
+    def forward(self, x):
+        self.passes += 1
+        return helper.give_up(self, x) if self.passes > 5 else self.plain(x)
+
+def net(shape, classes):
+    return Tired()
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("return {}[3]", "your own code raised KeyError: 3 (helper.py, line 3, in give_up)"),
+        ("return torch.ones(2, 3) @ torch.ones(2, 3)", "your own code raised RuntimeError: mat1 and mat2 shapes"),
+        ("raise OSError('gone')", "your own code raised OSError: gone (helper.py"),
+    ],
+)
+def test_a_network_that_raises_after_its_first_passes_gets_a_sentence(tmp_path, monkeypatch, capsys, line, sentence):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("tired", "helper"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    (tmp_path / "tired.py").write_text(TIRED)
+    (tmp_path / "helper.py").write_text(f"import torch\ndef give_up(net, x):\n    {line}\n")
+    options = ["--model_from", "tired:net", "--model.args", "{}", "--trackers", "none", "--out", "run"]
+    assert main(["train", "digits/mlp-gaussian", *options]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(f"maxup train: {sentence}")
+    assert len(err.splitlines()) == 1
+
+
+def test_a_mistake_of_ours_beside_own_code_keeps_its_traceback(tmp_path, monkeypatch):
+    from maxup.lab.tasks.vision import Vision
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "ours", raising=False)
+    (tmp_path / "ours.py").write_text(MINE)
+    monkeypatch.setattr(Vision, "pace", lambda task, batch: torch.ones(2) @ torch.ones(3))
+    options = ["--data_from", "ours:data", "--model_from", "ours:net", "--model.args", "{}", "--trackers", "none"]
+    with pytest.raises(RuntimeError, match="inconsistent tensor size"):
+        main(["train", "digits/mlp-gaussian", "--data.train_size", "null", *options])
+
+
+def test_a_run_on_own_data_is_not_taken_for_the_recipe_s(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "ours", raising=False)
+    (tmp_path / "ours.py").write_text(MINE)
+    short = ["--epochs", "1", "--data.train_size", "null", "--trackers", "none", "--model.args", "{}"]
+    own = ["--data_from", "ours:data", "--model_from", "ours:net"]
+    run = "runs/digits/mlp-gaussian/seed-0"
+    assert main(["train", "digits/mlp-gaussian", *short, *own]) == 0
+    told = json.loads((tmp_path / run / "run.json").read_text())["last"]["test_accuracy"]
+    capsys.readouterr()
+
+    for words in (["eval", run], ["export", run, "shared"], ["show", run, "--m", "2"]):
+        assert main(words) == 1
+        assert "was trained with --model_from ours:net; give the same option" in capsys.readouterr().err
+    assert main(["eval", run, *own]) == 0
+    assert f"accuracy {100 * told:.2f} %" in capsys.readouterr().out
+    assert main(["export", run, "shared", *own]) == 0
+    assert 'maxup.load("shared", model_from=ours.net)' in capsys.readouterr().out
+    with pytest.raises(LoadError, match="of somebody's own, ours:net; give that function as model_from="):
+        maxup.load("shared")
+    assert maxup.load("shared", model_from=sys.modules["ours"].net).config["metrics"]["test_accuracy"] == told
+    sys.modules["ours"].number = 4
+    for words in (["eval", run], ["train", "digits/mlp-gaussian", *short]):
+        assert main([*words, *own]) == 1
+        assert "was trained with other data than --data_from ours:data returns now" in capsys.readouterr().err
+    assert main(["eval", run, *own, "--accept_changed_data"]) == 0
+    sys.modules["ours"].number = 3
+    assert main(["train", "digits/mlp-gaussian", *short, "--data_from", "ours:data"]) == 1
+    assert "was trained with --model_from ours:net, and this is without" in capsys.readouterr().err
+    assert main(["ls", "digits"]) == 0
+    assert "(n = 1)" not in capsys.readouterr().out
+    _, notes = load_results(tmp_path / "nowhere", tmp_path / "runs")
+    assert "not of the recipe alone, but with --model_from ours:net" in notes[0]

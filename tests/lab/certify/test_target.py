@@ -1,0 +1,94 @@
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from maxup.cli.main import main
+from maxup.lab.certify.target import answers, digest, of_folder, of_module
+from maxup.lab.data import DataError, load_data
+from maxup.lab.recipes.load import parse_recipe
+from maxup.lab.train.loop import train
+from maxup.lab.train.runs import open_run
+from maxup.lab.train.signals import RunError
+from tests.lab.data.fake import write_cifar10
+
+
+def make(folder, recipe="smoke/digits-gaussian", *more):
+    return train(parse_recipe(recipe, ["--epochs", "1", "--model.args.hidden", "[8]", *more]), folder, quiet=True)
+
+
+def test_a_run_and_its_export_are_one_network_on_one_set_of_images(tmp_path):
+    make(tmp_path / "run")
+    assert main(["export", str(tmp_path / "run"), str(tmp_path / "model")]) == 0
+    run, exported = of_folder(tmp_path / "run"), of_folder(tmp_path / "model")
+    assert run.sigma == exported.sigma == 0.5
+    assert digest(run.model, run.images) == digest(exported.model, exported.images)
+    x = run.pixels([3, 5])
+    assert 0 <= x.min() <= x.max() <= 1
+    opened = open_run(tmp_path / "run")
+    assert torch.equal(run.model(x), opened.model(opened.task.prepare(opened.task.test.x[[3, 5]])))
+
+
+def test_images_that_moved_are_found_where_they_are_now(tmp_path):
+    write_cifar10(tmp_path / "before", n=4)
+    words = ["--data.root", str(tmp_path / "before"), "--data.train_size", "12", "--model.name", "conv"]
+    make(tmp_path / "run", "digits/mlp-gaussian", "--data.name", "cifar10", *words, "--model.args", "{width: 2}")
+    assert main(["export", str(tmp_path / "run"), str(tmp_path / "model")]) == 0
+    (tmp_path / "before").rename(tmp_path / "now")
+    for name in ("run", "model"):
+        with pytest.raises(DataError, match=r"cifar10 is not in any of: .*before"):
+            of_folder(tmp_path / name)
+        assert len(of_folder(tmp_path / name, root=str(tmp_path / "now")).images) == 4
+
+
+def test_a_network_that_was_given_normalised_images_takes_pixels_too(tmp_path):
+    make(tmp_path / "run", "digits/mlp-gaussian")
+    subject, run = of_folder(tmp_path / "run"), open_run(tmp_path / "run")
+    assert subject.sigma is None  # its noise was not on pixels
+    torch.testing.assert_close(subject.model(subject.pixels([7])), run.model(run.task.prepare(run.task.test.x[[7]])))
+
+
+def test_a_digest_tells_weights_structures_and_images_apart():
+    images, _ = load_data("digits")
+    torch.manual_seed(0)
+    model = nn.Linear(2, 2)
+    network, _ = digest(model, images)
+    assert digest(nn.Sequential(model), images)[0] != network
+    assert digest(model, images.subset([1, 2])) == (network, digest(nn.ReLU(), images.subset([1, 2]))[1])
+    model.weight.data[0, 0] += 1e-6
+    assert digest(model, images)[0] != network
+
+
+def test_answers_tell_forward_passes_of_the_same_weights_apart():
+    class Net(nn.Linear):
+        def forward(self, x):
+            return nn.functional.dropout(super().forward(self.prepare(x).flatten(1)), 0.1, training=True)
+
+    torch.manual_seed(0)
+    (images, _), model, cpu = load_data("digits"), Net(64, 10), torch.device("cpu")
+    Net.prepare = staticmethod(lambda x: x)
+    before, weights = answers(model, images, cpu), digest(model, images)
+    assert len(before) == 20
+    assert answers(model, images, cpu) == before
+    Net.prepare = staticmethod(lambda x: 2 * x - 1)
+    assert answers(model, images, cpu) != before
+    assert digest(model, images) == weights
+
+
+def test_a_module_must_be_one():
+    with pytest.raises(RunError, match=r"mine:net returned a int; it must return a torch\.nn\.Module"):
+        of_module("mine:net", lambda: 3, load_data("digits")[0])
+
+
+def test_the_recipe_of_an_export_is_checked_before_it_is_parsed(tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    train(parse_recipe("digits/mlp-gaussian", ["--epochs", "1", "--data.train_size", "50"]), folder, quiet=True)
+    assert main(["export", str(folder), str(tmp_path / "model")]) == 0
+    path = tmp_path / "model/config.json"
+    config = json.loads(path.read_text())
+    config["recipe"]["optim"]["milestones"] = [0.5] * 101
+    path.write_text(json.dumps(config))
+    monkeypatch.setattr("jsonargparse.ArgumentParser.parse_object", lambda *_: pytest.fail("the parser was called"))
+    with pytest.raises(RunError, match=r"^the recipe in \S+config\.json is invalid: optim\.milestones has 101 values"):
+        of_folder(tmp_path / "model", "last")

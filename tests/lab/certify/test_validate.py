@@ -1,0 +1,88 @@
+"""Settings and rows that no certificate can have are refused, each with its reason."""
+
+from dataclasses import replace
+
+import pytest
+
+from maxup.lab.certify.tsv import Row
+from maxup.lab.certify.validate import SAME, Limits, check_settings
+from maxup.smoothing.sampling import adaptive
+
+ABOUT = {"model": "a" * 64, "images": "b" * 64, "sigma": 0.5, "dtype": "float32", "forward": "eager", "n0": 100,
+         "n": 1000, "alpha": 0.001, "sampling": "fixed", "radii": None, "seed": 0, "classes": ["cat", "dog"],
+         "answers": [0.5, -1]}  # fmt: skip
+ROW = Row(7, 1, 1, 0.5, True, "0:00:01")
+
+
+@pytest.mark.parametrize("change", [{}, {"sampling": "adaptive", "radii": [0.25, 1]}, {"answers": []}, {"seed": -3}])
+def test_settings_that_make_sense_pass(change):
+    check_settings(ABOUT | change)
+
+
+@pytest.mark.parametrize("key", SAME)
+def test_every_setting_must_be_there_and_of_its_kind(key):
+    with pytest.raises(ValueError, match=f"it lacks {key}"):
+        check_settings({name: value for name, value in ABOUT.items() if name != key})
+    with pytest.raises(ValueError, match=key):
+        check_settings(ABOUT | {key: {"a": 1}})
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    {
+        "sigma": [0, -1, True, "0.5", 10**400, float("nan"), float("inf")],
+        "n": [0, -5, 99, 1e3, True, 10**400, None],
+        "n0": [0, 1001, "x"],
+        "alpha": [0, 1, -0.001, 2, "x", float("nan")],
+        "sampling": ["x", None],
+        "radii": [[], [-1], "x", [0.5]],
+        "classes": [[], ["a"], ["a", 1], "cat, dog", None],
+        "answers": ["x", [None]],
+    }.items(),
+)
+def test_settings_that_make_no_sense_are_named(key, values):
+    for value in values:
+        with pytest.raises(ValueError, match=key) as error:
+            check_settings(ABOUT | {key: value})
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"idx": -1}, "its idx is -1"),
+        ({"label": 2}, "its label is 2, and there are 2 classes"),
+        ({"label": -1}, "its label is -1"),
+        ({"predict": 2}, "its predict is 2"),
+        ({"predict": -2}, "its predict is -2"),
+        ({"correct": False}, "its correct is 0, its label 1 and its predict 1"),
+        ({"predict": 0}, "its correct is 1"),
+        ({"predict": -1, "correct": False}, "it abstains, and its radius is 0.5"),
+        ({"radius": 1.24}, "its radius is 1.24, and n, alpha and sigma allow 1.231631"),
+        ({"radius": -0.1}, "its radius is -0.1"),
+        ({"radius": float("nan")}, "its radius is nan"),
+        ({"samples": 1000}, "its samples are 1000"),
+    ],
+)
+def test_rows_out_of_their_limits_have_a_reason(change, why):
+    limits = Limits.of(ABOUT)
+    assert limits.complaint(ROW) is None
+    assert str(limits.complaint(replace(ROW, **change))).startswith(why)
+
+
+def test_the_largest_radius_is_within_the_reach():
+    """alpha^(1/n) is the bound where all n copies are of one class."""
+    from scipy.stats import norm
+
+    largest = 0.5 * norm.ppf(0.001 ** (1 / 1000))
+    assert Limits.of(ABOUT).reach == pytest.approx(largest)
+    assert Limits.of(ABOUT).complaint(replace(ROW, radius=largest)) is None
+    assert Limits.of(ABOUT).complaint(replace(ROW, radius=largest + 1e-5))
+
+
+def test_samples_are_those_of_a_look():
+    limits = Limits.of(ABOUT | {"sampling": "adaptive", "n": 100_000})
+    for look in adaptive(100_000, 0.001):
+        assert limits.complaint(replace(ROW, samples=look.n)) is None
+    for samples in (None, 0, 100, 100_001):
+        assert str(limits.complaint(replace(ROW, samples=samples))).startswith("its samples are")

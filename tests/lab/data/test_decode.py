@@ -1,0 +1,152 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from maxup.lab.data.decode import centre_crop, random_box, random_crop, read_rgb
+from tests.lab.data.fake import cut_short
+from tests.oracles import torchvision_v2
+
+sides = st.integers(1, 600)
+
+
+def picture(width, height, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    return Image.fromarray(torch.randint(256, (height, width, 3), generator=g, dtype=torch.uint8).numpy())
+
+
+def as_bytes(image):
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+
+
+@settings(max_examples=200)
+@given(sides, sides, st.integers(0, 2**40))
+def test_random_boxes_are_torchvision_s(width, height, seed):
+    """Drawn alike from a stream with the same seed, also where no draw fits and the centre is taken."""
+    torchvision_v2()
+    from torchvision.transforms import RandomResizedCrop
+
+    left, top, right, bottom = random_box(width, height, torch.Generator().manual_seed(seed))
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        theirs = RandomResizedCrop.get_params(Image.new("L", (width, height)), (0.08, 1.0), (3 / 4, 4 / 3))
+    assert (top, left, bottom - top, right - left) == theirs
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_a_random_crop_is_the_box_resized(interpolation):
+    image = picture(70, 50)
+    box = random_box(70, 50, torch.Generator().manual_seed(3))
+    kind = getattr(Image.Resampling, interpolation.upper())
+    twin = as_bytes(image.crop(box).resize((24, 24), kind))
+    assert torch.equal(random_crop(image, 24, torch.Generator().manual_seed(3), interpolation), twin)
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize(("width", "height"), [(500, 375), (375, 500), (60, 61), (33, 200), (224, 224), (7, 9)])
+@pytest.mark.parametrize(("size", "fraction"), [(224, 0.875), (60, 0.949), (45, 1.0)])
+def test_evaluation_is_torchvision_s_resize_and_centre_crop(width, height, size, fraction, interpolation):
+    transforms = torchvision_v2()
+    kind = getattr(transforms.InterpolationMode, interpolation.upper())
+    theirs = transforms.Compose([transforms.Resize(int(size / fraction), kind), transforms.CenterCrop(size)])
+    image = picture(width, height)
+    assert torch.equal(centre_crop(image, size, fraction, interpolation), as_bytes(theirs(image)))
+
+
+def test_every_kind_of_picture_becomes_rgb(tmp_path):
+    grey = np.arange(256, dtype=np.uint8).reshape(16, 16)
+    three = np.repeat(grey[:, :, None], 3, axis=2)
+    colour = np.array(picture(16, 16))
+    wanted = {"rgb.png": (Image.fromarray(colour), colour), "grey.png": (Image.fromarray(grey), three)}
+    wide = Image.fromarray(grey.astype(np.uint16) * 257)  # 16 bits: 0 ... 65535
+    wanted |= {"wide.png": (wide, three), "wide.tif": (wide, three)}
+    wanted["bits.png"] = (Image.fromarray(grey > 99), np.where(three > 99, np.uint8(255), np.uint8(0)))
+    with_alpha = Image.fromarray(colour).convert("RGBA")
+    with_alpha.putalpha(7)
+    wanted["alpha.png"] = (with_alpha, colour)
+    palette = Image.fromarray(grey).convert("P")
+    wanted["palette.png"] = (palette, np.array(palette.convert("RGB")))
+    # CMYK by hand: a colour is what ink and black let through
+    ink = np.array(picture(16, 16, seed=1))
+    cmyk = Image.fromarray(np.dstack([ink, grey]), mode="CMYK")
+    wanted["ink.tif"] = (cmyk, ((255 - ink.astype(int)) * (255 - grey[:, :, None].astype(int)) / 255))
+    for name, (image, pixels) in wanted.items():
+        image.save(tmp_path / name)
+        found = read_rgb(tmp_path / name)
+        assert (found.mode, found.size) == ("RGB", (16, 16)), name
+        assert np.abs(np.array(found).astype(float) - pixels).max() <= (1 if name == "ink.tif" else 0), name
+    palette.save(tmp_path / "glass.png", transparency=bytes(256))  # PIL would warn, and warnings are errors here
+    assert np.array_equal(np.array(read_rgb(tmp_path / "glass.png")), wanted["palette.png"][1])
+    cmyk.save(tmp_path / "ink.jpg")
+    assert read_rgb(tmp_path / "ink.jpg").mode == "RGB"
+
+
+def test_what_is_damaged_or_no_picture_raises(tmp_path):
+    picture(50, 50).save(tmp_path / "short.jpeg")
+    cut_short(tmp_path / "short.jpeg")
+    (tmp_path / "empty.png").write_bytes(b"")
+    (tmp_path / "text.jpg").write_text("not a picture")
+    for name in ("short.jpeg", "empty.png", "text.jpg", "nowhere.jpg"):
+        with pytest.raises(OSError, match=r"."):
+            read_rgb(tmp_path / name)
+
+
+@pytest.mark.parametrize(("width", "height"), [(2, 60000), (60000, 2), (1, 9)])
+def test_a_stripe_is_cut_before_it_is_enlarged(width, height, monkeypatch):
+    sizes, resize = [], Image.Image.resize
+    monkeypatch.setattr(
+        Image.Image, "resize", lambda image, size, *more: sizes.append(size) or resize(image, size, *more)
+    )
+    assert centre_crop(Image.new("RGB", (width, height), (1, 2, 3)), 16, 0.875, "bilinear")[:, 8, 8].tolist() == [
+        1,
+        2,
+        3,
+    ]
+    assert max(sizes[0]) == 8 * 18
+
+
+def test_postscript_is_not_opened(tmp_path, monkeypatch):
+    """Pillow hands it to Ghostscript, whatever the file is called: PostScript is a program."""
+    from PIL import EpsImagePlugin
+
+    ghostscript = tmp_path / "gs"
+    ghostscript.write_text(f"#!/bin/sh\ntouch {tmp_path / 'ran'}\n")
+    ghostscript.chmod(0o755)
+    monkeypatch.setattr(EpsImagePlugin, "gs_binary", str(ghostscript))
+    evil = tmp_path / "evil.jpg"
+    evil.write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n")
+    with pytest.raises(OSError, match="cannot identify image"):
+        read_rgb(evil)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_every_suffix_has_its_format(tmp_path):
+    """What a folder's scan takes for an image can be opened."""
+    from maxup.lab.data.folder import SUFFIXES
+
+    for suffix in SUFFIXES:
+        picture(8, 6).save(tmp_path / f"a{suffix}")
+        assert read_rgb(tmp_path / f"a{suffix}").size == (8, 6)
+
+
+def png_header(width, height):
+    """A PNG that promises so many pixels and holds none."""
+    import struct
+    import zlib
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize(("width", "height"), [(13_000, 13_000), (2, 60_000_000), (100_001, 1000)])
+def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path, monkeypatch, width, height):
+    (tmp_path / "a.png").write_bytes(png_header(width, height))
+    monkeypatch.setattr("PIL.PngImagePlugin.PngImageFile.load", lambda self: pytest.fail("it was decoded"))
+    monkeypatch.setattr("PIL.Image.MAX_IMAGE_PIXELS", None)  # as some packages set it
+    with pytest.raises(ValueError, match=rf"a\.png has {width} x {height} pixels, and at most 89,478,485 are decoded"):
+        read_rgb(tmp_path / "a.png")

@@ -1,0 +1,30 @@
+import sys
+
+import pytest
+import torch
+from sklearn import datasets
+
+from maxup.lab.data import DataError
+from maxup.lab.data.digits import load_digits
+
+
+def test_they_are_scikit_learns():
+    images, test = load_digits()
+    theirs = datasets.load_digits()
+    assert test is None
+    assert images.x.shape == (1797, 1, 8, 8)
+    assert torch.equal(images.x.flatten(1).double(), torch.from_numpy(theirs.data))
+    assert images.y.tolist() == theirs.target.tolist()
+
+
+def test_pixels_run_from_0_to_1():
+    images, _ = load_digits()
+    pixels = images.normalise(images.x)
+    assert (pixels.min(), pixels.max()) == (0, 1)
+    assert torch.equal(pixels * 16, images.x.float())
+
+
+def test_without_scikit_learn_a_sentence(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(DataError, match="pip install scikit-learn"):
+        load_digits()

@@ -1,0 +1,166 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from sklearn.model_selection import StratifiedShuffleSplit
+
+from maxup.lab.data import DataError, load_data
+from maxup.lab.data.images import Images, own_images, split, stratified
+
+MEAN, STD = (0.5, 0.25, 0.1), (0.2, 0.3, 0.4)
+
+
+def some(n=5, classes=3):
+    g = torch.Generator().manual_seed(0)
+    x = torch.randint(256, (n, 3, 4, 4), generator=g, dtype=torch.uint8)
+    return Images(x, torch.arange(n) % classes, tuple("abcdefghij"[:classes]), MEAN, STD)
+
+
+def test_normalise_is_the_formula():
+    images = some()
+    pixels = images.x.numpy().astype(np.float64)
+    wanted = (pixels / 255 - np.array(MEAN)[:, None, None]) / np.array(STD)[:, None, None]
+    got = images.normalise(images.x)
+    assert got.dtype == torch.float32
+    assert np.abs(got.numpy() - wanted).max() < 1e-6
+    assert torch.equal(images.normalise(images.x[2]), got[2])
+
+
+def test_normalise_keeps_the_format():
+    x = some().x.to(memory_format=torch.channels_last)
+    assert some().normalise(x).is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")
+def test_normalise_on_a_gpu_waits_once():
+    images = some()
+    x = images.x.cuda()
+    images.normalise(x)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        got = images.normalise(x)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.allclose(got.cpu(), images.normalise(images.x), atol=1e-6)
+
+
+def test_subset_takes_rows_in_order():
+    images = some()
+    for indices in ([4, 0, 0], torch.tensor([4, 0, 0]), torch.tensor([4, 0, 0], dtype=torch.int32)):
+        part = images.subset(indices)
+        assert torch.equal(part.x, images.x[[4, 0, 0]])
+        assert part.y.tolist() == [1, 0, 0]
+        assert (part.classes, part.mean, part.std, part.top) == (images.classes, MEAN, STD, 255)
+    assert len(images.subset([])) == 0
+
+
+@pytest.mark.parametrize("indices", [[5], [-1], [0.5], [[0]], torch.ones(5, dtype=torch.bool)], ids=repr)
+def test_bad_indices_are_refused(indices):
+    with pytest.raises(DataError, match="indices"):
+        some().subset(indices)
+
+
+WRONG = {
+    "float": ({"x": torch.zeros(5, 3, 4, 4)}, r"torch.float32 of shape \(5, 3, 4, 4\)"),
+    "flat": ({"x": torch.zeros(5, 48, dtype=torch.uint8)}, r"\(N, C, H, W\)"),
+    "labels of bytes": ({"y": torch.zeros(5, dtype=torch.uint8)}, "torch.int64"),
+    "too few labels": ({"y": torch.zeros(4, dtype=torch.int64)}, "5 images want"),
+    "a label too large": ({"y": torch.tensor([0, 1, 2, 3, 0])}, "labels run from 0 to 3, but 3 classes are 0 to 2"),
+    "a label below 0": ({"y": torch.tensor([0, 1, 2, -1, 0])}, "labels run from -1"),
+    "too few means": ({"mean": (0.5,)}, "3 channels"),
+    "no deviation": ({"std": (0.5, 0.0, 1.0)}, "3 channels"),
+    "no top": ({"top": 0}, "top"),
+}
+
+
+@pytest.mark.parametrize(("change", "sentence"), WRONG.values(), ids=WRONG)
+def test_what_is_not_images_is_refused(change, sentence):
+    images = some()
+    fields = {name: getattr(images, name) for name in ("x", "y", "classes", "mean", "std", "top")}
+    with pytest.raises(DataError, match=sentence):
+        Images(**{**fields, **change})
+
+
+@settings(max_examples=150)
+@given(st.lists(st.integers(-1, 4), min_size=1, max_size=40), st.integers(0, 2**40), st.data())
+def test_each_class_has_its_share(labels, seed, data):
+    y = torch.tensor(labels)
+    n = data.draw(st.integers(1, len(y)))
+    chosen = stratified(y, n, seed)
+    assert chosen.tolist() == sorted(set(chosen.tolist()))
+    assert len(chosen) == n
+    for c in y.unique():
+        share = n * (y == c).sum() / len(y)
+        assert abs(int((y[chosen] == c).sum()) - share) < 1
+    assert torch.equal(chosen, stratified(y, n, seed))
+
+
+def test_the_largest_remainders_are_rounded_up():
+    y = torch.tensor([0] * 50 + [1] * 33 + [2] * 17)  # shares of 10: 5, 3.3, 1.7
+    assert y[stratified(y, 10, 0)].bincount().tolist() == [5, 3, 2]
+
+
+def test_shares_are_those_of_scikit_learn():
+    y = load_data("digits")[0].y
+    for n in (100, 500, 1000, 1500):
+        theirs, _ = next(StratifiedShuffleSplit(1, train_size=n, random_state=0).split(y, y))
+        difference = y[stratified(y, n, 0)].bincount() - y[torch.from_numpy(theirs)].bincount()
+        assert difference.abs().sum() <= 2  # they break ties at random
+
+
+def test_every_example_is_as_likely():
+    y = torch.tensor([0, 1, 0, 1, 0, 1, 0, 1])
+    chosen = torch.cat([stratified(y, 4, seed) for seed in range(400)])
+    assert stats.chisquare(chosen.bincount().numpy()).pvalue > 0.01
+
+
+@pytest.mark.parametrize("n", [0, -1, 6, 2.0, True])
+def test_impossible_numbers_are_refused(n):
+    with pytest.raises(DataError, match="of 5 examples cannot be chosen; ask for a whole number, 1 to 5"):
+        stratified(some().y, n, 0)
+
+
+def test_split_is_a_partition():
+    images = load_data("digits")[0]
+    chosen, rest = split(images, 297, seed=3)
+    index = stratified(images.y, 297, seed=3)
+    assert torch.equal(chosen.x, images.x[index])
+    assert len(rest) == 1500
+    together = torch.cat([chosen.y.bincount(), rest.y.bincount()]).view(2, 10).sum(0)
+    assert torch.equal(together, images.y.bincount())
+    ours, theirs = (sorted(map(bytes, x.flatten(1).numpy())) for x in (torch.cat([chosen.x, rest.x]), images.x))
+    assert ours == theirs
+    assert not torch.equal(split(images, 297, seed=4)[0].x, chosen.x)
+    with pytest.raises(DataError, match="leave none"):
+        split(images, 1797, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({1: list("abcdef")}, "your data cannot be read as arrays .*; return tensors or numpy arrays"),
+        ({1: torch.rand(6)}, "your labels are torch.float32"),
+        ({1: torch.zeros(6, 1).long()}, r"shape \(6, 1\)"),
+        ({3: torch.tensor([0, 7])}, "classes without a training image: 7"),
+        ({2: torch.zeros(2, 3, 8, 8, dtype=torch.uint8)}, r"your test images are torch.uint8 of shape \(2, 3, 8, 8\)"),
+        ({2: torch.zeros(2, 8, 8)}, "your test images are torch.float32"),
+    ],
+)
+def test_own_images_that_do_not_fit_are_named(change, words):
+    found = [torch.zeros(6, 8, 8, dtype=torch.uint8), torch.tensor([0, 1] * 3)]
+    found += [torch.zeros(2, 8, 8, dtype=torch.uint8), torch.tensor([0, 1])]
+    own_images(found)
+    for index, value in change.items():
+        found[index] = value
+    with pytest.raises(DataError, match=words):
+        own_images(found)
+
+
+def test_channels_that_come_last_are_noticed():
+    x, y = torch.zeros(6, 8, 8, 3, dtype=torch.uint8), torch.arange(6) % 2
+    with pytest.raises(DataError, match=r"looks like \(N, H, W, C\); return \(N, C, H, W\)"):
+        own_images((x, y))
+    assert own_images((x.permute(0, 3, 1, 2), y))[0].shape == (3, 8, 8)

@@ -1,0 +1,89 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from maxup.lab.data import DataError
+from maxup.lab.data.windows import Windows
+
+
+def windows(n=1000, columns=4, bptt=20, seed=3, **more):
+    return Windows(torch.arange(n), columns, bptt, device="cpu", seed=seed, **more)
+
+
+@settings(max_examples=40)
+@given(st.integers(20, 600), st.integers(1, 5), st.integers(2, 60), st.one_of(st.none(), st.integers(0, 9)))
+def test_every_column_is_read_once_in_order_and_targets_follow(n, columns, bptt, seed):
+    """Against plain slices of the text."""
+    loader = windows(n, columns, bptt, seed)
+    per = n // columns
+    parts = list(loader)
+    for i in range(columns):
+        column = list(range(i * per, (i + 1) * per))
+        assert [int(t) for _, x, _ in parts for t in x[i]] == column[:-1]
+        assert [int(t) for _, _, y in parts for t in y[i]] == column[1:]
+    assert all(torch.equal(starts, x[:, 0]) for starts, x, _ in parts)
+    assert (loader.epoch, loader.position) == (1, 0)
+
+
+def test_lengths_are_those_of_the_recipe():
+    """Half the length one time in twenty, a spread of 5, at least 5: by their distribution."""
+    lengths = torch.tensor(windows(400_000, 1, 70).lengths(0)[:-1], dtype=torch.double)
+    short = (lengths < 52).sum()
+    assert stats.binomtest(int(short), len(lengths), 0.05).pvalue > 1e-3
+    usual = lengths[lengths > 52]
+    assert float(usual.mean()) == pytest.approx(69.5, abs=0.3)  # N(70, 5) cut to whole numbers
+    assert float(usual.std()) == pytest.approx(5, abs=0.3)
+    assert min(windows(400_000, 1, 6).lengths(0)[:-1]) == 5
+
+
+def test_seed_and_epoch_decide_and_nothing_else():
+    torch.manual_seed(1)
+    first = windows().lengths(2)
+    torch.manual_seed(2)
+    assert windows().lengths(2) == first
+    assert windows(seed=4).lengths(2) != first
+    assert windows().lengths(3) != first
+
+
+def test_steps_count_what_comes():
+    loader = windows()
+    counts = [len([*loader]) for _ in range(4)]
+    assert len(set(counts)) > 1  # epochs differ
+    assert [windows().steps(e) for e in range(5)] == [sum(counts[:e]) for e in range(5)]
+    loader.epoch = 2
+    assert len(loader) == counts[2]
+
+
+def test_going_on_where_another_stopped():
+    one = windows()
+    for _ in one:
+        if one.position == 5:
+            break
+    two = windows()
+    two.load_state_dict(one.state_dict())
+    rest = [x for _, x, _ in two]
+    expected = [x for _, x, _ in windows()][5:]
+    assert all(torch.equal(a, b) for a, b in zip(rest, expected, strict=True))
+
+
+def test_processes_share_the_columns():
+    parts = [[x for _, x, _ in windows(rank=rank, world_size=2)] for rank in range(2)]
+    together = [x for _, x, _ in windows()]
+    assert all(torch.equal(torch.cat([a, b]), c) for a, b, c in zip(*parts, together, strict=True))
+    with pytest.raises(DataError, match="cannot be shared evenly by 3 processes"):
+        windows(world_size=3)
+
+
+@pytest.mark.parametrize(
+    ("part", "setting"),
+    [("training", "batch_size"), ("validation", "language.validation_columns"), ("test", "language.test_columns")],
+)
+def test_too_short_a_text_names_its_part_and_the_setting(part, setting):
+    sentence = (
+        f"the 70 tokens of the {part} text do not fill {setting}=40 columns of at least 2; set {setting} to 35 or"
+    )
+    with pytest.raises(DataError, match=sentence):
+        windows(70, 40, part=part)
+    windows(70, 35, part=part)

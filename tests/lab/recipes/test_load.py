@@ -1,0 +1,407 @@
+import json
+import math
+import random
+from dataclasses import asdict, fields, is_dataclass
+from pathlib import Path
+from typing import Literal, get_args, get_origin, get_type_hints
+
+import pytest
+import yaml
+
+from maxup.cli.main import main
+from maxup.lab.recipes.load import RecipeError, check_document, list_recipes, parse_recipe, read_recipe, recipe_from
+from maxup.lab.registry import MODELS, PERTURBATIONS, takes
+
+NAME = "digits/mlp-gaussian-maxup"
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_every_recipe_parses_and_opens_with_what_it_is(name):
+    from maxup.lab.recipes.load import find_recipe
+
+    parse_recipe(name, [])
+    first, second, *_ = find_recipe(name).read_text().splitlines()
+    assert first.startswith("# ")
+    assert f"maxup train {name}" in second
+
+
+def test_a_base_is_inherited_section_by_section():
+    twin, recipe = parse_recipe("digits/mlp-gaussian", []), parse_recipe(NAME, [])
+    assert recipe.objective == "maxup"
+    assert (recipe.data, recipe.model, recipe.optim, recipe.perturb) == (
+        twin.data,
+        twin.model,
+        twin.optim,
+        twin.perturb,
+    )
+
+
+def test_overrides_reach_every_depth():
+    recipe = parse_recipe(NAME, ["--maxup.m", "8", "--optim.lr=0.5", "--model.args.hidden", "[3, 4]", "--seed", "7"])
+    assert (recipe.maxup.m, recipe.optim.lr, recipe.model.args, recipe.seed) == (8, 0.5, {"hidden": [3, 4]}, 7)
+
+
+def test_what_was_said_can_be_said_again():
+    recipe = parse_recipe(NAME, ["--maxup.m", "8"])
+    assert recipe_from(asdict(recipe)) == recipe
+
+
+BAD = {
+    "unknown option": (["--maxup.n", "3"], "option 'maxup.n' is unknown; did you mean 'maxup.m'?"),
+    "not a number": (["--epochs", "many"], "epochs must be a whole number, but is many"),
+    "not a number or null": (["--optim.clip", "x"], "optim.clip must be a number or null, but is x"),
+    "not a list or null": (["--data.mean", "x"], r"data\.mean must be a list or null, but is x"),
+    "not a list": (
+        ["--perturb", "gaussian"],
+        r"perturb must be a list of \{name: \.\.\., arguments\}, but has gaussian",
+    ),
+    "a list of words": (
+        ["--perturb", "[gaussian]"],
+        r"must be a list of \{name: \.\.\., arguments\}, but has gaussian",
+    ),
+    "the end of a name": (["--m", "5"], r"option 'm' is unknown; did you mean --maxup\.m\?"),
+    "a section": (["--maxup", "5"], r"maxup is a section of settings; give one of them, such as --maxup\.m 4"),
+    "not an option": (["extra"], "'extra' is no option; one begins with --"),
+    "nothing reads it": (
+        ["--objective", "standard", "--maxup.m", "8"],
+        r"--maxup\.m changes nothing, because objective is",
+    ),
+    "nobody reads it": (["--smoothadv.steps=3"], "--smoothadv.steps changes nothing.* add --objective smoothadv"),
+    "no hard examples": (["--hard_fraction", "0.1"], "--hard_fraction changes nothing, because objective is maxup"),
+    "too hard": (["--objective", "hard_examples", "--hard_fraction", "2"], r"hard_fraction=2\.0 is out of range"),
+    "nothing is hard": (
+        ["--objective", "hard_examples", "--hard_fraction", "0"],
+        "must be a number above 0 and at most 1",
+    ),
+    "no steps": (["--optim.milestones", "[0.1]"], r"changes nothing.*; leave it out, or add --optim\.schedule steps"),
+    "no more steps": (["--optim.milestones+", "0.1"], r"--optim\.milestones changes nothing"),
+    "no momentum": (["--optim.name", "adamw", "--optim.momentum", "0.3"], r"--optim\.momentum changes nothing"),
+    "no average": (["--optim.patience", "3"], r"because optim\.name is sgd; leave it out, or add --optim\.name asgd"),
+    "no such norm": (
+        ["--objective", "adversarial", "--adversarial.p", "3"],
+        r"adversarial\.p=3\.0 .* be 2 or \.inf",
+    ),
+    "kept for SAM": (["--optim.sam", "0.1", "--maxup.strategy", "retain"], "it needs maxup.strategy recompute"),
+    "negative ball": (["--objective", "smoothadv", "--smoothadv.radius", "-1"], r"smoothadv\.radius=-1\.0 is out of"),
+    "out of range": (["--maxup.m", "0"], r"maxup\.m=0 is out of range"),
+    "no size": (["--data.size", "0"], r"data\.size=0 is out of range"),
+    "no fraction": (["--data.crop_fraction", "1.5"], r"data\.crop_fraction=1\.5 is out of range"),
+    "momentum": (["--optim.momentum", "-1"], r"optim\.momentum=-1\.0 is out of range; it must be a number from 0 to 1"),
+    "weight decay": (["--optim.weight_decay", "-1"], r"optim\.weight_decay=-1\.0 is out of range"),
+    "gamma": (["--optim.gamma", "-1"], r"optim\.gamma=-1\.0 is out of range"),
+    "nesterov": (["--optim.nesterov", "true", "--optim.momentum", "0"], r"set optim\.momentum above 0"),
+    "seed": (["--seed", "5000000000"], r"seed=5000000000 is out of range"),
+    "clip": (["--optim.clip", "-1"], r"optim\.clip=-1\.0 is out of range"),
+    "clip 0": (["--optim.clip", "0"], r"optim\.clip=0\.0 is out of range; it must be a number above 0 "),
+    "average": (["--optim.ema", "2"], r"optim\.ema=2\.0 is out of range"),
+    "average 0": (["--optim.ema", "0"], r"optim\.ema=0\.0 is out of range; it must be a number above 0 "),
+    "milestones as epochs": (
+        ["--optim.schedule", "steps", "--optim.milestones", "[30, 45]", "--epochs", "60"],
+        r"optim\.milestones has 30; they are fractions of the epochs, between 0 and 1; epoch 30 of 60 is 0\.5$",
+    ),
+    "milestones below 0": (["--optim.milestones", "[0.5, -3]"], r"optim\.milestones=-3\.0 is out of range; .* 0 to 1$"),
+    "milestones of nothing": (["--optim.milestones", "[.nan]"], r"optim\.milestones=nan is out of range"),
+    "not a choice": (["--precision", "fp8"], "precision 'fp8' is unknown; known: bf16, fp16, no"),
+}
+
+
+def test_settings_of_objectives_that_will_run_may_be_overridden():
+    options = ["--adversarial.radius", "0.3", "--hard_fraction", "0.5"]
+    assert parse_recipe(NAME, options, ["adversarial", "hard_examples"]).adversarial.radius == 0.3
+    with pytest.raises(RecipeError, match="--hard_fraction changes nothing"):
+        parse_recipe(NAME, options, ["adversarial"])
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_overrides_get_a_sentence(name):
+    overrides, sentence = BAD[name]
+    with pytest.raises(RecipeError, match=sentence) as error:
+        parse_recipe(NAME, overrides)
+    assert "\n" not in str(error.value)
+
+
+FILES = {
+    "epochs: ten": r"\.yaml: epochs must be a whole number, but is ten",
+    "precision: no": "YAML reads no as false: write 'no'",
+    "objective: maxap": "objective 'maxap' is unknown; did you mean 'maxup'",
+    "seed: 1\nseed: 2": "line 2 gives 'seed' a second time",
+    "": r"recipe\.yaml is empty; a recipe may begin with  base: ",
+    "foo: 3": "key 'foo' is unknown; known: .*base",
+    "base: digits": r"recipe\.yaml, base: digits is a folder of recipes; name one of them: digits/mlp-gaussian",
+    "epocs: 3": "key 'epocs' is unknown; did you mean 'epochs'?",
+    "optim: {lrr: 3}": "optim: key 'lrr' is unknown; did you mean 'lr'?",
+    "optim: 3": "optim must be a mapping of keys to values, but is a int",
+    "model: {name: null}": r"model\.name is null; give it a value, or leave it out",
+    "perturb: null": "perturb is null",
+    "- a": "must hold keys and values, but holds a list",
+    "epochs: {": "cannot be read as YAML",
+    "base: digits/nothing": r"recipe\.yaml, base: recipe 'digits/nothing' is unknown",
+    "base: [a]": "base must be the name of a recipe",
+    "base: recipe": "is its own base",
+    "model: !!python/object/apply:os.system ['touch hacked']": "cannot be read as YAML",
+}
+
+
+@pytest.mark.parametrize("text", FILES)
+def test_bad_files_get_a_sentence(tmp_path, text):
+    (tmp_path / "recipe.yaml").write_text(text)
+    with pytest.raises(RecipeError, match=FILES[text]) as error:
+        parse_recipe(str(tmp_path / "recipe.yaml"), [])
+    assert "\n" not in str(error.value)
+
+
+def test_aliases_are_refused_before_they_unfold(tmp_path):
+    """Eight levels of ten are a hundred million values in nine lines."""
+    levels = [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 9)]
+    text = "\n".join(["model:", "  args:", "    a0: &a0 [1]", *[f"    {level}" for level in levels]])
+    for content, line in ((text, 4), ("perturb: &a [*a]", 1), ("optim: &o {lr: 1}\nmaxup: {<<: *o}", 2)):
+        (tmp_path / "recipe.yaml").write_text(content)
+        with pytest.raises(RecipeError, match=rf"recipe\.yaml: line {line} uses the alias \*\w+; write out what"):
+            parse_recipe(str(tmp_path / "recipe.yaml"), [])
+
+
+def test_aliases_in_strings_are_refused_too(tmp_path):
+    """Options and strings are read as YAML again, those of a forged checkpoint's recipe too."""
+    levels = [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 9)]
+    text = "{a0: &a0 [1], " + ", ".join(levels) + "}"
+    (tmp_path / "recipe.yaml").write_text(f"model: {{args: '{text}'}}")
+    said = "line 1 uses the alias \\*a0; write out what it stands for$"
+    for words in (["--model.args", text], [f"--model.args={text}"], ["--perturb", f"[{text}]"]):
+        with pytest.raises(RecipeError, match=f"^{said}"):
+            parse_recipe("digits/mlp-gaussian", words)
+    with pytest.raises(RecipeError, match=said):
+        parse_recipe(str(tmp_path / "recipe.yaml"), [])
+    for args in (text, {"a": text}, [json.dumps({"b": text})]):
+        with pytest.raises(RecipeError, match=said):
+            recipe_from({"model": {"args": args}})
+
+
+@pytest.fixture
+def no_parser(monkeypatch):
+    """The parser takes time that grows with the square of a list's length: a long one must not reach it."""
+    for name in ("parse_object", "parse_args"):
+        monkeypatch.setattr(f"jsonargparse.ArgumentParser.{name}", lambda *_: pytest.fail("the parser was called"))
+
+
+LONG = {  # what a recipe says, and the sentence
+    "numbers": ({"optim": {"milestones": [0.5] * 5000}}, "optim.milestones has 5000 values; give 100 at most"),
+    "perturbations": ({"perturb": [{"name": "cutout"}] * 101}, "perturb has 101 values; give 100 at most"),
+    "text": ({"optim": {"milestones": str([0.5] * 101)}}, "optim.milestones has 101 values; give 100 at most"),
+    "text in text": ({"perturb": str([{"a": str([1] * 101)}])}, "perturb.a has 101 values; give 100 at most"),
+    "keys": ({"model": {"args": {f"a{i}": 1 for i in range(10_000)}}}, "it has more than 10,000 values; give fewer"),
+    "lists": ({"model": {"args": {f"a{i}": [1] * 100 for i in range(100)}}}, "it has more than 10,000 values"),
+    "lines of text": ({"model": {"args": "\n".join(f"a{i}: 1" for i in range(30_000))}}, "it has more than 10,000"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LONG)
+def test_a_long_document_is_refused_before_the_parser(tmp_path, no_parser, case):
+    said, sentence = LONG[case]
+    path = tmp_path / "a.yaml"
+    path.write_text(yaml.dump(said, Dumper=Plain))
+    with pytest.raises(RecipeError) as error:
+        parse_recipe(str(path), [])
+    assert str(error.value).startswith(f"{path}: {sentence}")
+    with pytest.raises(RecipeError, match=f"^{sentence}"):  # as a checkpoint or an export has it
+        recipe_from(said)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--optim.milestones", str([0.5] * 101)], [f"--optim.milestones={[0.5] * 101}"],
+     ["--optim.milestones=0.5"] * 101, ["--optim.milestones", "0.5"] * 101],
+)  # fmt: skip
+def test_long_overrides_are_refused_before_the_parser(monkeypatch, words):
+    monkeypatch.setattr("jsonargparse.ArgumentParser.parse_args", lambda *_: pytest.fail("the parser was called"))
+    with pytest.raises(RecipeError, match=r"^--optim\.milestones has 101 values; give 100 at most$"):
+        parse_recipe(NAME, words)
+
+
+def test_a_document_within_the_limits_is_as_it_was():
+    said = {"optim": {"milestones": [0.5] * 100}, "model": {"args": {f"a{i}": [1] * 90 for i in range(100)}}}
+    check_document(said)
+    assert recipe_from({"optim": {"milestones": [0.5] * 100, "schedule": "steps"}}).optim.milestones == [0.5] * 100
+
+
+def test_a_chain_of_bases_has_an_end(tmp_path):
+    for i in range(60):
+        (tmp_path / f"c{i}.yaml").write_text(f"base: c{i + 1}.yaml\nseed: {i}\n")
+    (tmp_path / "c60.yaml").write_text("epochs: 3\n")
+    recipe = parse_recipe(str(tmp_path / "c40.yaml"), [])
+    assert (recipe.epochs, recipe.seed) == (3, 40)
+    for first in (39, 0):
+        with pytest.raises(RecipeError, match=rf"^c{first}\.yaml has more than 20 bases in a row; merge some of these"):
+            parse_recipe(str(tmp_path / f"c{first}.yaml"), [])
+
+
+@pytest.mark.parametrize("base", ["q.yaml", "q", "../over.yaml", "digits/mlp-gaussian"])
+def test_a_base_is_looked_for_beside_its_file_first(tmp_path, monkeypatch, base):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "q.yaml").write_text("epochs: 3\n")  # of the current folder: not this one
+    (tmp_path / "over.yaml").write_text("epochs: 2\n")
+    (tmp_path / "sub/q.yaml").write_text("epochs: 2\n")
+    (tmp_path / "sub/c3.yaml").write_text(f"base: {base}\nseed: 5\n")
+    recipe = parse_recipe("sub/c3.yaml", [])
+    assert (recipe.epochs, recipe.seed) == (2 if "/ml" not in base else parse_recipe(base, []).epochs, 5)
+
+
+def test_a_base_is_then_looked_for_in_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "q.yaml").write_text("epochs: 3\n")
+    (tmp_path / "sub/c3.yaml").write_text("base: q.yaml\n")
+    assert parse_recipe("sub/c3.yaml", []).epochs == 3
+
+
+def test_unknown_names_and_files():
+    with pytest.raises(RecipeError, match="did you mean 'digits/mlp-gaussian'"):
+        parse_recipe("digits/mlp-gausian", [])
+    with pytest.raises(RecipeError, match=r"there is no file nowhere\.yaml"):
+        parse_recipe("nowhere.yaml", [])
+
+
+def mutations(folder, count, seed=0):
+    """Files with bytes changed, dropped, doubled; values swapped for strange ones."""
+    rng = random.Random(seed)
+    plain = yaml.safe_dump(read_recipe(NAME))
+    strange = ["null", "[]", "{}", "-1", "1e999", "nan", "''", "[[[[]]]]", "&a [*a]", "2020-01-01", "0x7f", "9" * 400]
+    for number in range(count):
+        text = list(plain)
+        for _ in range(rng.randint(1, 4)):
+            place = rng.randrange(len(text))
+            kind = rng.randrange(4)
+            if kind == 0:
+                text[place] = chr(rng.randrange(1, 0x300))
+            elif kind == 1:
+                del text[place]
+            elif kind == 2:
+                text.insert(place, rng.choice(":{}[],-#&*!|>'\"%@`\n "))
+            else:
+                lines = "".join(text).splitlines()
+                line = rng.randrange(len(lines))
+                lines[line] = lines[line].split(":")[0] + ": " + rng.choice(strange)
+                text = list("\n".join(lines) + "\n")
+        path = folder / f"{number}.yaml"
+        path.write_text("".join(text))
+        yield str(path)
+
+
+def test_two_hundred_mutations_parse_or_get_a_sentence(tmp_path):
+    sentences = []
+    for path in mutations(tmp_path, 200):
+        try:
+            parse_recipe(path, [])
+        except RecipeError as error:
+            sentences.append(str(error))
+    assert 50 < len(sentences) < 200
+    assert not [sentence for sentence in sentences if "\n" in sentence]
+
+
+VALUES = [  # as YAML
+    "~", "true", "-1", ".nan", "-.inf", "1e999", "1" + "0" * 30, "9" * 5000, "0x" + "f" * 5000, "0b" + "1" * 9000,
+    "0777", "!!int +", "{<<: [1]}",
+    "1:30:20", "''", "a" * 10_000, "\u65e5", '"\\e[31m\\0"', '"\\ud800"', "2020-01-01", "2020-99-99", "!!set {a, b}",
+    "!!binary aGVsbG8=", "[.nan]", "[null]", "[" * 200 + "]" * 200, "{}", "{1: 2}", "{[1, 2]: 3}", "{? {a: 1} : 3}",
+    "[{name: [1]}]", "[{name: gaussian, 1: 2}]", "!!bool 3", "!!timestamp 3", "!!int ''", "!!float ''",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_any_value_anywhere_parses_or_gets_a_sentence(tmp_path, value):
+    """Every value meets some settings of every section, in a file and as an override."""
+    rng, sentences = random.Random(value), ["none"]
+    names = [f"{s}.{k}" for s, said in asdict(parse_recipe(NAME, [])).items() if isinstance(said, dict) for k in said]
+    for name in (*rng.sample(names, 3), "epochs", "perturb", "optim", "base", rng.choice(VALUES[17:])):
+        section, _, key = name.rpartition(".") if name[0].isalpha() else ("", "", f"? {name}\n")
+        said = f"{section}: {{{key}: {value}}}" if section else f"{key}: {value}"
+        (tmp_path / "a.yaml").write_text(f"{said}\n")
+        for path, overrides in ((str(tmp_path / "a.yaml"), []), (NAME, [f"--{name}={value}"] * (name == "epochs"))):
+            try:
+                parse_recipe(path, overrides)
+            except RecipeError as error:
+                sentences.append(str(error))
+    assert max(map(len, sentences)) < 1000
+    assert "\n" not in "".join(sentences)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("model: {name: conv, args: {dropout: .nan}}", "dropout=nan is out of range; it must be a number at least 0"),
+        ("model: {name: resnet20, args: {depth: 1000000}}", "depth=1000000 is out of range; it must be a whole number"),
+        ("[1, 2]: 3", "line 1 has a sequence as a key; a key must be a word"),
+        ("model: {args: {{a: b}: 3}}", "line 1 has a mapping as a key; a key must be a word"),
+    ],
+)  # fmt: skip
+def test_strange_values_get_one_sentence(tmp_path, capsys, text, sentence):
+    (tmp_path / "a.yaml").write_text(f"{text}\nperturb: [{{name: gaussian, sigma: 0.1}}]\ndata: {{train_size: 100}}\n")
+    assert main(["train", str(tmp_path / "a.yaml"), "--out", str(tmp_path / "run"), "--trackers", "none"]) == 1
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert said.count("\n") == 1
+
+
+NUMBERS = [-1, 0, 1, 2, 3, 0.5, -0.5, 1.5, 1e9, math.inf, math.nan, 10**19]
+STRANGE = [*NUMBERS, None, True, "", "a", "1", [], [0], [2], [0.5, 1], {}, {"a": 1}, [[1]], "0", ["mlp"]]
+
+
+def fitting(rng, hint):
+    """A value of a field's type, mostly."""
+    kinds = get_args(hint) or (hint,)
+    if get_origin(hint) is Literal:
+        return rng.choice(kinds)
+    fitting = {int: [n for n in NUMBERS if type(n) is int], float: [float(n) for n in NUMBERS], bool: [True, False]}
+    fitting |= {str: [*MODELS, "digits", "timm/none", "nowhere.pt"], list[float]: [[], [0.5], [-1.0, math.nan]]}
+    return rng.choice([*[value for kind in kinds for value in fitting.get(kind, [])] * 3, *STRANGE])
+
+
+def spec(rng, registry, what, name):
+    """Some arguments of what a name stands for, and values for them."""
+    names = list(takes(registry, what, name))
+    return {name: rng.choice(STRANGE) for name in rng.sample(names, k=min(len(names), rng.randint(0, 2)))}
+
+
+def alterations(folder, count, seed):
+    """Files that are YAML, with a few settings of the whole recipe altered, or another perturbation or network."""
+    rng = random.Random(seed)
+    for number in range(count):
+        recipe = parse_recipe(NAME, [])
+        for _ in range(rng.randint(0, 2)):
+            section = rng.choice([recipe, recipe.data, recipe.maxup, recipe.optim, recipe.adversarial])
+            field = rng.choice([f.name for f in fields(section) if not is_dataclass(f.default_factory)])
+            setattr(section, field, fitting(rng, get_type_hints(type(section))[field]))
+        if rng.random() < 0.5:
+            name = rng.choice(list(PERTURBATIONS))
+            setattr(recipe, rng.choice(["perturb", "augment"]), [{"name": name} | spec(rng, PERTURBATIONS, "", name)])
+        if rng.random() < 0.3:
+            recipe.model.name = rng.choice(["mlp", "conv", "resnet20", "preact_resnet20"])
+            recipe.model.args = spec(rng, MODELS, "", recipe.model.name)
+        path = folder / f"altered-{number}.yaml"
+        path.write_text(yaml.dump(asdict(recipe), Dumper=Plain))
+        yield str(path)
+
+
+class Plain(yaml.SafeDumper):
+    """Without aliases."""
+
+    def ignore_aliases(self, data):
+        return True
+
+
+@pytest.mark.parametrize("count", [40, pytest.param(200, marks=pytest.mark.slow)])
+def test_mutations_train_or_get_a_sentence(tmp_path, capsys, count):
+    """Through the command: what parses may still not fit the data, the network or the method."""
+    codes = []
+    for path in (*mutations(tmp_path, count // 4, seed=count), *alterations(tmp_path, count - count // 4, seed=count)):
+        folder = path.removesuffix(".yaml")
+        short = ["--epochs", "1", "--data.train_size", "60", "--trackers", "none", "--out", folder]
+        capsys.readouterr()
+        codes.append(main(["train", path, *short]))
+        said = capsys.readouterr().err
+        assert codes[-1] in (0, 1)
+        assert said.startswith("maxup train: ") == (codes[-1] == 1), (path, said)
+        assert len(said.splitlines()) == codes[-1], (path, said)
+        assert Path(folder, "run.json").exists() == (codes[-1] == 0)
+    assert codes.count(0) > count / 10
+    assert codes.count(1) > count / 10

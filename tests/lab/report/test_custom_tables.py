@@ -1,0 +1,147 @@
+"""Tables of recipes of one's own."""
+
+import json
+import os
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from maxup.cli.main import main
+from maxup.lab.experiments.jobs import jobs_of
+from maxup.lab.recipes.load import parse_recipe
+from maxup.lab.report.custom_tables import TableError, find_table, other_results
+from maxup.lab.report.tables import compare
+from maxup.lab.results.files import load_results
+from maxup.lab.results.paper import load_paper
+from tests.lab.report.runs import write_run
+
+PAPER = load_paper()
+
+
+def loaded(root):
+    return load_results(root, root / "nowhere")[0]
+
+
+def test_a_table_of_one_s_own(tmp_path):
+    (tmp_path / "mine.yaml").write_text("base: digits/mlp-gaussian\nepochs: 2\n")
+    path = tmp_path / "table.yaml"
+    path.write_text("recipes: [digits/mlp-gaussian, digits/mlp-gaussian-maxup, mine.yaml]\n")
+    rows = find_table(str(path)).rows
+    assert list(rows) == ["digits/mlp-gaussian", "digits/mlp-gaussian-maxup", "mine"]
+    assert rows["digits/mlp-gaussian-maxup"].baseline == "digits/mlp-gaussian"
+    assert [row.m for row in rows.values()] == [1, 4, 1]
+
+
+def test_a_row_may_have_another_m_and_m_1_is_the_twin(tmp_path):
+    (tmp_path / "a-maxup.yaml").write_text("base: a\nobjective: maxup\n")
+    (tmp_path / "a.yaml").write_text("base: digits/mlp-gaussian\n")
+    path = tmp_path / "table.yaml"
+    name = "digits/mlp-gaussian-maxup"
+    path.write_text(
+        f"recipes: [{{recipe: {name}, m: 1}}, {name}, {{recipe: {name}, m: 10}}, {{recipe: a-maxup.yaml, m: 1}}]"
+    )
+    table = find_table(str(path))
+    assert list(table.rows) == ["digits/mlp-gaussian", name, f"{name}, m = 10", "a"]
+    assert [row.m for row in table.rows.values()] == [1, 4, 10, 1]
+    assert [row.baseline for row in table.rows.values()] == [None, "digits/mlp-gaussian", "digits/mlp-gaussian", None]
+    jobs, missing = jobs_of(table, 1, 0.5)
+    assert not missing
+    assert [(job.name, job.resolved().objective, job.resolved().maxup.m) for job in jobs] == [
+        ("digits/mlp-gaussian/seed-0-budget-0.5", "standard", 4), (f"{name}/seed-0-budget-0.5", "maxup", 4),
+        (f"{name}/seed-0-m-10-budget-0.5", "maxup", 10), ("a/seed-0-budget-0.5", "standard", 4),
+    ]  # fmt: skip
+
+
+def test_a_row_that_is_none_is_named(tmp_path):
+    (tmp_path / "table.yaml").write_text("recipes: [{recipe: digits/mlp-gaussian-maxup, m: x}]")
+    with pytest.raises(TableError, match=r"'m': 'x'\}, which is not a recipe with an m that is a whole number"):
+        find_table(str(tmp_path / "table.yaml"))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "recipes: []", "recipes: 3", "recipes: [a/b]", "recipes: [3]", "other: 1", "{", "- x", "\x00",
+             "recipes: [digits/mlp-gaussian, digits/mlp-gaussian]", "recipes: [missing.yaml]",
+             "recipes: [{recipe: digits/mlp-gaussian, m: 4}]", "recipes: [{recipe: digits/mlp-gaussian-maxup, m: 0}]",
+             "recipes: [{recipe: digits/mlp-gaussian-maxup}]", "recipes: [{recipe: a/b, m: 1}]",
+             "recipes: [{recipe: digits/mlp-gaussian-maxup, m: 4}, digits/mlp-gaussian-maxup]",
+             "recipes: [{recipe: digits/mlp-gaussian-maxup, m: 2, seed: 3}]"],
+)  # fmt: skip
+def test_a_bad_table_gives_a_sentence(tmp_path, text):
+    path = tmp_path / "table.yaml"
+    path.write_text(text)
+    with pytest.raises(TableError) as caught:
+        find_table(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_table_names_those_there_are():
+    with pytest.raises(TableError, match=re.escape(", ".join(PAPER))):
+        find_table("table-cifar-10")
+
+
+def test_results_outside_the_paper_have_a_table(tmp_path):
+    write_run(tmp_path, "digits/mlp-gaussian-maxup", 0, 0.9, known=True)
+    write_run(tmp_path, "digits/mlp-gaussian-maxup", 0, 0.9, known=True, recipe={"maxup": {"m": 8}}, stem="seed-0-m-8")
+    table = other_results(loaded(tmp_path), PAPER.values())
+    assert [row.m for row in table.rows.values()] == [4, 8]
+    assert all(line.ours for line in compare("others", table, loaded(tmp_path)).lines)
+
+
+def test_recipes_on_text_are_told_in_perplexities(tmp_path, capsys):
+    from maxup.lab.report.listing import listing
+    from maxup.lab.report.report import report
+
+    folder = tmp_path / "runs" / "text" / "awd_lstm-embedding_dropout" / "seed-0"
+    folder.mkdir(parents=True)
+    last = {"epoch": 6, "validation_perplexity": 61.5, "test_perplexity": 77.25}
+    said = asdict(parse_recipe("text/awd_lstm-embedding_dropout", []))
+    run = {"recipe": said, "seed": 0, "last": last, "seconds": 30.0, "environment": {}}
+    (folder / "run.json").write_text(json.dumps(run))
+    records = [{"step": 10 * e, "epoch": e, "validation_perplexity": 90.0 - e} for e in range(1, 7)]
+    (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, records)))
+    places = {"results": tmp_path / "results", "runs": tmp_path / "runs"}
+    _, notes = report(None, out=tmp_path / "out", **places)
+    assert notes == []
+    printed = capsys.readouterr().out
+    assert "77.25 (n = 1)" in printed
+    assert "61.50 (n = 1)" in printed
+    assert (tmp_path / "out" / "text-curves-text_awd_lstm.png").exists()  # of validation, by epoch
+    (entry,) = listing("text/awd_lstm-embedding_dropout", **places)[0][:1]
+    assert entry.ours == "77.25 perplexity (n = 1)"
+
+
+@pytest.mark.parametrize("verb", ["report", "reproduce"])
+def test_aliases_in_a_table_are_refused_before_they_unfold(tmp_path, monkeypatch, capsys, verb):
+    """Nine levels of nine are 387 million values in 400 bytes."""
+    monkeypatch.chdir(tmp_path)
+    levels = [f"&a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 9)]
+    (tmp_path / "table.yaml").write_text(f"recipes: [&a0 [x], {', '.join(levels)}]")
+    (tmp_path / "results" / "runs").mkdir(parents=True)
+    assert main([verb, "table.yaml"]) == 1
+    said = f"maxup {verb}: table.yaml: line 1 uses the alias *a0; write out what it stands for\n"
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize("kind", ["pipe", "hole", "tag"])
+def test_a_table_that_is_no_regular_file_or_has_a_strange_tag(kind, tmp_path):
+    path = tmp_path / "table.yaml"
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.write_text("recipes: !!bool 3\n")
+        if kind == "hole":
+            os.truncate(path, 1 << 40)
+    with pytest.raises(TableError, match=r"^\S+table.yaml cannot be read as YAML: [^\n]+$"):
+        find_table(str(path))
+
+
+@pytest.mark.parametrize("verb", ["report", "reproduce"])
+def test_a_table_of_more_recipes_than_anybody_lists_is_refused_before_one_is_read(tmp_path, monkeypatch, capsys, verb):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("maxup.lab.report.custom_tables.parse_recipe", lambda *_: pytest.fail("a recipe was read"))
+    Path("runs").mkdir()
+    (tmp_path / "table.yaml").write_text(f"recipes: [{', '.join(f'a{i}' for i in range(101))}]")
+    assert main([verb, "table.yaml", *(["--results", "runs"] if verb == "report" else [])]) == 1
+    assert capsys.readouterr().err == f"maxup {verb}: table.yaml: recipes has 101 values; give 100 at most\n"

@@ -1,0 +1,377 @@
+import random
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from maxup import Average, HardExamples, MaxUp
+from maxup.lab.data import DataError
+from maxup.lab.models import create_model
+from maxup.lab.recipes.load import recipe_from
+from maxup.lab.tasks.vision import Vision, load_splits, objective, perturbation
+from tests.lab.data.fake import cut_short, write_folders
+
+BASE = {
+    "data": {"name": "digits", "train_size": 500},
+    "perturb": [{"name": "gaussian", "sigma": 0.1}],
+    "batch_size": 50,
+}
+
+
+def test_splits_are_disjoint_stratified_and_decided_by_the_seed():
+    said = BASE | {"data": {"name": "digits", "train_size": 500, "validation": 0.2}}
+    train, validation, test = load_splits(recipe_from(said))
+    assert (len(train), len(validation), len(test)) == (400, 100, 1297)
+    again, _, _ = load_splits(recipe_from(said))
+    other, _, _ = load_splits(recipe_from(said | {"seed": 1}))
+    assert torch.equal(train.x, again.x)
+    assert not torch.equal(train.x, other.x)
+    assert torch.bincount(train.y).tolist() == pytest.approx([40] * 10, abs=2)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "warmup", "first"), [(200, 5, 5), (60, 5, 5), (12, 5, 3), (3, 5, 1), (1, 5, 0), (10, 0, 0)]
+)
+def test_the_paper_s_first_epochs_with_one_copy(epochs, warmup, first):
+    """The paper's 5, at most a quarter of the epochs and at least one, unless that is all there is, or told none."""
+    said = BASE | {"objective": "maxup", "maxup": {"m": 4, "warmup": warmup}, "epochs": epochs}
+    m = objective(recipe_from(said), classes=10, steps_per_epoch=7).m
+    assert [m(step) for step in (0, max(first * 7 - 1, 0), first * 7)] == ([1, 1, 4] if first else [4, 4, 4])
+
+
+def test_objectives_by_name():
+    kinds = {"standard": MaxUp, "maxup": MaxUp, "average": Average, "hard_examples": HardExamples}
+    for name, kind in kinds.items():
+        assert type(objective(recipe_from(BASE | {"objective": name}), 10, 1)) is kind
+    with pytest.raises(ValueError, match="the recipe's perturb is empty"):
+        objective(recipe_from({"objective": "maxup"}), 10, 1)
+
+
+def test_mixing_perturbations_learn_the_classes():
+    assert perturbation([{"name": "cutmix"}], 7).num_classes == 7
+    with pytest.raises(ValueError, match=r"a perturbation is \{name: \.\.\., arguments\}"):
+        perturbation(["cutmix"], 7)
+    with pytest.raises(ValueError, match="perturbation 'cutmix': key chooses a part of x, which is one tensor"):
+        perturbation([{"name": "cutmix", "key": "a"}], 7)
+    with pytest.raises(ValueError, match="perturbation 'cutout': mask_fill is for masks, and the labels are classes"):
+        perturbation([{"name": "cutout", "length": 4, "mask_fill": 0}], 7)
+
+
+def test_perturbations_of_pixels_learn_the_normalisation():
+    said = BASE | {
+        "augment": [{"name": "auto_augment"}, {"name": "color_jitter", "mean": 0.5}],
+        "perturb": [{"name": "trivial_augment"}],
+    }
+    task = Vision(recipe_from(said), torch.device("cpu"))
+    policy, jitter = task.augment.perturbations
+    mean, std = task.train.mean, task.train.std
+    assert (
+        (policy.mean, policy.std) == (mean, std) == (task.objective.perturbation.mean, task.objective.perturbation.std)
+    )
+    assert (jitter.mean, jitter.std) == ((0.5,), std)  # what the recipe says stays
+    _, x, y = next(iter(task.loader))
+    new, _ = policy(task.train.normalise(x), y)
+    levels = 255 * (new * std[0] + mean[0])
+    torch.testing.assert_close(levels, levels.round(), atol=1e-2, rtol=0)
+
+
+def test_manifold_mixup_is_attached_and_knows_the_classes():
+    said = BASE | {
+        "model": {"name": "conv"},
+        "perturb": [{"name": "manifold_mixup", "layers": ["input", 0]}],
+        "objective": "standard",
+    }
+    task = Vision(recipe_from(said), torch.device("cpu"))
+    outcome = task.step(task.model, next(iter(task.loader)))
+    assert outcome.target.shape == (50, 10)
+
+
+def test_a_step_normalises_augments_and_draws():
+    said = BASE | {
+        "augment": [{"name": "crop_flip", "padding": 1}],
+        "objective": "maxup",
+        "maxup": {"m": 3, "warmup": 0},
+    }
+    task = Vision(recipe_from(said), torch.device("cpu"))
+    outcome = task.step(task.model, next(iter(task.loader)))
+    assert outcome.losses.shape == (50,)
+    assert outcome.report.copies == 3
+
+
+class Watched(nn.Module):
+    """Remembers what it is given."""
+
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.net, self.seen = nn.Linear(shape[1] * shape[2], classes), []
+
+    def forward(self, x):
+        self.seen.append(x.detach().clone())
+        return self.net(x.flatten(1))
+
+
+def seen(objective, **said):
+    """What the network is given in two steps, and what is trained on."""
+    said = BASE | {"augment": [{"name": "crop_flip", "padding": 1}], "objective": objective} | said
+    torch.manual_seed(0)
+    task = Vision(recipe_from(said), torch.device("cpu"), model_from=Watched)
+    task.model.seen.clear()
+    targets = [task.step(task.model, batch).target for _, batch in zip(range(2), task.loader, strict=False)]
+    return task.model.seen, targets
+
+
+@pytest.mark.parametrize("perturb", [{"name": "gaussian", "sigma": 0.1}, {"name": "cutmix"}])
+def test_hard_examples_are_chosen_among_what_m_1_trains_on(perturb):
+    for twin, mine in zip(seen("standard", perturb=[perturb]), seen("hard_examples", perturb=[perturb]), strict=True):
+        assert len(twin) == len(mine) == 2
+        assert all(torch.equal(a, b) for a, b in zip(twin, mine, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore:.*attribute 'seen' of Watched")
+def test_an_adversary_begins_where_m_1_trains():
+    """Its ball of radius 0 is the one copy that m = 1 trains on; of a batch's later passes, all lie in the ball."""
+    (twin, _), _ = seen("standard")
+    inputs, _ = seen("adversarial", adversarial={"radius": 0.0, "steps": 1})
+    assert torch.equal(inputs[0], twin)
+    inputs, _ = seen("adversarial", adversarial={"radius": 0.5, "steps": 2})
+    for x in inputs[:3]:
+        assert ((x - twin).flatten(1).norm(dim=1) <= 0.5 + 1e-5).all()
+
+
+@pytest.mark.parametrize(
+    ("perturb", "clip"), [({"name": "cutout", "length": 2}, (0, 1)), ({"name": "gaussian", "sigma": 0.1}, None)]
+)
+def test_pixels_under_attack_stay_pixels_unless_they_carry_noise(perturb, clip):
+    said = BASE | {"objective": "adversarial", "perturb": [perturb]}
+    assert objective(recipe_from(said | {"model": {"normalise": True}}), 10, 1).clip == clip
+    assert objective(recipe_from(said), 10, 1).clip is None
+
+
+@pytest.mark.parametrize("objective", ["hard_examples", "adversarial"])
+def test_a_perturbation_inside_the_network_is_drawn_once_and_taken_away_again(objective):
+    said = BASE | {"model": {"name": "conv"}, "objective": objective}
+    said |= {"perturb": [{"name": "manifold_mixup", "layers": [0]}]}
+    task = Vision(recipe_from(said), torch.device("cpu"))
+    assert task.step(task.model, next(iter(task.loader))).target.shape == (50, 10)
+    assert all(slot.draw is None for slot in task.once.slots)
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"), [({"language": {"bptt": 30}}, "language.bptt"), ({"maxup": {"unit": "token"}}, "maxup.unit")]
+)
+def test_settings_of_texts_are_refused(changes, name):
+    with pytest.raises(ValueError, match=f"^{name} is for text, .*; leave it out$"):
+        Vision(recipe_from(changes), torch.device("cpu"))
+
+
+def test_a_new_head_wants_weights():
+    with pytest.raises(
+        ValueError, match=r"model\.new_head is for the last layer of model\.weights, and there are none"
+    ):
+        Vision(recipe_from(BASE | {"model": {"new_head": True}}), torch.device("cpu"))
+
+
+def test_processes_must_share_a_batch_evenly():
+    with pytest.raises(ValueError, match="batch_size=50 cannot be shared evenly by 3 processes"):
+        Vision(recipe_from(BASE), torch.device("cpu"), world_size=3)
+
+
+def test_top_5_is_counted_for_image_folders_and_many_classes(tmp_path):
+    root = write_folders(tmp_path / "imagenet", classes="abcdefg", val=3)
+    cut_short(root / "val" / "c" / "1.jpeg")
+    said = {"data": {"name": "imagenet", "root": str(tmp_path), "size": 8, "test_size": 12, "workers": 0}}
+    said |= {"model": {"name": "conv", "args": {"width": 4}}, "perturb": [{"name": "cutmix"}], "batch_size": 4}
+    task = Vision(recipe_from(said), torch.device("cpu"))
+    sums, count = task.evaluate(task.model, "test")
+    assert count == 20
+    assert len(task.skipped()) == 1
+    x, y = (torch.cat(parts) for parts in list(zip(*task.evaluation["test"], strict=True))[1:])
+    assert x.shape == (20, 3, 12, 12)
+    with torch.no_grad():
+        output = task.model.eval()(task.train.normalise(x))
+    places = [sorted(row.tolist(), reverse=True).index(row[k]) for row, k in zip(output, y, strict=True)]
+    assert sums["accuracy"] == sum(place < 1 for place in places)
+    assert sums["top5_accuracy"] == sum(place < 5 for place in places)
+    assert float(sums["loss"]) == pytest.approx(float(torch.nn.functional.cross_entropy(output, y)) * 20, rel=1e-5)
+    few = Vision(recipe_from(BASE), torch.device("cpu"))
+    assert set(few.evaluate(few.model, "test")[0]) == {"loss", "accuracy"}
+
+
+def test_a_network_of_one_size_is_tried_on_the_test_s_too(tmp_path):
+    write_folders(tmp_path / "imagenet")
+    said = {"data": {"name": "imagenet", "root": str(tmp_path), "size": 8, "test_size": 12, "workers": 0}}
+    own = partial(create_model, "mlp")
+    with pytest.raises(ValueError, match=r"your network, for images of shape \(2, 3, 12, 12\), raised RuntimeError"):
+        Vision(recipe_from(said | {"perturb": [{"name": "cutmix"}]}), torch.device("cpu"), model_from=own)
+
+
+def test_what_a_recipe_says_of_image_folders_is_checked(tmp_path):
+    write_folders(tmp_path / "imagenet")
+    for said in ({"mean": [0.5, 0.5]}, {"std": [1.0, 1.0]}):
+        recipe = recipe_from({"data": {"name": "imagenet", "root": str(tmp_path), **said}})
+        with pytest.raises(DataError, match="must be three numbers each"):
+            load_splits(recipe)
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+def test_a_recipe_s_mean_and_std_replace_those_of_arrays(normalise):
+    said = BASE | {"data": {"name": "digits", "train_size": 500, "mean": [0.25], "std": [0.5]}}
+    task = Vision(recipe_from(said | {"model": {"normalise": normalise}}), torch.device("cpu"))
+    for images in (task.train, task.test):
+        assert (images.mean, images.std) == ((0.25,), (0.5,))
+    pixels = task.train.x[:9] / 16
+    torch.testing.assert_close(task.prepare(task.train.x[:9]), pixels if normalise else (pixels - 0.25) / 0.5)
+    if normalise:  # noise and certificates are in units of pixels, whatever is said
+        assert task.pixels == {"mean": (0.0,), "std": (1.0,)}
+        torch.testing.assert_close(task.model(pixels), task.model.model((pixels - 0.25) / 0.5))
+
+
+@pytest.mark.parametrize("said", [{"mean": [0.5, 0.5]}, {"std": [0.5, 0.5]}])
+def test_a_mean_or_std_that_does_not_fit_arrays_is_refused(said):
+    with pytest.raises(DataError, match="do not fit 1 channels"):
+        load_splits(recipe_from({"data": BASE["data"] | said}))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("size", 32), ("test_size", 32), ("crop_fraction", 0.5), ("interpolation", "bicubic")],
+)
+def test_settings_of_image_folders_are_refused_for_arrays(name, value):
+    with pytest.raises(DataError, match=rf"^data\.{name} is for image folders, .*; leave it out$"):
+        load_splits(recipe_from({"data": BASE["data"] | {name: value}}))
+
+
+@pytest.mark.parametrize(("share", "size", "kept"), [(0.0001, 500, 500), (0.9, 4, 0)])
+def test_a_validation_part_that_leaves_nothing_is_named(share, size, kept):
+    recipe = recipe_from({"data": {"name": "digits", "train_size": size, "validation": share}})
+    with pytest.raises(DataError, match=rf"^data\.validation={share} of {size} training images leaves {kept} to train"):
+        load_splits(recipe)
+
+
+def test_the_scale_of_one_s_own_images_is_not_of_the_test_images():
+    x, y = torch.randint(256, (60, 2, 8, 8), dtype=torch.uint8), torch.arange(60) % 3
+    train, _, test = load_splits(recipe_from({"data": {"train_size": 20}}), lambda: (x, y))
+    pixels = train.x.double() / 255
+    assert train.mean == test.mean == pytest.approx(pixels.mean((0, 2, 3)).tolist())
+    assert train.std == test.std == pytest.approx(pixels.transpose(0, 1).flatten(1).std(1).tolist())
+
+
+def test_own_networks_have_no_published_weights():
+    said = BASE | {"model": {"pretrained": True}}
+    with pytest.raises(ValueError, match=r"with --model_from use model\.weights"):
+        Vision(recipe_from(said), torch.device("cpu"), model_from=lambda shape, classes: torch.nn.Identity())
+
+
+NORMALISE = BASE | {"model": {"name": "mlp", "args": {"hidden": [8]}, "normalise": True}}
+
+
+def test_normalisation_inside_the_model_changes_what_is_perturbed_and_not_what_is_computed():
+    outside = Vision(recipe_from(BASE | {"model": {"name": "mlp", "args": {"hidden": [8]}}}), torch.device("cpu"))
+    inside = Vision(recipe_from(NORMALISE), torch.device("cpu"))
+    inside.model.model.load_state_dict(outside.model.state_dict())
+    x = inside.train.x[:50]
+    pixels = inside.prepare(x)
+    assert pixels.min() == 0
+    assert pixels.max() == 1
+    torch.testing.assert_close(inside.model(pixels), outside.model(outside.prepare(x)))
+    torch.testing.assert_close(inside.evaluate(inside.model, "test")[0], outside.evaluate(outside.model, "test")[0])
+    assert set(inside.pixels["std"]) == {1.0}
+
+
+def test_smoothadv_is_built_from_the_recipe_s_noise_and_warms_up():
+    task = Vision(recipe_from(NORMALISE | {"objective": "smoothadv", "epochs": 8}), torch.device("cpu"))
+    assert task.objective.perturbation.sigma == 0.1
+    steps = len(task.loader)
+    assert [task.objective.radius(step) for step in (0, steps, 9 * steps)] == [0.25, 0.5, 0.5]
+    task.step(task.model, next(iter(task.loader))).loss.backward()
+
+
+@pytest.mark.parametrize("change", [{"perturb": [{"name": "cutout", "length": 2}]}, {"model": {"normalise": False}}])
+def test_smoothadv_wants_noise_on_pixels(change):
+    with pytest.raises(ValueError, match="attacks pixels under Gaussian noise"):
+        objective(recipe_from(NORMALISE | {"objective": "smoothadv"} | change), 10, 10)
+
+
+@pytest.mark.parametrize("argument", ["pretrained", "name", "shape", "classes"])
+def test_arguments_of_a_network_are_its_own(argument):
+    """What the recipe says elsewhere, or the data do, cannot be said again, and nothing is downloaded."""
+    said = BASE | {"model": {"name": "timm/resnet10t", "args": {argument: True}}}
+    with pytest.raises(ValueError, match=rf"^model\.args must not have '{argument}': name and pretrained stand beside"):
+        Vision(recipe_from(said), torch.device("cpu"))
+
+
+def test_a_network_of_ones_own_may_have_an_argument_pretrained():
+    def net(shape, classes, pretrained):
+        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, classes, bias=pretrained))
+
+    said = recipe_from(BASE | {"model": {"args": {"pretrained": False}}})
+    assert Vision(said, torch.device("cpu"), model_from=net).model[1].bias is None
+
+
+class Shaped(nn.Module):
+    """Gives what it is told to, and takes from every random stream."""
+
+    def __init__(self, give):
+        super().__init__()
+        self.layer, self.norm, self.give = nn.Linear(64, 10), nn.BatchNorm1d(64), give
+
+    def forward(self, x):
+        x = self.norm(x.flatten(1)) + torch.rand(1) + random.random()
+        return self.give(nn.functional.dropout(self.layer(x)))
+
+
+MISFITS = {
+    "one output": (lambda z: z[:, :1], r"returned shape \(2, 1\); 10 classes want logits of shape \(2, 10\)"),
+    "no batch": (lambda z: z.flatten(), r"returned shape \(20,\); 10 classes want"),
+    "transposed": (lambda z: z.T, r"returned shape \(10, 2\)"),
+    "a tuple": (lambda z: (z, z), r"returned a tuple; return logits of shape \(2, 10\)"),
+    "an error": (lambda z: z @ z, r"raised RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
+    "a mistake": (lambda z: z.nothing, r"raised AttributeError: 'Tensor' object has no attribute 'nothing'"),
+}
+
+
+@pytest.mark.parametrize("case", MISFITS)
+def test_a_network_of_ones_own_that_does_not_fit_gets_a_sentence(case):
+    give, sentence = MISFITS[case]
+    start = r"^model_from: your network, for images of shape \(2, 1, 8, 8\), "
+    with pytest.raises(ValueError, match=start + sentence) as error:
+        Vision(recipe_from(BASE), torch.device("cpu"), model_from=lambda shape, classes: Shaped(give))
+    assert "\n" not in str(error.value)
+
+
+def test_a_network_of_others_that_does_not_fit_gets_a_sentence():
+    said = BASE | {"model": {"name": "pytorchcv/resnet20_cifar10"}}
+    sentence = r"^pytorchcv/resnet20_cifar10, for images of shape \(2, 1, 8, 8\), raised RuntimeError: Given input size"
+    with pytest.raises(ValueError, match=sentence):
+        Vision(recipe_from(said), torch.device("cpu"))
+
+
+def test_data_of_ones_own_without_a_test_part_are_not_blamed_on_others():
+    x, y = torch.zeros(60, 8, 8, dtype=torch.uint8), torch.arange(60) % 3
+    x[::2] = 9
+    said = recipe_from(BASE | {"data": {"validation": 0.2}})
+    with pytest.raises(ValueError, match=r"^data_from returned \(x, y\), no test images; .* the rest of its 60 images"):
+        load_splits(said, lambda: (x, y))
+
+
+def test_what_is_no_network_gets_a_sentence():
+    with pytest.raises(TypeError, match=r"^model_from returned a function; it must return a torch\.nn\.Module"):
+        Vision(recipe_from(BASE), torch.device("cpu"), model_from=lambda shape, classes: lambda x: x)
+
+
+def test_trying_a_network_of_ones_own_leaves_no_trace():
+    def build():
+        torch.manual_seed(3)
+        random.seed(3)
+        return Shaped(lambda z: z).train()
+
+    alone = build()
+    streams = torch.get_rng_state(), random.getstate()
+    task = Vision(recipe_from(BASE), torch.device("cpu"), model_from=lambda shape, classes: build())
+    assert torch.equal(torch.get_rng_state(), streams[0])
+    assert random.getstate() == streams[1]
+    for name, tensor in alone.state_dict().items():
+        assert torch.equal(tensor, task.model.state_dict()[name]), name
+    assert all(p.grad is None for p in task.model.parameters())
+    assert task.model.training

@@ -1,0 +1,49 @@
+import json
+import subprocess
+
+import torch
+
+import maxup.lab.environment
+from maxup.lab.environment import environment
+
+
+def test_what_is_written_beside_a_result():
+    found = environment()
+    assert found["versions"]["torch"] == torch.__version__
+    assert found["hardware"]
+    json.dumps(found)
+    head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True)
+    if head.returncode == 0:
+        assert found["commit"].rstrip("+") == head.stdout.strip()
+
+
+def test_a_checkout_around_the_installed_package_is_not_taken_for_its_own(tmp_path, monkeypatch):
+    def git(*args):
+        who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        done = subprocess.run(["git", *who, *args], cwd=tmp_path, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    package = tmp_path / "venv" / "maxup"
+    package.mkdir(parents=True)
+    (package / "environment.py").touch()
+    (tmp_path / ".gitignore").write_text("venv\n")
+    git("init")
+    git("add", "-A")
+    git("commit", "-m", "theirs")
+    monkeypatch.setattr(maxup.lab.environment, "__file__", str(package / "environment.py"))
+    monkeypatch.delenv("MAXUP_COMMIT", raising=False)
+    assert environment()["commit"] is None
+    git("add", "-f", "venv")
+    git("commit", "-m", "ours")
+    assert environment()["commit"] == git("rev-parse", "HEAD")
+
+
+def test_outside_a_checkout_the_commit_can_be_told(monkeypatch):
+    def no_git(*args, **kwargs):
+        raise OSError
+
+    monkeypatch.setattr(subprocess, "run", no_git)
+    monkeypatch.delenv("MAXUP_COMMIT", raising=False)
+    assert environment()["commit"] is None
+    monkeypatch.setenv("MAXUP_COMMIT", "abc")
+    assert environment()["commit"] == "abc"

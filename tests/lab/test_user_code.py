@@ -1,0 +1,71 @@
+import importlib
+import sys
+
+import pytest
+
+from maxup.lab.user_code import OwnCodeError, find_function
+
+MODULES = {
+    "an AttributeError": (
+        "import math\nmath.nothing\ndef net(): pass",
+        "AttributeError: module 'math' has no",
+    ),
+    "a NameError": ("nothing\ndef net(): pass", "NameError: name 'nothing' is not defined"),
+    "a SyntaxError": ("def net(:", "SyntaxError: invalid syntax"),
+    "an ImportError": ("from math import nothing\ndef net(): pass", "ImportError: cannot import name 'nothing'"),
+    "a missing friend": ("import maxup_has_no_such_friend", "No module named 'maxup_has_no_such_friend'"),
+    "an exit": ("raise SystemExit(3)", "SystemExit: 3"),
+    "several lines": ("raise ValueError('a\\nb')", "ValueError: a b"),
+}
+
+
+@pytest.mark.parametrize("case", MODULES)
+def test_what_goes_wrong_in_a_module_is_told_as_it_is(tmp_path, monkeypatch, case):
+    text, words = MODULES[case]
+    name = f"mine_{case.replace(' ', '_')}"
+    (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(OwnCodeError) as error:
+        find_function(f"{name}:net")
+    assert str(error.value).startswith(f"importing {name} failed: ")
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["no_such_module", "no_such.module", "math.module"])
+def test_a_module_that_is_not_there(name):
+    with pytest.raises(OwnCodeError, match=f"there is no module {name} in this folder"):
+        find_function(f"{name}:net")
+
+
+def test_a_function_is_found_in_the_current_folder(tmp_path, monkeypatch):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "here_alone.py").write_text("def net(): return 3\nnumber = 3\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert find_function("sub.here_alone:net")() == find_function("sub/here_alone.py:net")() == 3
+    assert find_function("./sub/here_alone.py:net")() == 3
+    assert find_function(f"{tmp_path}/sub/here_alone.py:net")() == 3
+    with pytest.raises(OwnCodeError, match=r"^'\.\./mine\.py:net' is not below the current folder; go to its folder"):
+        find_function("../mine.py:net")
+    with pytest.raises(OwnCodeError, match=r"^sub.here_alone: function 'nett' is unknown; "):
+        find_function("sub.here_alone:nett")
+    with pytest.raises(OwnCodeError, match=r"^number is a int; name a function"):
+        find_function("sub.here_alone:number")
+
+
+def test_the_current_folder_hides_no_installed_module(tmp_path, monkeypatch):
+    """What is imported after the user's module, by others, is what is installed; the user's own files stay in reach."""
+    (tmp_path / "here_mine.py").write_text("import here_friend\ndef net():\n    import here_later\n    return 3\n")
+    for name in ("here_friend", "here_later", "sched", "wave"):  # the latter two are Python's, seldom imported
+        (tmp_path / f"{name}.py").write_text("ours = True\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", list(sys.path))
+    for name in ("sched", "wave"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    assert find_function("here_mine:net")() == 3
+    assert not hasattr(importlib.import_module("sched"), "ours")
+    assert find_function("here_mine:net")() == 3
+    assert not hasattr(importlib.import_module("wave"), "ours")
+    assert sys.path.count(str(tmp_path)) == 1

@@ -1,0 +1,126 @@
+"""What a run does with the checkpoints it finds; that it ends as if never interrupted is in test_resume_exact.py."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from maxup.lab.recipes.load import recipe_from
+from maxup.lab.storage import checkpoint
+from maxup.lab.train import loop
+from maxup.lab.train.signals import RunError
+from tests.lab.data.fake import write_folders
+from tests.lab.train.test_loop import RECIPE, train
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    return folder, train(folder)
+
+
+def test_a_damaged_checkpoint_is_named_and_the_previous_one_taken(tmp_path, whole, capsys):
+    shutil.copytree(whole[0], tmp_path / "run")
+    newest = max((tmp_path / "run" / "checkpoints").glob("step-*"))
+    (newest / "tensors.safetensors").write_bytes(b"short")
+    result = loop.train(recipe_from(RECIPE), tmp_path / "run")
+    out = capsys.readouterr().out
+    assert newest.name in out
+    assert result["last"] == whole[1]["last"]
+
+
+def test_when_none_can_be_read_it_says_so(tmp_path, whole):
+    shutil.copytree(whole[0], tmp_path / "run")
+    for path in (tmp_path / "run" / "checkpoints").glob("step-*/manifest.json"):
+        path.write_text("{}")
+    with pytest.raises(RunError, match=r"none of the checkpoints in .* can be used"):
+        train(tmp_path / "run")
+
+
+def test_another_recipe_in_the_same_folder_is_refused(tmp_path, whole):
+    shutil.copytree(whole[0], tmp_path / "run")
+    with pytest.raises(RunError, match=r"another recipe \(different: maxup\.m\)"):
+        train(tmp_path / "run", {"maxup": {"m": 3, "warmup": 0}})
+    with pytest.raises(RunError, match=r"another recipe \(different: epochs\)"):
+        train(tmp_path / "run", {"epochs": 5})
+
+
+def rewrite(folder, change):
+    """Change the recipe that every checkpoint of a run holds."""
+    for path in sorted((folder / "checkpoints").glob("step-*")):
+        step, state = int(path.name.removeprefix("step-")), checkpoint.load(path)
+        change(state["recipe"])
+        shutil.rmtree(path)
+        checkpoint.save(path.parent, step, state)
+
+
+def test_a_run_begun_before_a_setting_was_known_is_resumed(tmp_path, whole):
+    """Today's default stands for it, also where the run is finished: its record is not written again."""
+    shutil.copytree(whole[0], tmp_path / "run")
+
+    def forget(recipe):
+        del recipe["maxup"]["masks"], recipe["optim"]["sam"], recipe["hard_fraction"]
+
+    rewrite(tmp_path / "run", forget)
+    record = json.loads((tmp_path / "run/run.json").read_text())
+    forget(record["recipe"])
+    (tmp_path / "run/run.json").write_text(json.dumps(record))
+    before = (tmp_path / "run/run.json").read_bytes()
+    assert train(tmp_path / "run")["last"] == whole[1]["last"]
+    assert (tmp_path / "run/run.json").read_bytes() == before
+    (tmp_path / "run/run.json").unlink()
+    shutil.rmtree(max((tmp_path / "run/checkpoints").glob("step-*")))
+    assert train(tmp_path / "run")["last"] == whole[1]["last"]
+    rewrite(tmp_path / "run", lambda recipe: recipe["maxup"].update(m=3))
+    with pytest.raises(RunError, match=r"another recipe \(different: maxup\.m\)"):
+        train(tmp_path / "run")
+
+
+def test_a_checkpoint_of_another_recipe_is_named_and_an_older_one_of_this_taken(tmp_path, whole, capsys):
+    train(tmp_path / "other", {"maxup": {"m": 3, "warmup": 0}})
+    shutil.copytree(whole[0], tmp_path / "run")
+    newest = max((tmp_path / "run" / "checkpoints").glob("step-*"))
+    shutil.rmtree(newest)
+    shutil.copytree(tmp_path / "other" / "checkpoints" / newest.name, newest)
+    result = loop.train(recipe_from(RECIPE), tmp_path / "run")
+    assert f"{newest} is skipped for step 8, which is of this run: " in (out := capsys.readouterr().out)
+    assert "another recipe (different: maxup.m)" in out
+    assert result["last"] == whole[1]["last"]
+
+
+def test_the_number_of_workers_may_change(tmp_path):
+    """It changes no image, and a run that lost one for want of memory goes on with fewer."""
+    write_folders(tmp_path / "imagenette2-160")
+    data = {"name": "imagenette", "root": str(tmp_path), "size": 32, "workers": 0}
+    said = {"data": data, "model": {"name": "resnet20"}, "batch_size": 4}
+    whole = train(tmp_path / "run", said)
+    shutil.rmtree(max((tmp_path / "run" / "checkpoints").glob("step-*")))
+    (tmp_path / "run" / "run.json").unlink()
+    assert train(tmp_path / "run", said | {"data": data | {"workers": 1}})["last"] == whole["last"]
+
+
+def twelve_classes():
+    g = torch.Generator().manual_seed(0)
+    y = torch.arange(240) % 12
+    return torch.randint(256, (240, 1, 4, 4), generator=g, dtype=torch.uint8), y
+
+
+def test_a_run_with_top_5_accuracy_goes_on(tmp_path):
+    """More than ten classes have a metric more, which checkpoints hold too."""
+    options = {"data_from": twelve_classes, "save_every": 0}
+    result = train(tmp_path / "whole", **options)
+    assert 0 < result["last"]["test_accuracy"] < result["last"]["test_top5_accuracy"] < 1
+    shutil.copytree(tmp_path / "whole", tmp_path / "run")
+    for path in (tmp_path / "run" / "checkpoints").glob("step-*"):
+        if int(path.name.removeprefix("step-")) == result["steps"]:
+            shutil.rmtree(path)
+    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    again = train(tmp_path / "run", **options)
+    assert (again["last"], again["best"]) == (result["last"], result["best"])
+    old, new = (
+        [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in text.splitlines()]
+        for text in (before, (tmp_path / "run" / "metrics.jsonl").read_bytes())
+    )
+    assert old == new
+    assert again["seconds"] != result["seconds"]  # it trained

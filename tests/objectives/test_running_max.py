@@ -1,0 +1,28 @@
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from maxup.objectives.running_max import Worst
+
+
+@settings(max_examples=60)
+@given(m=st.integers(1, 6), b=st.integers(1, 5), chunk=st.integers(1, 4), seed=st.integers(0, 99))
+def test_a_running_maximum_is_the_maximum(m, b, chunk, seed):
+    g = torch.Generator().manual_seed(seed)
+    losses = torch.randint(4, (m, b), generator=g).float()  # few values, so that there are ties
+    draws = [torch.full((b,), i) for i in range(m)]
+    worst = Worst()
+    for start in range(0, m, chunk):
+        worst.see(draws[start : start + chunk], losses[start : start + chunk].flatten(), None)
+    assert torch.equal(worst.score, losses.amax(0))
+    assert torch.equal(worst.copy, losses.argmax(0))  # of equals, the first
+    assert torch.equal(worst.draw, worst.copy)
+    assert torch.equal(torch.stack(worst.losses), losses)
+
+
+def test_kl_is_the_loss_less_the_label_s_entropy():
+    target = torch.tensor([[0.5, 0.5], [0.9, 0.1]])
+    worst = Worst("kl")
+    worst.see([torch.zeros(2)], torch.tensor([1.0, 1.0]), target)
+    entropy = torch.distributions.Categorical(target).entropy()
+    torch.testing.assert_close(worst.score, 1 - entropy)

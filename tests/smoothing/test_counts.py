@@ -1,0 +1,86 @@
+import pytest
+import torch
+from torch import nn
+
+from maxup.smoothing.counts import BLOCK, Request, Votes
+
+
+def make(model=None, batch_size=64, rows=3, **options):
+    options = {"shape": (2, 3), "device": torch.device("cpu"), "sigma": 0.7} | options
+    return Votes(model or nn.Flatten(), 6, batch_size=batch_size, rows=rows, **options)
+
+
+IMAGES = torch.rand(3, 2, 3, generator=torch.Generator().manual_seed(1))
+REQUESTS = [Request(0, 10, "a", 0, 333), Request(1, 11, "a", 50, 270), Request(2, 12, "b", 0, 1)]
+
+
+def naive(votes, images, requests):
+    """One copy at a time, from the blocks written out."""
+    counts = torch.zeros(len(images), 6, dtype=torch.long)
+    for r in requests:
+        for i in range(r.start, r.stop):
+            noise = votes.block(r.index, r.stream, i // BLOCK)[i % BLOCK]
+            counts[r.row, (images[r.row] + votes.sigma * noise).flatten().argmax()] += 1
+    return counts
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 100, 1000])
+def test_counts_are_those_of_one_copy_at_a_time(batch_size):
+    votes = make(batch_size=batch_size)
+    assert torch.equal(votes.count(IMAGES, REQUESTS), naive(votes, IMAGES, REQUESTS))
+    assert torch.equal(votes.count(IMAGES, REQUESTS), naive(votes, IMAGES, REQUESTS))  # nothing is left over
+
+
+def test_an_image_s_counts_do_not_depend_on_its_company():
+    alone = make(rows=1).count(IMAGES[1:2], [Request(0, 11, "a", 50, 270)])
+    assert torch.equal(make().count(IMAGES, REQUESTS)[1], alone[0])
+
+
+def test_a_stream_goes_on_where_it_was_left():
+    votes = make(rows=1)
+    whole = votes.count(IMAGES[:1], [Request(0, 5, "a", 0, 470)])
+    parts = sum(votes.count(IMAGES[:1], [Request(0, 5, "a", a, b)]) for a, b in ((0, 30), (30, 250), (250, 470)))
+    assert torch.equal(whole, parts)
+
+
+def test_noise_is_normal_and_differs_between_images_streams_blocks_and_seeds():
+    votes = make()
+    seen = [(0, "a", 0), (1, "a", 0), (0, "b", 0), (0, "a", 1)]
+    blocks = torch.stack([votes.block(*which).clone() for which in seen] + [make(seed=1).block(0, "a", 0)])
+    assert torch.equal(votes.block(0, "a", 0), blocks[0])
+    flat = blocks.flatten(1)
+    correlation = torch.corrcoef(flat)[~torch.eye(len(flat), dtype=torch.bool)]
+    assert correlation.abs().max() < 0.2  # 600 numbers each: 5 standard errors
+    assert abs(float(flat.mean())) < 0.1
+    assert abs(float(flat.std()) - 1) < 0.1
+
+
+def test_the_model_runs_in_evaluation_mode_and_is_left_as_it_was():
+    norm = nn.BatchNorm1d(6)
+    model = nn.Sequential(nn.Flatten(), norm, nn.Dropout(0.9))
+    model[2].eval()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    make(model).count(IMAGES, REQUESTS)
+    assert [m.training for m in model] == [True, True, False]
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("model", "sentence"),
+    [
+        (lambda x: x, r"the model returned shape \(64, 2, 3\) for 64 images; it must return logits \(64, 6\)"),
+        (lambda x: [x], "the model returned a list"),
+        (lambda x: x.flatten(1) / 0, r"answered 333 noisy copies of image 10 with logits that are not finite"),
+    ],
+)
+def test_a_broken_model_is_told_in_a_sentence(model, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        make(model).count(IMAGES, REQUESTS)
+
+
+def test_what_fills_up_a_batch_counts_for_nobody():
+    def infinite_at_zero(x):
+        x = x.flatten(1)
+        return x / (x.abs().sum(1, keepdim=True) > 0)
+
+    assert int(make(infinite_at_zero, batch_size=1000).count(IMAGES, REQUESTS).sum()) == 333 + 220 + 1

@@ -1,0 +1,79 @@
+"""Alpha is spent, not exceeded; looks stop when nothing asked for can change. Coverage itself: test_coverage.py."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from maxup.smoothing.bounds import lower_bound, radius_of
+from maxup.smoothing.sampling import Evidence, adaptive, fixed, plan, reach
+
+
+@given(st.integers(1, 10**6), st.floats(1e-6, 0.5))
+@settings(max_examples=100)
+def test_looks_grow_to_n_and_spend_alpha(n, alpha):
+    looks = adaptive(n, alpha)
+    counts = [look.n for look in looks]
+    assert counts == sorted(set(counts))
+    assert counts[-1] == n
+    assert sum(look.alpha for look in looks) == pytest.approx(alpha, rel=1e-12)
+    assert all(look.alpha > 0 for look in looks)
+
+
+@given(st.integers(1, 10**5), st.floats(1e-6, 0.4), st.booleans())
+@settings(max_examples=100)
+def test_the_reach_is_the_radius_where_every_copy_agrees(n, alpha, early):
+    evidence = Evidence(plan(n, alpha, early=early), 0.5)
+    while not evidence.settled:
+        evidence.see(evidence.n + evidence.wanted)
+    assert reach(evidence.looks, 0.5) == pytest.approx(max(0.0, evidence.radius), rel=1e-12)
+
+
+def test_fixed_sampling_is_cohen_s():
+    evidence = Evidence(fixed(1000, 0.001), 0.5)
+    assert evidence.wanted == 1000
+    evidence.see(900)
+    assert evidence.settled
+    assert evidence.wanted == 0
+    assert evidence.radius == radius_of(lower_bound(900, 1000, 0.001), 0.5)
+
+
+def test_an_abstention_is_settled_early():
+    evidence = Evidence(adaptive(100_000, 0.001), 0.5)
+    evidence.see(150)  # of 390
+    assert evidence.settled
+    assert evidence.n == 390
+    assert evidence.p < 0.5
+
+
+def test_without_radii_a_clear_image_goes_to_the_end():
+    evidence = Evidence(adaptive(100_000, 0.001), 0.5)
+    for look in evidence.looks[:-1]:
+        evidence.see(look.n)
+        assert not evidence.settled
+
+
+@pytest.mark.parametrize(
+    ("radii", "counts", "settled"),
+    [
+        ([0.25], [390], True),  # reached: all of 390
+        ([1.4], [273], True),  # 70 %: above one half for sure, 1.4 out of reach
+        ([0.25], [273], False),  # 70 % may or may not be enough for 0.25 (69 %)
+        ([0.25, 1.4], [390], False),  # 1.4 needs 99.74 %, more than 390 can show
+        ([0.25, 1.4], [390, 1562], False),
+        ([0.25, 1.4], [390, 1562, 6250], True),
+    ],
+)
+def test_radii_settle(radii, counts, settled):
+    evidence = Evidence(adaptive(100_000, 0.001), 0.5, radii)
+    for k in counts:
+        assert not evidence.settled
+        evidence.see(k)
+    assert evidence.settled == settled
+
+
+def test_the_best_bound_so_far_is_kept():
+    evidence = Evidence(adaptive(100_000, 0.001), 0.5)
+    evidence.see(390)
+    best = evidence.p
+    evidence.see(1000)  # of 1562: worse
+    assert evidence.p == best

@@ -1,0 +1,139 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from maxup.smoothing.smooth import ABSTAIN, Smooth
+
+SIGMA = 0.5
+
+
+def linear(dimensions=5, classes=3, seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Flatten(), nn.Linear(dimensions, classes)).requires_grad_(False)
+
+
+def distance(model, x):
+    """From x to where a linear two-class classifier changes its mind."""
+    w, b = model[1].weight[0] - model[1].weight[1], model[1].bias[0] - model[1].bias[1]
+    return float((x @ w + b).abs() / w.norm())
+
+
+def test_the_radius_of_a_linear_classifier_converges_to_its_distance():
+    """A smoothed linear classifier is the classifier itself: p = Phi(distance / sigma), and the radius is exact."""
+    model, x = linear(classes=2), torch.tensor([1.5, -0.9, 0.6, 0.3, -1.2])
+    exact, errors = distance(model, x), []
+    assert 0.1 < exact < 1
+    for n in (1000, 10_000, 100_000):
+        label, radius = Smooth(model, 2, SIGMA).certify(x, 100, n, 0.001, 1000)
+        assert label == int(model(x[None]).argmax())
+        errors.append(exact - radius)
+    assert errors == sorted(errors, reverse=True)
+    assert 0 < errors[-1] < 0.01
+
+
+def test_adaptive_radii_agree_and_cost_less():
+    model = linear(classes=2)
+    x = torch.randn(40, 5, generator=torch.Generator().manual_seed(0))
+    smooth = Smooth(model, 2, SIGMA)
+    fixed = list(smooth.certify_many(x, 100, 20_000, 0.001, 1000, indices=range(40)))
+    cheap = list(smooth.certify_many(x, 100, 20_000, 0.001, 1000, indices=range(40), adaptive=True, radii=[0.25, 1.0]))
+    assert sum(c.samples for c in cheap) < 0.5 * sum(c.samples for c in fixed)
+    for a, b, image in zip(fixed, cheap, x, strict=True):
+        exact = distance(model, image)
+        assert max(a.radius, b.radius) < exact
+        for radius in (0.25, 1.0):
+            if abs(exact - radius) > 0.05:
+                assert (a.radius >= radius) == (b.radius >= radius)
+
+
+@pytest.mark.parametrize("together", [1, 3, 16])
+def test_results_depend_neither_on_the_batch_nor_on_the_company(monkeypatch, together):
+    model, x = linear(), torch.randn(7, 5, generator=torch.Generator().manual_seed(0))
+    wanted = [Smooth(model, 3, SIGMA).certify_many(x[i : i + 1], 50, 777, 0.01, 100, indices=[i]) for i in range(7)]
+    wanted = [(c.predict, c.radius) for found in wanted for c in found]
+    monkeypatch.setattr("maxup.smoothing.smooth.TOGETHER", together)
+    found = [(c.predict, c.radius) for c in Smooth(model, 3, SIGMA).certify_many(x, 50, 777, 0.01, 64)]
+    assert found == wanted
+    assert len({radius for _, radius in found}) > 3
+
+
+def test_one_at_a_time_every_image_has_noise_of_its_own():
+    smooth, x = Smooth(linear(), 3, SIGMA), torch.zeros(5)
+    assert len({smooth.certify(x + 0.1, 50, 777, 0.5, 100) for _ in range(5)}) > 1
+    again = Smooth(linear(), 3, SIGMA)
+    first = [again.certify(x + 0.1, 50, 777, 0.5, 100) for _ in range(2)]
+    assert first == [(c.predict, c.radius) for c in Smooth(linear(), 3, SIGMA).certify_many(
+        (x + 0.1).expand(2, 5), 50, 777, 0.5, 100)]  # fmt: skip
+
+
+def test_abstention_has_the_names_the_field_knows():
+    model = nn.Flatten()
+    assert Smooth(model, 2, SIGMA).certify(torch.zeros(2), 100, 1000, 0.001, 100) == (-1, 0.0)
+    assert Smooth(model, 2, SIGMA).predict(torch.zeros(2), 100, 0.001, 100) == Smooth.ABSTAIN == ABSTAIN == -1
+    assert Smooth(model, 2, SIGMA).predict(torch.tensor([0.0, 2.0]), 100, 0.001, 100) == 1
+
+
+def test_counts_are_what_predict_sees():
+    counts = Smooth(nn.Flatten(), 3, SIGMA).counts(torch.tensor([0.4, 0.0, -9.0]), 500, 64)
+    assert sum(counts) == 500
+    assert counts[0] > counts[1] > counts[2] == 0
+
+
+def test_a_bf16_certificate_is_one_of_the_bf16_classifier():
+    """A margin that bf16 rounds away: in float32 class 1 always wins, in bfloat16 the two tie and the first wins."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(2, 2, bias=False)).requires_grad_(False)
+    model[1].weight.copy_(torch.tensor([[1.0, 0.0], [1.0001, 0.0]]))
+    x = torch.tensor([9.0, 0.0])
+    assert Smooth(model, 2, 0.1).certify(x, 10, 100, 0.01, 100)[0] == 1
+    assert Smooth(model, 2, 0.1, dtype=torch.bfloat16).certify(x, 10, 100, 0.01, 100)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("build", "sentence"),
+    [
+        (lambda: Smooth(linear(), 3, 0.0), "sigma=0.0: the noise's standard deviation must be"),
+        (lambda: Smooth(linear(), 3, -1), "sigma=-1"),
+        (lambda: Smooth(linear(), 3, math.nan), "sigma=nan"),
+        (lambda: Smooth(linear(), 1, 0.5), "2 classes or more"),
+        (lambda: Smooth(3, 3, 0.5), "a int is no classifier"),
+        (lambda: Smooth(linear(), 3, 0.5, dtype=torch.int8), "dtype=torch.int8"),
+        (lambda: Smooth(linear(), 3, 0.5).certify(torch.zeros(5), 100, 99, 0.001, 10), "n=99 is below n0=100"),
+        (lambda: Smooth(linear(), 3, 0.5).certify(torch.zeros(5), 0, 99, 0.001, 10), "n0=0"),
+        (lambda: Smooth(linear(), 3, 0.5).certify(torch.zeros(5), 1, 9, 1.0, 10), r"alpha=1\.0"),
+        (lambda: Smooth(linear(), 3, 0.5).certify(torch.zeros(5), 1, 9, 0.1, 0), "batch_size=0"),
+        (lambda: Smooth(linear(), 3, 0.5).predict(torch.zeros(5).long(), 9, 0.1, 10), "x is torch.int64"),
+        (lambda: Smooth(linear(), 4, 0.5).predict(torch.zeros(5), 9, 0.1, 10), r"it must return logits \(10, 4\)"),
+        (
+            lambda: Smooth(linear(), 3, 0.5).certify_many(torch.zeros(2, 5), 1, 9, 0.1, 10, indices=[1]),
+            "2 images have 1 indices",
+        ),
+        (
+            lambda: Smooth(linear(), 3, 0.5).certify_many(torch.zeros(2, 5), 1, 9, 0.1, 10, radii=[1.0]),
+            "needs adaptive=True",
+        ),
+        (
+            lambda: Smooth(linear(), 3, 0.5).certify(torch.zeros(5).numpy(), 1, 9, 0.1, 10),
+            "x is a ndarray; give a tensor",
+        ),
+        (lambda: Smooth(linear(), 3, 0.5).predict([0.0], 9, 0.1, 10), "x is a list; give a tensor"),
+        (
+            lambda: Smooth(linear(), 3, 0.5).certify(torch.zeros(2, 3, 8, 8), 1, 9, 0.1, 10),
+            r"x has shape \(2, 3, 8, 8\); give one image \(C, H, W\), or several to certify_many",
+        ),
+        *(
+            (
+                lambda radii=radii: Smooth(linear(), 3, 0.5).certify_many(
+                    torch.zeros(2, 5), 1, 9, 0.1, 10, adaptive=True, radii=radii
+                ),
+                "radii=.*: give a list of one or more finite numbers, 0 or more",
+            )
+            for radii in ([], [math.nan], [math.inf], [0.5, -1], ["0.5"], 0.5, "0.5")
+        ),
+    ],
+)
+def test_wrong_input_gets_a_sentence(build, sentence):
+    with pytest.raises((ValueError, TypeError), match=sentence) as error:
+        build()
+    assert "\n" not in str(error.value)

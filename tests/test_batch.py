@@ -1,0 +1,44 @@
+import pytest
+import torch
+
+from maxup import Shared
+from maxup.batch import cat, tile, where
+
+
+def test_where_chooses_by_example_in_nested_draws():
+    mask = torch.tensor([True, False, True])
+    new = {"a": torch.ones(3, 2, 2), "b": [torch.tensor([1, 2, 3])]}
+    old = {"a": torch.zeros(3, 2, 2), "b": [torch.tensor([7, 8, 9])]}
+    kept = where(mask, new, old)
+    assert kept["b"][0].tolist() == [1, 8, 3]
+    assert kept["a"].flatten(1).amax(1).tolist() == [1, 0, 1]
+
+
+def test_shared_values_remember_which_copy_won():
+    masks = torch.rand(3, 10)  # three copies' masks over a vocabulary of 10
+    zeros = torch.zeros(4, dtype=torch.long)
+    kept = Shared(masks[:1], zeros)
+    kept = where(torch.tensor([False, True, True, False]), Shared(masks[1:2], zeros), kept)
+    kept = where(torch.tensor([False, False, True, False]), Shared(masks[2:], zeros), kept)
+    assert kept.index.tolist() == [0, 1, 2, 0]
+    assert torch.equal(kept.values, masks)
+
+
+def test_cat_keeps_each_copy_s_own_values():
+    zeros = torch.zeros(2, dtype=torch.long)
+    joined = cat([{"m": Shared(torch.full((1, 3), v), zeros), "i": torch.tensor([v, v])} for v in (5.0, 6.0)])
+    assert joined["m"].values[joined["m"].index][:, 0].tolist() == [5, 5, 6, 6]
+    assert joined["i"].tolist() == [5, 5, 6, 6]
+
+
+def test_tile_repeats_copy_after_copy_and_leaves_the_rest():
+    (x, y) = tile(({"a": torch.tensor([1, 2]), "temperature": 3.0}, torch.tensor([3, 4])), 2)
+    assert x["a"].tolist() == [1, 2, 1, 2]
+    assert x["temperature"] == 3.0
+    assert y.tolist() == [3, 4, 3, 4]
+
+
+@pytest.mark.parametrize("leaf", [torch.ones(5), 3, None])
+def test_a_leaf_that_is_not_by_example_is_refused(leaf):
+    with pytest.raises(TypeError, match="every leaf must be a tensor of the batch's 2 examples"):
+        where(torch.tensor([True, False]), {"a": leaf}, {"a": leaf})

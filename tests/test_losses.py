@@ -1,0 +1,182 @@
+"""The losses against F.cross_entropy and Hugging Face's models, with targets that are ignored."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
+
+import maxup as mu
+from maxup.losses import mean_loss
+from tests.oracles import torchvision_v2
+from tests.tiny import generator
+
+CLASSES = 4
+LAYERS = {"bert": "bert.embeddings.word_embeddings", "gpt2": "transformer.wte"}
+
+
+def logits_and_targets(shape, ignored, dtype=torch.float64, seed=0):
+    """Logits (B, C, ...) and class ids (B, ...), of which each is ignored with that probability."""
+    g = generator(seed)
+    b, *rest = shape
+    target = torch.randint(CLASSES, shape, generator=g)
+    target[torch.rand(shape, generator=g) < ignored] = -100
+    return torch.randn(b, CLASSES, *rest, generator=g, dtype=dtype), target
+
+
+@pytest.mark.parametrize("shape", [(5,), (5, 3), (5, 3, 2), (5, 2, 3, 2)])
+@pytest.mark.parametrize("ignored", [0.0, 0.5, 1.0])
+def test_an_example_alone_has_the_loss_of_torch(shape, ignored):
+    output, target = logits_and_targets(shape, ignored)
+    found = mu.cross_entropy(output, target)
+    expected = torch.stack([F.cross_entropy(o[None], t[None]) for o, t in zip(output, target, strict=True)])
+    torch.testing.assert_close(found, expected.nan_to_num(0.0))  # torch's mean over no positions is NaN, ours 0
+    assert (expected.isnan() == (target.reshape(len(target), -1) == -100).all(1)).all()
+
+
+@pytest.mark.parametrize("shape", [(5, CLASSES), (5, CLASSES, 3), (5, CLASSES, 3, 2)])
+def test_probabilities(shape):
+    output, target = torch.randn(shape), torch.randn(shape).softmax(1)
+    expected = torch.stack([F.cross_entropy(o[None], t[None]) for o, t in zip(output, target, strict=True)])
+    losses = mu.cross_entropy(output, target)
+    torch.testing.assert_close(losses, expected)
+    torch.testing.assert_close(mean_loss(mu.cross_entropy, losses, target), F.cross_entropy(output, target))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    shape=st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple),
+    ignored=st.sampled_from([0.0, 0.3, 0.9]),
+    seed=st.integers(0, 1000),
+)
+def test_the_mean_of_a_batch_is_the_one_of_torch(shape, ignored, seed):
+    output, target = logits_and_targets(shape, ignored, seed=seed)
+    found = mean_loss(mu.cross_entropy, mu.cross_entropy(output, target), target)
+    torch.testing.assert_close(found, F.cross_entropy(output, target).nan_to_num(0.0))
+
+
+def test_the_mean_without_ignored_targets_is_the_mean_to_the_last_bit():
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        losses, target = torch.rand(37, dtype=dtype), torch.randint(CLASSES, (37,))
+        assert torch.equal(mean_loss(mu.cross_entropy, losses, target), losses.mean())
+        assert torch.equal(mean_loss(F.mse_loss, losses, target), losses.mean())
+
+
+def test_a_large_map_in_half_precision_does_not_overflow():
+    output, target = torch.zeros(1, CLASSES, 300, 300, dtype=torch.float16), torch.zeros(1, 300, 300).long()
+    output[:, 0] = -20
+    losses = mu.cross_entropy(output, target)
+    assert 20 < float(losses) < 23
+    torch.testing.assert_close(mean_loss(mu.cross_entropy, losses, target), losses[0])
+
+
+class Positions(nn.Module):
+    """Logits for every position of x (B, 3, ...)."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(3, CLASSES, dtype=torch.float64)
+
+    def forward(self, x):
+        return self.layer(x.movedim(1, -1)).tanh().movedim(-1, 1)
+
+
+@pytest.mark.parametrize("shape", [(6,), (6, 5), (6, 4, 4)])
+@pytest.mark.parametrize("strategy", ["recompute", "retain"])
+def test_maxup_is_the_naive_maximum_with_the_mean_of_torch(shape, strategy):
+    """Draw all copies, take the worst by its mean over what counts, and F.cross_entropy of these."""
+    _, y = logits_and_targets(shape, 0.4)
+    y[0] = -100  # an example that does not count
+    x = torch.rand(6, 3, *shape[1:], generator=generator(), dtype=torch.float64)
+    model, naive = Positions(), Positions()
+    loss = mu.MaxUp(mu.Gaussian(0.5), m=4, strategy=strategy, generator=generator())(model, x, y)
+    loss.backward()
+
+    g, noise = generator(), mu.Gaussian(0.5)
+    copies = [noise.apply((x, y), noise.draw((x, y), g))[0] for _ in range(4)]
+    worst = []
+    for i in range(6):
+        losses = [F.cross_entropy(naive(c[i : i + 1]), y[i : i + 1]) for c in copies]
+        worst.append(copies[int(torch.stack(losses).nan_to_num(0.0).argmax())][i])
+    expected = F.cross_entropy(naive(torch.stack(worst)), y)
+    expected.backward()
+    torch.testing.assert_close(loss, expected)
+    for mine, theirs in zip(model.parameters(), naive.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: mu.MaxUp(mu.Gaussian(0.1), m=2),
+        lambda: mu.Average(mu.Gaussian(0.1), m=2),
+        lambda: mu.Adversarial(0.1, steps=2),
+        lambda: mu.SmoothAdv(0.1, 0.2),
+        lambda: mu.HardExamples(0.5),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*same loss")  # as all copies of such a batch have
+def test_a_batch_of_ignored_targets_has_loss_and_gradient_zero(make):
+    model = Positions()
+    loss = make()(model, torch.rand(6, 3, dtype=torch.float64), torch.full((6,), -100))
+    loss.backward()
+    assert float(loss.detach()) == 0
+    assert all((p.grad == 0).all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("rank", ["loss", "kl"])
+def test_probability_maps(rank):
+    x, y = torch.rand(6, 3, 4, 4, dtype=torch.float64), torch.rand(6, CLASSES, 4, 4, dtype=torch.float64).softmax(1)
+    outcome = mu.MaxUp(mu.Gaussian(0.5), m=3, rank=rank).run(Positions(), x, y)
+    expected = torch.special.entr(y).sum() / (6 * 4 * 4)
+    assert outcome.report.label_entropy == pytest.approx(float(expected))
+    assert outcome.report.replay_error < 1e-12
+
+
+def test_token_losses_by_hand():
+    output, target = torch.randn(3, 5, 7), torch.randint(7, (3, 5))
+    target[0, 2:], target[1] = -100, -100
+    aligned, shifted = mu.token_cross_entropy(output, target), mu.next_token_cross_entropy(output, target)
+    log_p = output.log_softmax(2)
+    for i in range(3):
+        now = [-log_p[i, t, target[i, t]] for t in range(5) if target[i, t] >= 0]
+        later = [-log_p[i, t - 1, target[i, t]] for t in range(1, 5) if target[i, t] >= 0]
+        for found, terms in ((aligned[i], now), (shifted[i], later)):
+            assert float(found) == pytest.approx(float(sum(terms)) / max(1, len(terms)), abs=1e-6)
+
+
+def tiny(name):
+    """A language model of Hugging Face without dropout, the loss to match, and its inputs."""
+    torchvision_v2()
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    tokens = {"input_ids": torch.randint(5, 20, (4, 6))}
+    if name == "bert":
+        sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+        config = transformers.BertConfig(
+            vocab_size=20, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **sizes
+        )
+        return transformers.BertForMaskedLM(config), mu.token_cross_entropy, tokens
+    config = transformers.GPT2Config(
+        vocab_size=20, n_positions=8, n_embd=8, n_layer=1, n_head=2, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+        bos_token_id=0, eos_token_id=0,
+    )  # fmt: skip
+    return transformers.GPT2LMHeadModel(config), mu.next_token_cross_entropy, tokens
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+@pytest.mark.filterwarnings("ignore")  # of transformers
+def test_the_loss_of_hugging_face(name):
+    """One call is the loss the model computes itself; sequences differ in how many labels count."""
+    model, loss, x = tiny(name)
+    labels = x["input_ids"].clone()
+    labels[0, 1:4], labels[1] = -100, -100
+    with torch.no_grad():
+        expected = model(**x, labels=labels).loss
+        maxup = mu.MaxUp(
+            mu.EmbeddingDropout(0.0, layer=LAYERS[name]), m=2, forward=lambda model, x: model(**x).logits, loss=loss
+        )
+        maxup.perturbation.attach(model)
+        torch.testing.assert_close(maxup(model.train(), x, labels), expected)

@@ -1,0 +1,97 @@
+import subprocess
+import sys
+
+import torch
+
+import maxup as mu
+from maxup.rng import stream_seed
+from tests.tiny import batch, net
+
+
+def run(perturbation=None):
+    torch.manual_seed(11)
+    maxup = mu.MaxUp(perturbation or mu.Gaussian(0.3), m=3)
+    return maxup, [maxup.select(net(5), *batch())[0] for _ in range(2)]
+
+
+def test_manual_seed_makes_a_run_repeatable():
+    first, second = run()[1], run()[1]
+    assert torch.equal(first[0], second[0])
+    assert torch.equal(first[1], second[1])
+    assert not torch.equal(first[0], first[1])
+
+
+def test_a_notebook_cell_run_twice_repeats():
+    results = []
+    for _ in range(3):  # binding the name again frees the old object before the new one's first draw
+        torch.manual_seed(11)
+        maxup = mu.MaxUp(mu.Gaussian(0.3), m=1)
+        results.append(maxup.select(None, *batch())[0])
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[1], results[2])
+
+
+def test_another_seed_draws_otherwise():
+    torch.manual_seed(1)
+    one = mu.MaxUp(mu.Gaussian(0.3), m=1).select(None, *batch())[0]
+    torch.manual_seed(2)
+    assert not torch.equal(one, mu.MaxUp(mu.Gaussian(0.3), m=1).select(None, *batch())[0])
+
+
+def test_two_objectives_that_live_together_draw_differently():
+    one, draws = run()
+    two, others = run()
+    assert not torch.equal(draws[0], others[0])
+    assert one is not two
+
+
+def test_the_global_stream_is_not_touched():
+    before = torch.get_rng_state()
+    mu.MaxUp(mu.Gaussian(0.3), m=3).select(net(), *batch())
+    torch.manual_seed(0)  # net() seeds; compare with a stream seeded alike
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_rank_of_a_process_group_counts(monkeypatch):
+    def draw(rank):
+        monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda: rank)
+        torch.manual_seed(4)
+        return mu.MaxUp(mu.Gaussian(1.0), m=1).select(None, torch.zeros(1, 3), None)[0]
+
+    assert torch.equal(draw(0), draw(0))
+    assert not torch.equal(draw(0), draw(1))
+
+
+def test_processes_repeat_and_ranks_differ():
+    code = (
+        "import torch, maxup; torch.manual_seed(4); "
+        "print(maxup.MaxUp(maxup.Gaussian(1.0), m=1).select(None, torch.zeros(1, 3), None)[0].tolist())"
+    )
+
+    def output(rank):
+        env = {"RANK": rank, "PATH": "", "PYTHONPATH": ":".join(sys.path)}
+        return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
+
+    assert output("0") == output("0")
+    assert output("0") != output("1")
+
+
+def test_a_state_from_before_the_first_draw_begins_anew():
+    torch.manual_seed(11)
+    maxup = mu.MaxUp(mu.Gaussian(0.3), m=3)
+    state = maxup.state_dict()
+    assert state["generator"] is None
+    draws = [maxup.select(net(5), *batch())[0] for _ in range(2)]
+    torch.manual_seed(11)
+    maxup.load_state_dict(state)
+    assert torch.equal(maxup.select(net(5), *batch())[0], draws[0])
+    given = torch.Generator().manual_seed(3)
+    other = mu.MaxUp(mu.Gaussian(0.3), m=3, generator=given)
+    other.load_state_dict(state)
+    assert other.generator is given
+
+
+def test_the_streams_of_runs_and_ranks_all_differ():
+    seeds = {stream_seed(seed, rank, stream) for seed in range(20) for rank in range(64) for stream in range(2)}
+    assert len(seeds) == 20 * 64 * 2
