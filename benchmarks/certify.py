@@ -32,11 +32,11 @@ from maxup.cuda import fused
 from maxup.cuda.graph import record
 from maxup.lab.certify.analysis import RADII
 from maxup.lab.certify.run import Settings, find_device, make_smooth
-from maxup.lab.certify.target import Subject, of_folder
+from maxup.lab.certify.target import Target, of_folder
 from maxup.lab.data.images import own_images
 from maxup.lab.environment import environment
 from maxup.lab.models import create_model
-from maxup.lab.models.normalize import Normalised
+from maxup.lab.models.normalize import Normalized
 from maxup.smoothing.bounds import lower_bound, probability_of, radius_of
 from maxup.smoothing.smooth import DTYPES, Certificate
 
@@ -63,14 +63,14 @@ def usual(model: nn.Module, x: Tensor, classes: int, settings: Settings) -> tupl
     return (-1, 0.0) if p < 0.5 else (top, radius_of(p, settings.sigma))
 
 
-def subject_of(args: argparse.Namespace) -> Subject:
+def subject_of(args: argparse.Namespace) -> Target:
     if args.run is not None:
         return of_folder(args.run)
     torch.manual_seed(0)  # the same network every time
     x = torch.randint(256, (20 * args.images, 3, 32, 32), dtype=torch.uint8)
     images, _ = own_images((x, torch.arange(len(x)) % 10))
-    network = create_model(args.network, shape=(3, 32, 32), classes=10)
-    return Subject(args.network, Normalised(network, images.mean, images.std).eval(), images, 0.5)
+    network = create_model(args.network, shape=(3, 32, 32), num_classes=10)
+    return Target(args.network, Normalized(network, images.mean, images.std).eval(), images, 0.5)
 
 
 def throughput(model: nn.Module, shape: tuple[int, ...], batch: int, dtype: torch.dtype, seconds: float) -> float:
@@ -98,16 +98,16 @@ def throughput(model: nn.Module, shape: tuple[int, ...], batch: int, dtype: torc
     return passes * batch / (time.perf_counter() - begun)
 
 
-def ours(subject: Subject, settings: Settings, chosen: list[int]) -> tuple[dict[str, Any], list[Certificate]]:
+def ours(target: Target, settings: Settings, chosen: list[int]) -> tuple[dict[str, Any], list[Certificate]]:
     """Images a minute and copies a second by the library, and the certificates."""
-    smooth = make_smooth(subject, settings, find_device())
+    smooth = make_smooth(target, settings, find_device())
     how = settings.n0, settings.n, settings.alpha, settings.batch_size
-    warm = subject.pixels(chosen[:1]), settings.n0, settings.n0, 0.1, settings.batch_size
+    warm = target.pixels(chosen[:1]), settings.n0, settings.n0, 0.1, settings.batch_size
     next(smooth.certify_many(*warm))
     wait()
     begun = time.perf_counter()
     found = list(smooth.certify_many(
-        subject.pixels(chosen), *how, indices=chosen, adaptive=settings.adaptive, radii=settings.radii
+        target.pixels(chosen), *how, indices=chosen, adaptive=settings.adaptive, radii=settings.radii
     ))  # fmt: skip
     wait()
     seconds, samples = time.perf_counter() - begun, sum(c.samples for c in found)
@@ -115,24 +115,22 @@ def ours(subject: Subject, settings: Settings, chosen: list[int]) -> tuple[dict[
     return way | {"samples": samples, "saved": 1 - samples / (settings.n * len(chosen))}, found
 
 
-def bare(subject: Subject, settings: Settings, seconds: float) -> dict[str, dict[str, float]]:
+def bare(target: Target, settings: Settings, seconds: float) -> dict[str, dict[str, float]]:
     """Copies a second of the compiled network alone; in bfloat16 also without the fused pass."""
-    how = tuple(subject.images.x.shape[1:]), settings.batch_size, DTYPES[settings.dtype], seconds
+    how = tuple(target.images.x.shape[1:]), settings.batch_size, DTYPES[settings.dtype], seconds
     name = f"bare network, {settings.dtype}"
-    ways = {name: {"copies_a_second": throughput(subject.model, *how)}}
+    ways = {name: {"copies_a_second": throughput(target.model, *how)}}
     if fused.FOUND and settings.dtype == "bfloat16":
         fused.FOUND = False  # and so compiled anew
-        ways[f"{name}, not fused"] = {"copies_a_second": throughput(subject.model, *how)}
+        ways[f"{name}, not fused"] = {"copies_a_second": throughput(target.model, *how)}
         fused.FOUND = True
     return ways
 
 
-def usual_loop(
-    subject: Subject, settings: Settings, chosen: list[int]
-) -> tuple[dict[str, Any], list[tuple[int, float]]]:
+def usual_loop(target: Target, settings: Settings, chosen: list[int]) -> tuple[dict[str, Any], list[tuple[int, float]]]:
     """Images a minute and copies a second by the usual loop, and its answers."""
-    device, classes = find_device(), len(subject.images.classes)
-    model, x = subject.model.to(device), subject.pixels(chosen).to(device)
+    device, classes = find_device(), len(target.images.classes)
+    model, x = target.model.to(device), target.pixels(chosen).to(device)
     usual(model, x[0], classes, replace(settings, n=settings.n // 100 + 100))  # warm up
     wait()
     begun = time.perf_counter()
@@ -146,16 +144,16 @@ def usual_loop(
 def speed(args: argparse.Namespace) -> dict[str, Any]:
     chosen = list(range(0, 20 * args.images, 20))
     few = chosen[: args.usual_images]
-    subject = subject_of(args)
-    plain = Settings(sigma=args.sigma or subject.sigma or 0.5, n=args.n, batch_size=args.batch)
+    target = subject_of(args)
+    plain = Settings(sigma=args.sigma or target.sigma or 0.5, n=args.n, batch_size=args.batch)
     ways: dict[str, dict[str, Any]] = {}
     fixed: dict[str, list[tuple[int, float]]] = {}
     for dtype in ("float32", "bfloat16"):
         settings = replace(plain, dtype=dtype)
-        subject = subject_of(args)  # each anew: it is compiled in place
-        ways[f"fixed, {dtype}"], found = ours(subject, settings, chosen)
+        target = subject_of(args)  # each anew: it is compiled in place
+        ways[f"fixed, {dtype}"], found = ours(target, settings, chosen)
         fixed[dtype] = [(c.predict, c.radius) for c in found[: len(few)]]
-        ways |= bare(subject, settings, args.seconds)
+        ways |= bare(target, settings, args.seconds)
         early = replace(settings, adaptive=True, radii=tuple(RADII))
         ways[f"adaptive, {dtype}"], _ = ours(subject_of(args), early, chosen)
         print({name: way for name, way in ways.items() if dtype in name}, flush=True)
@@ -167,7 +165,7 @@ def speed(args: argparse.Namespace) -> dict[str, Any]:
     if not agreement["float32"]["compared"]:
         print("No radii were compared: give a trained network with --run, and more --usual_images.")
     return {"n": args.n, "batch": args.batch, "images": len(chosen), "usual_images": len(few), "sigma": plain.sigma,
-            "subject": subject.name, "ways": ways, "agreement": agreement, "fused": fused.launches > 0}  # fmt: skip
+            "subject": target.name, "ways": ways, "agreement": agreement, "fused": fused.launches > 0}  # fmt: skip
 
 
 def compare(one: list[tuple[int, float]], other: list[tuple[int, float]], sigma: float, n: int) -> dict[str, float]:

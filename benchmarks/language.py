@@ -4,8 +4,8 @@
     python -m benchmarks.language --out results --data DIR  # where Penn Treebank lies; else Python's own help
 
 All variants are timed in turn, round after round in one run, on windows of the same length; what counts are ratios of
-the medians. A step is the forward pass, the backward pass, clipping and the optimiser, as the loop does them. The floor
-is torch's nn.LSTM of the same sizes with the same tied softmax and no regulariser at all.
+the medians. A step is the forward pass, the backward pass, clipping and the optimizer, as the loop does them. The floor
+is torch's nn.LSTM of the same sizes with the same tied softmax and no regularizer at all.
 """
 
 import argparse

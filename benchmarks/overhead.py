@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from maxup import Average, Cutout, MaxUp, MaxUpWarning
-from maxup.isolation import untraced
+from maxup.isolation import preserve_state
 from maxup.lab.environment import environment
 from maxup.lab.models.external import import_torchvision
 from maxup.lab.models.resnet import resnet20
@@ -102,7 +102,7 @@ def main() -> None:
     for m in (1, 2, 4, 10):
         variants[f"step, m = {m}"] = step(MaxUp(Cutout(16), m=m))
     variants["step, average of 4"] = step(Average(Cutout(16), m=4))
-    with untraced(model, (x, y)) as rewind, untraced(own, (x, y)) as restoring:
+    with preserve_state(model, (x, y)) as rewind, preserve_state(own, (x, y)) as restoring:
         variants |= {"rewind": rewind, "rewind, restoring": restoring}
         times = interleaved(variants, args.rounds, device)
     median = {name: statistics.median(values) for name, values in times.items()}

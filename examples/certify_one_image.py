@@ -18,7 +18,7 @@ SIGMA = 0.25
 
 def main() -> None:
     """Train, certify, and check the certificate with noise it has not seen."""
-    parser = argparse.ArgumentParser(description="Certify a digit by randomised smoothing.")
+    parser = argparse.ArgumentParser(description="Certify a digit by randomized smoothing.")
     parser.add_argument("--index", type=int, default=0, help="which test image (default: 0)")
     args = parser.parse_args()
 
@@ -27,10 +27,10 @@ def main() -> None:
     x, y = torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.target)  # pixels in [0, 1]
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    maxup = MaxUp(Gaussian(SIGMA), m=5)  # the worst of 5 noisy copies
+    objective = MaxUp(Gaussian(SIGMA), m=5)  # the worst of 5 noisy copies
     for _ in range(10):
         for rows in torch.randperm(1000).split(50):
-            noisy, target = maxup.select(model, x[rows], y[rows])
+            noisy, target = objective.select(model, x[rows], y[rows])
             F.cross_entropy(model(noisy), target).backward()
             optimizer.step()
             optimizer.zero_grad()

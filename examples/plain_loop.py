@@ -29,11 +29,11 @@ def main() -> None:
     model = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
 
-    maxup = MaxUp(Gaussian(0.2), m=args.m)
+    objective = MaxUp(Gaussian(0.2), m=args.m)
     for epoch in range(args.epochs):
         model.train()
         for xb, yb in loader:
-            xb, yb = maxup.select(model, xb, yb)  # the worst of m copies of every example
+            xb, yb = objective.select(model, xb, yb)  # the worst of m copies of every example
             loss = F.cross_entropy(model(xb), yb)  # the loop you already had
             loss.backward()
             optimizer.step()

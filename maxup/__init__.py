@@ -4,8 +4,8 @@
 >>> from maxup import CutMix, MaxUp
 >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, 10))
 >>> x, y = torch.rand(16, 3, 8, 8), torch.randint(10, (16,))
->>> maxup = MaxUp(CutMix(num_classes=10), m=4)
->>> x, y = maxup.select(model, x, y)  # the worst of 4 copies of every example
+>>> objective = MaxUp(CutMix(num_classes=10), m=4)
+>>> x, y = objective.select(model, x, y)  # the worst of 4 copies of every example
 >>> loss = torch.nn.functional.cross_entropy(model(x), y)  # the loop you already had
 """
 
@@ -16,7 +16,8 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from maxup import theory
-    from maxup.batch import Shared
+    from maxup.batch import SharedDraw
+    from maxup.errors import MaxUpWarning
     from maxup.lab.models.export import load
     from maxup.losses import cross_entropy, next_token_cross_entropy, token_cross_entropy
     from maxup.objectives.adversarial import Adversarial
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from maxup.perturb.rand_augment import RandAugment
     from maxup.perturb.trivial_augment import TrivialAugment
     from maxup.smoothing.smooth import Smooth
-    from maxup.validate import MaxUpWarning
 
 # Where each public name lives. It is imported when first used (PEP 562), so that `import maxup` does not import torch.
 _HOME = {
@@ -56,7 +56,7 @@ _HOME = {
     "HardExamples": "objectives.hard_examples",
     "SmoothAdv": "objectives.smoothadv",
     "Objective": "objectives.base",
-    "MaxUpWarning": "validate",
+    "MaxUpWarning": "errors",
     "Outcome": "objectives.outcome",
     "Report": "objectives.outcome",
     "cross_entropy": "losses",
@@ -66,7 +66,7 @@ _HOME = {
     "load": "lab.models.export",
     "Smooth": "smoothing.smooth",
     "Perturbation": "perturb.base",
-    "Shared": "batch",
+    "SharedDraw": "batch",
     "Gaussian": "perturb.noise",
     "UniformBall": "perturb.noise",
     "Cutout": "perturb.cutout",

@@ -21,8 +21,8 @@ def call_repr(thing: Any, hide: Container[str] = ()) -> str:
 
     Example:
         >>> from maxup import CutMix, MaxUp
-        >>> MaxUp(CutMix(10), chunk=2)
-        MaxUp(CutMix(num_classes=10), m=4, chunk=2)
+        >>> MaxUp(CutMix(10), chunk_size=2)
+        MaxUp(CutMix(num_classes=10), m=4, chunk_size=2)
     """
     given: list[str] = []
     for name, parameter in signature(type(thing)).parameters.items():

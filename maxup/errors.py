@@ -1,19 +1,141 @@
-"""Words about what went wrong, for the sentences that errors say. Every part of the package may use them."""
+"""The package's exceptions, and how errors, values and unknown names are described in one sentence."""
 
+import difflib
 import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 
-def reason(error: BaseException) -> str:
-    """What an error says, for the middle of a sentence.
+class MaxUpError(Exception):
+    """Base of the errors that this package raises on purpose. The message is one sentence for the user."""
+
+
+class MaxUpWarning(UserWarning):
+    """Training may not do what you want.
+
+    Examples are state that a forward pass changes, copies that all have the same loss, winners whose losses change in
+    one batch, or targets that a `Transform` leaves behind.
+    """
+
+
+class UnknownNameError(MaxUpError, ValueError):
+    """A name is not in the registry."""
+
+
+class BuildError(MaxUpError, ValueError):
+    """An object cannot be built with the given arguments."""
+
+
+class InputsError(MaxUpError, ValueError):
+    """The diagnostics cannot run on the given model, batch, loss or perturbation."""
+
+
+class RecipeError(MaxUpError, ValueError):
+    """A recipe is invalid."""
+
+
+class UserCodeError(MaxUpError, ValueError):
+    """A module or function that the user named cannot be used."""
+
+
+class TableError(MaxUpError, ValueError):
+    """A table of recipes is invalid."""
+
+
+class DataError(MaxUpError, RuntimeError):
+    """A data set is missing or invalid."""
+
+
+class WeightsError(MaxUpError, RuntimeError):
+    """A file of weights is invalid, or does not fit the network."""
+
+
+class ModelError(MaxUpError, RuntimeError):
+    """A network of another package cannot be built."""
+
+
+class LoadError(MaxUpError, RuntimeError):
+    """An exported model is missing or damaged."""
+
+
+class CheckpointError(MaxUpError, RuntimeError):
+    """A checkpoint cannot be written, read or locked."""
+
+
+class CertificateError(MaxUpError, RuntimeError):
+    """A file of certificates is invalid."""
+
+
+class RunError(MaxUpError, RuntimeError):
+    """A run cannot continue."""
+
+
+class InterruptedRunError(RunError):
+    """A run was asked to stop. Its state is saved."""
+
+
+class InterruptedQueueError(MaxUpError, RuntimeError):
+    """A queue of runs was asked to stop."""
+
+
+def error_message(error: BaseException) -> str:
+    """An error's message on one line, for the middle of a sentence.
 
     Example:
-        >>> reason(ValueError("too   long")), reason(KeyError())
+        >>> error_message(ValueError("too   long")), error_message(KeyError())
         ('too long', 'KeyError')
-        >>> reason(FileNotFoundError(2, "No such file or directory", "/home/me/a.yaml"))
+        >>> error_message(FileNotFoundError(2, "No such file or directory", "/home/me/a.yaml"))
         'No such file or directory (a.yaml)'
     """
     if isinstance(error, OSError) and error.strerror:
         name = f" ({Path(error.filename).name:.60})" if isinstance(error.filename, str | os.PathLike) else ""
         return error.strerror + name
     return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def format_error(error: BaseException) -> str:
+    """An error's type and message on one line.
+
+    Example:
+        >>> format_error(ValueError("too  long"))
+        'ValueError: too long'
+    """
+    return f"{type(error).__name__}: {error_message(error)}"
+
+
+def format_value(value: Any) -> str:
+    """A value for an error message, truncated if it is long.
+
+    Example:
+        >>> format_value("ten"), format_value(10**5000)
+        ("'ten'", 'an integer of 16610 bits')
+    """
+    if isinstance(value, int) and value.bit_length() > 200:
+        return f"an integer of {value.bit_length()} bits"
+    return f"{value!r:.60}"
+
+
+def unknown_name(name: str, known: Iterable[str], what: str) -> str:
+    """A sentence about an unknown name: the closest known name, or a list of them.
+
+    Example:
+        >>> print(unknown_name("CIFAR-10", ["cifar10", "digits"], "data set"))
+        data set 'CIFAR-10' is unknown; did you mean 'cifar10'?
+    """
+    known = sorted(known)
+    close = difflib.get_close_matches(name, known, n=1)
+    close = close or difflib.get_close_matches(name.lower().replace("-", "_"), known, n=1)
+    names = ", ".join(known) if len(known) <= 20 else first_names(known)
+    return f"{what} {name!r:.80} is unknown; " + (f"did you mean {close[0]!r}?" if close else f"known: {names}")
+
+
+def first_names(names: Sequence[str]) -> str:
+    """The first names of a long list.
+
+    Example:
+        >>> first_names(["a", "b", "c", "d", "e"])
+        'a, b, c and 2 more'
+    """
+    shown = ", ".join(f"{name:.60}" for name in names[:3])
+    return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown

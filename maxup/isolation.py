@@ -1,10 +1,8 @@
-"""Selecting leaves no trace: after `untraced` the model and the caller's random streams are as if nothing had run."""
+"""Scoring has no side effects: `preserve_state` restores the model and the global random states."""
 
 import functools
 import inspect
 import itertools
-import random
-import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -17,15 +15,16 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils import parametrize
 from torch.utils._pytree import tree_leaves
 
-from maxup.batch import Batch
-from maxup.validate import is_capturing, leaves
+from maxup.batch import Batch, leaves
+from maxup.rng import get_rng_state, remember_rng
+from maxup.validate import is_capturing
 
 RECORDED = {"running_mean", "running_var", "num_batches_tracked"}
 OWN_FORWARDS = (_BatchNorm.forward, nn.SyncBatchNorm.forward)  # torch's own, which can be told not to record
 
 
 @contextmanager
-def untraced(
+def preserve_state(
     model: nn.Module, batch: Batch, *, norm: str = "batch", others: Sequence[nn.Module] = ()
 ) -> Iterator[Callable[[], None]]:
     """Run forward passes that leave no trace, whether they succeed or raise.
@@ -60,7 +59,7 @@ def untraced(
     if is_capturing(device):
         refuse_dropout(model)
         devices = {d for d in devices if d.type != "cuda"}  # a graph registers and advances that stream by itself
-    rewind_streams = remember_random(devices)
+    rewind_streams = remember_rng(devices)
     for layer, _ in norms:
         _silence(layer, norm)
     between = [(module._buffers, dict(module._buffers)) for module in watched]
@@ -122,12 +121,12 @@ def eval_mode(model: Any) -> Iterator[None]:
 
 
 @contextmanager
-def evaluating(model: Any, batch: Batch, others: Sequence[nn.Module] = ()) -> Iterator[Callable[[], None]]:
-    """`untraced` in evaluation mode; a model that is no module is called as it is."""
+def isolated_eval(model: Any, batch: Batch, others: Sequence[nn.Module] = ()) -> Iterator[Callable[[], None]]:
+    """`preserve_state` in evaluation mode; a model that is no module is called as it is."""
     if not isinstance(model, nn.Module):
         yield lambda: None
         return
-    with eval_mode(model), untraced(model, batch, others=others) as rewind:
+    with eval_mode(model), preserve_state(model, batch, others=others) as rewind:
         yield rewind
 
 
@@ -219,13 +218,13 @@ def autocast(batch: Batch, dtype: torch.dtype | None) -> AbstractContextManager[
 
 
 @contextmanager
-def untouched(batch: Batch, who: str) -> Iterator[None]:
+def forbid_side_effects(batch: Batch, who: str) -> Iterator[None]:
     """Refuse what draws from the global streams (which are rewound for every copy) or changes the batch in place."""
     devices = {leaf.device for leaf in leaves(batch) if not is_capturing(leaf.device)}
-    before, versions = streams(devices), [leaf._version for leaf in leaves(batch)]
-    rewind = remember_random(devices)
+    before, versions = get_rng_state(devices), [leaf._version for leaf in leaves(batch)]
+    rewind = remember_rng(devices)
     yield
-    if before != streams(devices):
+    if before != get_rng_state(devices):
         rewind()
         raise ValueError(
             f"{who} drew from a global random stream, which is rewound for every copy, so that all copies would be the "
@@ -233,38 +232,6 @@ def untouched(batch: Batch, who: str) -> Iterator[None]:
         )
     if versions != [leaf._version for leaf in leaves(batch)]:
         raise ValueError(f"{who} changed the batch in place; return new tensors instead")
-
-
-def streams(devices: Iterable[torch.device] = ()) -> dict[str, Any]:
-    """Where the global random streams are, by name, to be compared: of torch, Python, numpy and these devices."""
-    numpy = sys.modules.get("numpy")
-    kind, keys, *rest = numpy.random.get_state() if numpy else (None, b"")
-    return torch_streams(devices) | {"Python": random.getstate(), "numpy": (kind, bytes(keys), tuple(rest))}
-
-
-def torch_streams(devices: Iterable[torch.device] = ()) -> dict[str, bytes]:
-    """Where torch's global random streams are, by name: of the CPU and of these devices."""
-    others = {str(d): torch.get_device_module(d).get_rng_state(d) for d in devices if d.type not in ("cpu", "meta")}
-    return {name: bytes(state.numpy()) for name, state in {"torch": torch.get_rng_state(), **others}.items()}
-
-
-def remember_random(devices: Iterable[torch.device]) -> Callable[[], None]:
-    """Remember the global random streams; the function returned puts them back."""
-    cpu, python = torch.get_rng_state(), random.getstate()
-    numpy = sys.modules.get("numpy")
-    legacy = numpy.random.get_state() if numpy else None
-    others = [(d, torch.get_device_module(d)) for d in devices if d.type not in ("cpu", "meta")]
-    states = [(d, module, module.get_rng_state(d)) for d, module in others]
-
-    def rewind() -> None:
-        torch.set_rng_state(cpu)
-        random.setstate(python)
-        if numpy:
-            numpy.random.set_state(legacy)
-        for d, module, state in states:
-            module.set_rng_state(state, d)
-
-    return rewind
 
 
 def _obeys(module: nn.Module) -> bool:

@@ -1,38 +1,131 @@
-"""Seeds of draws: of an objective, by `torch.manual_seed` but nothing taken from the global stream; and of a run."""
+"""Seeds and random states. This is the only module that hashes a seed or reads the global random states."""
 
 import hashlib
 import itertools
 import os
+import random
 import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
 
+import numpy
 import torch
+from torch import Generator
 
 _owners: "weakref.WeakValueDictionary[int, object]" = weakref.WeakValueDictionary()
 
 
-def own_seed(owner: object) -> int:
-    """A seed that no other living owner and no other process has.
+def hash_seed(*parts: object) -> int:
+    """A seed that depends on all parts and is the same on every machine.
 
-    It is made of the global seed, the process's rank and the lowest number no living owner has. So two objectives that
-    live together draw differently, and a run repeated in one process after the same `torch.manual_seed` draws the same.
+    Example:
+        >>> hash_seed("order", 0, 1) == hash_seed("order", 0, 1), hash_seed("order", 0, 1) == hash_seed("order", 0, 2)
+        (True, False)
     """
-    known = (i for i, other in _owners.items() if other is owner)  # one that begins anew keeps its number
+    digest = hashlib.sha256(" ".join(map(str, ("maxup", *parts))).encode()).digest()
+    return int.from_bytes(digest[:7], "big")
+
+
+def make_generator(*parts: object) -> Generator:
+    """A CPU generator seeded with `hash_seed(*parts)`.
+
+    Example:
+        >>> make_generator("order", 0, 1).initial_seed() == hash_seed("order", 0, 1)
+        True
+    """
+    return Generator().manual_seed(hash_seed(*parts))
+
+
+def objective_seed(owner: object) -> int:
+    """A seed that no other living objective and no other process has.
+
+    It depends on the global seed, the rank, and the lowest number that no living objective has. Two objectives that
+    live at the same time draw differently. A run repeated in one process after the same `torch.manual_seed` draws the
+    same. Nothing is taken from the global random state.
+    """
+    known = (i for i, other in _owners.items() if other is owner)  # an objective that starts over keeps its number
     number = next(known, None)
     if number is None:
         number = next(i for i in itertools.count() if i not in _owners)
         _owners[number] = owner
-    text = f"maxup {torch.initial_seed()} {number} {_rank()}"
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
+    return hash_seed(torch.initial_seed(), number, _rank())
 
 
 def stream_seed(seed: int, rank: int, stream: int) -> int:
-    """The seed of a run's stream: 0 is its augmentation's, 1 its copies'; other seeds, ranks and streams have others.
+    """The seed of one of a run's streams: 0 is the augmentation, 1 the copies.
 
     Example:
         >>> [stream_seed(seed, rank, 1) for seed, rank in ((0, 0), (0, 1), (1, 0))]
         [1, 3, 2000007]
     """
     return 2 * (seed * 1_000_003 + rank) + stream
+
+
+def get_rng_state(devices: Iterable[torch.device] = ()) -> dict[str, Any]:
+    """The global random states by name, in a form that `==` compares: torch, the given devices, Python and numpy."""
+    kind, keys, *rest = tuple[Any, ...](numpy.random.get_state(legacy=True))
+    states = {"torch": torch.get_rng_state(), **{str(d): s for d, _, s in _device_states(devices)}}
+    comparable = {name: bytes(state.numpy()) for name, state in states.items()}
+    return comparable | {"Python": random.getstate(), "numpy": (kind, bytes(keys), tuple(rest))}
+
+
+def remember_rng(devices: Iterable[torch.device] = ()) -> Callable[[], None]:
+    """Remember the global random states. Call the returned function to restore them.
+
+    Example:
+        >>> restore = remember_rng()
+        >>> drawn = torch.rand(3), random.random(), numpy.random.rand()
+        >>> restore()
+        >>> (torch.equal(drawn[0], torch.rand(3)), drawn[1] == random.random(), drawn[2] == numpy.random.rand())
+        (True, True, True)
+    """
+    cpu, python, legacy = torch.get_rng_state(), random.getstate(), numpy.random.get_state()
+    others = _device_states(devices)
+
+    def restore() -> None:
+        torch.set_rng_state(cpu)
+        random.setstate(python)
+        numpy.random.set_state(legacy)
+        for device, module, state in others:
+            module.set_rng_state(state, device)
+
+    return restore
+
+
+def rng_state_dict() -> dict[str, Any]:
+    """The global random states for a checkpoint, as tensors and plain values."""
+    kind, keys, *rest = numpy.random.get_state(legacy=True)
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
+        "python": random.getstate(),
+        "numpy": [kind, torch.tensor(list(map(int, keys))), *rest],
+    }
+
+
+def load_rng_state_dict(state: dict[str, Any]) -> None:
+    """Restore what `rng_state_dict` returned.
+
+    Example:
+        >>> state = rng_state_dict()
+        >>> drawn = torch.rand(3)
+        >>> load_rng_state_dict(state)
+        >>> torch.equal(drawn, torch.rand(3))
+        True
+    """
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] is not None and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
+    random.setstate(state["python"])
+    kind, keys, position, *rest = state["numpy"]
+    if not 0 <= position <= len(keys):  # numpy would read beyond its memory
+        raise ValueError(f"the numpy random state has position {position} of {len(keys)}")
+    numpy.random.set_state((kind, keys.numpy().astype("uint32"), position, *rest))
+
+
+def _device_states(devices: Iterable[torch.device]) -> list[tuple[torch.device, Any, torch.Tensor]]:
+    others = [(d, torch.get_device_module(d)) for d in devices if d.type not in ("cpu", "meta")]
+    return [(d, module, module.get_rng_state(d)) for d, module in others]
 
 
 def _rank() -> int:

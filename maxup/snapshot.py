@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from maxup.isolation import streams
-from maxup.perturb.in_model import Slot
+from maxup.perturb.in_model import PerturbHook
+from maxup.rng import get_rng_state
 
 Snapshot = dict[str, Any]  # name of a thing -> something that equals what it equalled
 HIDDEN = {"_parameters", "_buffers", "_modules", "training"}
@@ -33,7 +33,7 @@ def snapshot(modules: Iterable[nn.Module], functions: Mapping[str, Callable[...,
     for what, function in functions.items():
         found |= dict(_of_function(function, f"the {what} function"))
     devices = [torch.device("cuda", torch.cuda.current_device())] if torch.cuda.is_available() else []
-    return found | {f"random stream of {what}": stream for what, stream in streams(devices).items()}
+    return found | {f"random stream of {what}": stream for what, stream in get_rng_state(devices).items()}
 
 
 def state(modules: Iterable[nn.Module]) -> Snapshot:
@@ -49,7 +49,7 @@ def changed(before: Snapshot, after: Snapshot) -> list[str]:
 
 def _of_model(model: nn.Module) -> Iterator[tuple[str, Any]]:
     for name, module in model.named_modules():
-        if isinstance(module, Slot):
+        if isinstance(module, PerturbHook):
             continue  # it holds the draw of an in-model perturbation
         where = f"of {name}" if name else f"of {type(module).__name__}"
         for key, parameter in module._parameters.items():

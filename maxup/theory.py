@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from maxup.isolation import untraced
-from maxup.objectives.base import Forward, Loss, bare, call, cross_entropy
+from maxup.isolation import preserve_state
+from maxup.objectives.base import Forward, LossFn, bare, call, cross_entropy
 from maxup.perturb.noise import Gaussian, add, floating, nonnegative
 from maxup.validate import check_batch, check_losses, check_whole
 
@@ -33,7 +33,7 @@ def expected_max(m: int) -> float:
 
 
 def c(m: int, sigma: float) -> float:
-    """The constant of Theorem 1: how strongly m Gaussian copies of deviation sigma penalise the gradient norm.
+    """The constant of Theorem 1: how strongly m Gaussian copies of deviation sigma penalize the gradient norm.
 
     Example:
         >>> round(c(4, sigma=0.2), 4)
@@ -69,7 +69,7 @@ class Penalty:
 
 
 def penalty(
-    model: Any, x: Any, y: Any, *, m: int, sigma: float, forward: Forward = call, loss: Loss = cross_entropy
+    model: Any, x: Any, y: Any, *, m: int, sigma: float, forward: Forward = call, loss_fn: LossFn = cross_entropy
 ) -> Penalty:
     """How large is the penalty that `MaxUp(Gaussian(sigma), m)` implies, on this model and batch?
 
@@ -83,7 +83,7 @@ def penalty(
         m: Copies.
         sigma: Standard deviation of the Gaussian perturbation.
         forward: How the model is called, `forward(model, x) -> output`.
-        loss: `loss(output, target) -> (B,)`.
+        loss_fn: `loss_fn(output, target) -> (B,)`.
 
     Example:
         >>> model, x, y = torch.nn.Linear(5, 3), torch.rand(8, 5), torch.randint(3, (8,))
@@ -91,7 +91,7 @@ def penalty(
         >>> found.penalty.shape
         torch.Size([8])
     """
-    losses, gradients = _gradients(model, x, y, forward, loss)
+    losses, gradients = _gradients(model, x, y, forward, loss_fn)
     return Penalty(losses, _inner(gradients, gradients).sqrt(), c(m, sigma))
 
 
@@ -105,7 +105,7 @@ def remainder(
     samples: int = 1000,
     generator: Generator | None = None,
     forward: Forward = call,
-    loss: Loss = cross_entropy,
+    loss_fn: LossFn = cross_entropy,
 ) -> tuple[Tensor, Tensor]:
     """What Theorem 1 leaves out, E[max_i L(x + z_i)] - L(x) - c * ||grad_x L(x)||, by Monte Carlo.
 
@@ -121,7 +121,7 @@ def remainder(
         samples: Monte Carlo samples, each of m copies.
         generator: Source of the draws; default one seeded by `torch.manual_seed`.
         forward: How the model is called, `forward(model, x) -> output`.
-        loss: `loss(output, target) -> (B,)`.
+        loss_fn: `loss_fn(output, target) -> (B,)`.
 
     Returns:
         The mean of every example and its standard error, (B,) each.
@@ -129,36 +129,36 @@ def remainder(
     Example:
         >>> model = torch.nn.Linear(5, 1)  # with the output itself as loss: linear, so the theorem is exact
         >>> first = lambda output, _: output[:, 0]
-        >>> mean, error = remainder(model, torch.rand(8, 5), None, m=4, sigma=0.5, samples=10, loss=first)
+        >>> mean, error = remainder(model, torch.rand(8, 5), None, m=4, sigma=0.5, samples=10, loss_fn=first)
         >>> bool(mean.abs().max() < 1e-5)
         True
     """
     check_whole("samples", samples)
-    base, gradients = _gradients(model, x, y, forward, loss)
+    base, gradients = _gradients(model, x, y, forward, loss_fn)
     check_whole("m", m)
     if generator is None:  # not the global stream, which is rewound for every copy
         generator = Generator(gradients[0].device).manual_seed(torch.initial_seed())
     gaussian = Gaussian(sigma)
     rest = []
-    with untraced(bare(model), (x, y), norm="running") as rewind, torch.no_grad():
+    with preserve_state(bare(model), (x, y), norm="running") as rewind, torch.no_grad():
         for _ in range(samples):
             exact, linear = [], []
             for _ in range(m):
                 noise = gaussian.draw((x, y), generator)
                 rewind()
-                exact.append(loss(forward(bare(model), add((x, y), noise, None)[0]), y) - base)
+                exact.append(loss_fn(forward(bare(model), add((x, y), noise, None)[0]), y) - base)
                 linear.append(_inner(gradients, noise))
             rest.append(torch.stack(exact).amax(0) - torch.stack(linear).amax(0))  # (B,)
     values = torch.stack(rest)  # (samples, B)
     return values.mean(0), values.std(0) / samples**0.5
 
 
-def _gradients(model: Any, x: Any, y: Any, forward: Forward, loss: Loss) -> tuple[Tensor, list[Tensor]]:
+def _gradients(model: Any, x: Any, y: Any, forward: Forward, loss_fn: LossFn) -> tuple[Tensor, list[Tensor]]:
     """L(x) and grad_x L(x) of every example."""
     check_batch((x, y))
     zeros = [torch.zeros_like(leaf, requires_grad=True) for leaf in floating(x, None, "theory")]
-    with untraced(bare(model), (x, y), norm="running"), torch.enable_grad():
-        losses = loss(forward(bare(model), add((x, y), zeros, None)[0]), y)  # (B,)
+    with preserve_state(bare(model), (x, y), norm="running"), torch.enable_grad():
+        losses = loss_fn(forward(bare(model), add((x, y), zeros, None)[0]), y)  # (B,)
         check_losses(losses, len(zeros[0]))
         gradients = torch.autograd.grad(losses.sum(), zeros, allow_unused=True, materialize_grads=True)
         return losses.detach(), list(gradients)

@@ -4,35 +4,15 @@ import math
 import sys
 import warnings
 from collections.abc import Mapping
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
-from maxup.batch import Batch, is_batched
-from maxup.errors import reason
+from maxup.batch import Batch, batch_size, leaves
+from maxup.errors import MaxUpWarning, error_message, format_value
 from maxup.losses import IGNORE_INDEX
-
-
-class MaxUpWarning(UserWarning):
-    """Warns about something that is allowed and probably a mistake.
-
-    State that cannot be restored, copies that all have the same loss, winners whose losses change in one batch, or
-    targets that a `Transform` leaves behind.
-    """
-
-
-def leaves(batch: Batch) -> list[Tensor]:
-    """The tensors of (x, y) that have a batch dimension."""
-    plain = all(isinstance(part, Tensor | None) for part in batch)  # then there is no tree to walk
-    return [leaf for leaf in (batch if plain else tree_leaves(batch)) if is_batched(leaf)]
-
-
-def batch_size(batch: Batch) -> int:
-    """The number of examples."""
-    return len(leaves(batch)[0])
 
 
 def check_model(model: Any) -> None:
@@ -93,36 +73,36 @@ def check_classification(output: Any, target: Any, look_at_values: bool) -> None
     if not isinstance(output, Tensor):
         raise TypeError(
             f"the model returned a {type(output).__name__}, but the loss wants logits (B, C); "
-            "say how to call the model with forward=, or pass a loss="
+            "say how to call the model with forward=, or pass a loss_fn="
         )
     if not isinstance(target, Tensor):
-        raise TypeError(f"y is a {type(target).__name__}, but the default loss wants a tensor; pass a loss=")
+        raise TypeError(f"y is a {type(target).__name__}, but the default loss wants a tensor; pass a loss_fn=")
     if target.ndim == 0 or output.ndim < 2 or len(output) != len(target) or output.shape[1] < 2:
         raise ValueError(
             f"the model returned shape {tuple(output.shape)} for targets of shape {tuple(target.shape)}, "
-            "but the default loss wants (B, C) with at least 2 classes; pass the loss= of your own loop"
+            "but the default loss wants (B, C) with at least 2 classes; pass the loss_fn= of your own loop"
         )
     ids = output.shape[:1] + output.shape[2:]  # (B, ...)
     if target.is_floating_point():
         if target.shape == ids:
             raise ValueError(
                 f"y is {target.dtype} of shape {tuple(target.shape)}, but class ids must be integers; "
-                "use y.long(), or pass the loss= of your own loop if y holds no classes"
+                "use y.long(), or pass the loss_fn= of your own loop if y holds no classes"
             )
         if target.shape != output.shape:
             raise ValueError(
                 f"targets of shape {tuple(target.shape)} are not probabilities for outputs {tuple(output.shape)}; "
-                "pass the loss= of your own loop"
+                "pass the loss_fn= of your own loop"
             )
         if look_at_values and not are_probabilities(target):
             raise ValueError(
                 "floating targets must be probabilities, rows of numbers from 0 to 1 that sum to 1, for the default "
-                "loss, the cross-entropy; pass the loss= of your own loop"
+                "loss, the cross-entropy; pass the loss_fn= of your own loop"
             )
     elif target.shape != ids:
-        do = f"pass class ids {tuple(ids)}, probabilities {tuple(output.shape)} as floats, or a loss="
+        do = f"pass class ids {tuple(ids)}, probabilities {tuple(output.shape)} as floats, or a loss_fn="
         if output.ndim == 3 and target.shape == output.shape[:2]:
-            do = "pass loss=maxup.token_cross_entropy, or maxup.next_token_cross_entropy for a causal language model"
+            do = "pass loss_fn=maxup.token_cross_entropy, or maxup.next_token_cross_entropy for a causal language model"
         raise ValueError(
             f"targets have shape {tuple(target.shape)}, but the model returned shape {tuple(output.shape)}, where the "
             f"default loss takes the second dimension for the classes; {do}"
@@ -142,19 +122,19 @@ def check_tokens(output: Any, target: Any, look_at_values: bool) -> None:
     check_classification(output.transpose(1, 2), target, look_at_values)
 
 
-def _check_ids(ids: Tensor, classes: int) -> None:
-    """Class ids in 0 ... classes - 1. Reads values."""
-    if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < classes:
+def _check_ids(ids: Tensor, num_classes: int) -> None:
+    """Class ids in 0 ... num_classes - 1. Reads values."""
+    if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < num_classes:
         raise ValueError(
-            f"labels run from {int(ids.min())} to {int(ids.max())}, but the model has {classes} outputs, 0 to "
-            f"{classes - 1}; fix the labels or the model's last layer, and set labels to ignore to {IGNORE_INDEX}"
+            f"labels run from {int(ids.min())} to {int(ids.max())}, but the model has {num_classes} outputs, 0 to "
+            f"{num_classes - 1}; fix the labels or the model's last layer, and set labels to ignore to {IGNORE_INDEX}"
         )
 
 
 def explain_call(x: Any, error: Exception) -> str | None:
     """What to do where model(x) failed, if x is of a kind that few models take: a dict, or images as bytes."""
     if isinstance(x, Mapping) and isinstance(error, TypeError | AttributeError | ValueError | LookupError):
-        said = reason(error)
+        said = error_message(error)
         why = "" if "dict" in said else f" ({said})"  # torch's own words for "this is a dict" are long
         return (
             f"x is a dict with the keys {list(x)}, and the model cannot be called as model(x){why}; say how with "
@@ -169,7 +149,7 @@ def explain_call(x: Any, error: Exception) -> str | None:
     if images and isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError):
         return (
             f"x holds torch.uint8 images of shape {tuple(images[0].shape)}, and the model failed on them "
-            f"({reason(error)}); scale them first, as in x.float() / 255"
+            f"({error_message(error)}); scale them first, as in x.float() / 255"
         )
     return None
 
@@ -241,14 +221,16 @@ def is_capturing(device: torch.device) -> bool:
 
 
 def refuse_batch_norm(model: Any, what: str, instead: str, *, running: bool = False) -> None:
-    """Several copies in one batch would be normalised with statistics of the mixture."""
+    """Several copies in one batch would be normalized with statistics of the mixture."""
     for module in model.modules():
         norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
         if norm and (module.running_mean is None or (module.training and not running)):
             raise ValueError(f"{what} would let BatchNorm see several copies as one batch; {instead}")
 
 
-def check_knobs(strategy: str, norm: str, chunk: int, dtype: Any, rank: str, masks: str, *, custom_loss: bool) -> None:
+def check_settings_agree(
+    strategy: str, norm: str, chunk_size: int, dtype: Any, score: str, masks: str, *, custom_loss: bool
+) -> None:
     """Combinations of MaxUp's knobs that make no sense."""
     if masks == "independent" and strategy != "retain":
         raise ValueError(
@@ -256,12 +238,67 @@ def check_knobs(strategy: str, norm: str, chunk: int, dtype: Any, rank: str, mas
         )
     if dtype not in (None, torch.float32, torch.bfloat16, torch.float16):
         raise ValueError(f"dtype={dtype}: scoring runs in torch.float32, torch.bfloat16 or torch.float16")
-    for name, value, default in (("norm", norm, "batch"), ("chunk", chunk, 1), ("dtype", dtype, None)):
+    for name, value, default in (("norm", norm, "batch"), ("chunk_size", chunk_size, 1), ("dtype", dtype, None)):
         if strategy == "retain" and value != default:
             raise ValueError(
                 f"strategy='retain' trains on the pass that scores, so {name}={value!r} has no effect; drop it"
             )
-    if rank == "kl" and custom_loss:
+    if score == "kl" and custom_loss:
         raise ValueError(
-            "rank='kl' subtracts label entropy from the cross-entropy; with a loss of your own use rank='loss'"
+            "score='kl' subtracts label entropy from the cross-entropy; with a loss of your own use score='loss'"
         )
+
+
+LARGEST = 3.4e38  # of float32, nearly
+
+
+MANY = 10**6
+
+
+ABOVE_0 = math.ulp(0.0)
+
+
+BELOW_1 = math.nextafter(1.0, 0.0)
+
+
+def check_real(who: str, name: str, value: Any, wanted: str, low: float = -LARGEST, high: float = LARGEST) -> float:
+    """A number between two others, or a sentence with what is wanted instead.
+
+    Example:
+        >>> check_real("Affine", "degrees", "ten", "between 0 and 180", 0, 180)
+        Traceback (most recent call last):
+        ValueError: Affine(degrees='ten'): degrees must be between 0 and 180
+    """
+    number = isinstance(value, Real) and not isinstance(value, bool)
+    if not number or not max(low, -LARGEST) <= value <= min(high, LARGEST):
+        raise ValueError(f"{who}({name}={format_value(value)}): {name} must be {wanted}")
+    return float(value)
+
+
+def check_int(who: str, name: str, value: Any, low: int, unit: str = "") -> int:
+    """A whole number, at least `low` and at most a million.
+
+    Example:
+        >>> check_int("Cutout", "length", 8, 1, " of pixels")
+        8
+    """
+    number = isinstance(value, Integral) and not isinstance(value, bool)  # numpy's too
+    if not number or not low <= value <= MANY:
+        most = f"{low} to {MANY}" if number and value > MANY else f"{low} or more"
+        raise ValueError(f"{who}({name}={format_value(value)}): {name} must be a whole number{unit}, {most}")
+    return int(value)
+
+
+def check_fill(who: str, value: Any) -> float:
+    """The value of pixels that are filled in, the same in every channel."""
+    return check_real(who, "fill", value, "a finite number, the same for all channels")
+
+
+def check_mask_fill(who: str, value: Any) -> int:
+    """The label of pixels in a mask that have no source."""
+    return check_int(who, "mask_fill", value, -MANY, " that your loss ignores")
+
+
+def check_num_classes(who: str, value: Any) -> int | None:
+    """A number of classes, or None where targets are probabilities, which know it."""
+    return None if value is None else check_int(who, "num_classes", value, 1)

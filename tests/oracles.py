@@ -19,7 +19,7 @@ def agrees_with_pytorchcv(name, theirs):
     import_torchvision()
     from pytorchcv.model_provider import get_model
 
-    oracle, model = get_model(theirs).eval(), create_model(name, shape=(3, 32, 32), classes=10).eval()
+    oracle, model = get_model(theirs).eval(), create_model(name, shape=(3, 32, 32), num_classes=10).eval()
     weights = [v + 0.01 * torch.randn_like(v) if v.ndim == 1 else v for v in oracle.state_dict().values()]
     weights = [v.abs() + 0.5 if v.ndim == 1 else v for v in weights]  # BatchNorm's too, and variances above 0
     for net in (oracle, model):

@@ -9,7 +9,7 @@ import maxup
 PUBLIC = """
 Adversarial Affine AutoAugment Average ColorJitter Compose CropFlip CutMix Cutout EmbeddingDropout FeatureNoise Gaussian
 HardExamples LabelNoise Lighting ManifoldMixup MaxUp MaxUpWarning MixUp Objective Outcome Perturbation RandAugment
-Report Shared Smooth SmoothAdv Transform TrivialAugment UniformBall Views ViewsDataset cross_entropy load
+Report SharedDraw Smooth SmoothAdv Transform TrivialAugment UniformBall Views ViewsDataset cross_entropy load
 next_token_cross_entropy theory token_cross_entropy warmup
 """.split()
 
@@ -24,12 +24,12 @@ def test_public_names():
 def test_maxup_has_these_knobs_and_no_others():
     knobs = list(inspect.signature(maxup.MaxUp).parameters)
     assert knobs == [
-        "perturbation", "m", "norm", "strategy", "chunk", "masks", "dtype", "rank", "forward", "loss", "generator",
+        "perturbation", "m", "norm", "strategy", "chunk_size", "masks", "dtype", "score", "forward", "loss_fn", "generator",
     ]  # fmt: skip
 
 
 def test_every_public_name_has_an_example():
-    for name in set(PUBLIC) - {"theory", "Objective", "Report", "Shared", "MaxUpWarning"}:
+    for name in set(PUBLIC) - {"theory", "Objective", "Report", "SharedDraw", "MaxUpWarning"}:
         assert ">>>" in inspect.getdoc(getattr(maxup, name)), name
 
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from maxup import Shared
+from maxup import SharedDraw
 from maxup.batch import cat, tile, where
 
 
@@ -17,16 +17,16 @@ def test_where_chooses_by_example_in_nested_draws():
 def test_shared_values_remember_which_copy_won():
     masks = torch.rand(3, 10)  # three copies' masks over a vocabulary of 10
     zeros = torch.zeros(4, dtype=torch.long)
-    kept = Shared(masks[:1], zeros)
-    kept = where(torch.tensor([False, True, True, False]), Shared(masks[1:2], zeros), kept)
-    kept = where(torch.tensor([False, False, True, False]), Shared(masks[2:], zeros), kept)
+    kept = SharedDraw(masks[:1], zeros)
+    kept = where(torch.tensor([False, True, True, False]), SharedDraw(masks[1:2], zeros), kept)
+    kept = where(torch.tensor([False, False, True, False]), SharedDraw(masks[2:], zeros), kept)
     assert kept.index.tolist() == [0, 1, 2, 0]
     assert torch.equal(kept.values, masks)
 
 
 def test_cat_keeps_each_copy_s_own_values():
     zeros = torch.zeros(2, dtype=torch.long)
-    joined = cat([{"m": Shared(torch.full((1, 3), v), zeros), "i": torch.tensor([v, v])} for v in (5.0, 6.0)])
+    joined = cat([{"m": SharedDraw(torch.full((1, 3), v), zeros), "i": torch.tensor([v, v])} for v in (5.0, 6.0)])
     assert joined["m"].values[joined["m"].index][:, 0].tolist() == [5, 5, 6, 6]
     assert joined["i"].tolist() == [5, 5, 6, 6]
 

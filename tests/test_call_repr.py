@@ -43,7 +43,7 @@ VALUES = {
     "batched": st.booleans(), "labels": st.booleans(), "keep": fractions, "samples": st.integers(1, 4),
     "steps": st.integers(1, 4), "step_size": fractions, "attack": st.sampled_from(["pgd", "ddn"]),
     "clip": st.sampled_from([None, (0.0, 2.0)]), "norm": st.sampled_from(["batch", "running"]),
-    "chunk": st.integers(1, 3), "dtype": st.sampled_from([None, torch.bfloat16]), "forward": st.just(sine),
+    "chunk_size": st.integers(1, 3), "dtype": st.sampled_from([None, torch.bfloat16]), "forward": st.just(sine),
     "loss": st.just(mu.token_cross_entropy), "generator": st.none(),
     "p": st.sampled_from([2, math.inf]),
 }  # fmt: skip
@@ -111,7 +111,7 @@ def test_it_reads_well():
     assert repr(mu.MaxUp(mu.CutMix(num_classes=10), m=4)) == "MaxUp(CutMix(num_classes=10), m=4)"
     assert repr(mu.Compose(mu.Cutout(8), mu.Gaussian(0.1))) == "Compose(Cutout(8), Gaussian(0.1))"
     assert repr(mu.UniformBall(1, p=math.inf)) == "UniformBall(1.0, p=math.inf)"
-    assert repr(mu.MaxUp(mu.Views(), m=2, loss=lambda o, t: o)) == "MaxUp(Views(), m=2, loss=<lambda>)"
+    assert repr(mu.MaxUp(mu.Views(), m=2, loss_fn=lambda o, t: o)) == "MaxUp(Views(), m=2, loss_fn=<lambda>)"
     assert repr(mu.Transform(nn.Sequential(nn.ReLU()))) == "Transform(Sequential(...))"
     assert repr(mu.MaxUp(mu.Gaussian(1), partial(min, 3))) == "MaxUp(Gaussian(1.0), m=partial(min, 3))"
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import maxup as mu
-from maxup.isolation import untraced
+from maxup.isolation import preserve_state
 from tests.tiny import CLASSES, SIZE, B, C, batch, batch_norm_net, generator, net
 
 
@@ -117,7 +117,7 @@ def test_nothing_is_left_when_something_raises_in_the_middle(who, norm):
         return mu.cross_entropy(output, target)
 
     model.body[0].register_forward_hook(lambda *_: explode("model"))
-    maxup = mu.MaxUp(Fragile(0.3), m=5, norm=norm, loss=loss, generator=generator())
+    maxup = mu.MaxUp(Fragile(0.3), m=5, norm=norm, loss_fn=loss, generator=generator())
     before, draws = snapshot(model), maxup.generator.get_state()
     with pytest.raises(RuntimeError, match="boom"):
         maxup.select(model, x, y)
@@ -153,7 +153,7 @@ def test_autocast_cache_is_emptied_after_the_last_pass(monkeypatch):
     assert events[:2] == ["pass", "pass"]
     assert "cleared" in events[2:]
     events.clear()
-    with pytest.raises(RuntimeError, match="boom"), untraced(model, (x, y)):
+    with pytest.raises(RuntimeError, match="boom"), preserve_state(model, (x, y)):
         raise RuntimeError("boom")
     assert events == ["cleared"]
 
@@ -194,7 +194,7 @@ def test_sync_batch_norm_scores_with_its_own_batch():
             mu.Gaussian(0.3),
             m=3,
             generator=generator(),
-            loss=lambda o, t, s=seen: s.append(mu.cross_entropy(o, t)) or s[-1],
+            loss_fn=lambda o, t, s=seen: s.append(mu.cross_entropy(o, t)) or s[-1],
         ).select(model, x, y)
         scores.append(torch.stack(seen))
     torch.testing.assert_close(*scores)

@@ -129,7 +129,7 @@ def test_a_batch_of_ignored_targets_has_loss_and_gradient_zero(make):
 @pytest.mark.parametrize("rank", ["loss", "kl"])
 def test_probability_maps(rank):
     x, y = torch.rand(6, 3, 4, 4, dtype=torch.float64), torch.rand(6, CLASSES, 4, 4, dtype=torch.float64).softmax(1)
-    outcome = mu.MaxUp(mu.Gaussian(0.5), m=3, rank=rank).run(Positions(), x, y)
+    outcome = mu.MaxUp(mu.Gaussian(0.5), m=3, score=rank).run(Positions(), x, y)
     expected = torch.special.entr(y).sum() / (6 * 4 * 4)
     assert outcome.report.label_entropy == pytest.approx(float(expected))
     assert outcome.report.replay_error < 1e-12
@@ -176,7 +176,7 @@ def test_the_loss_of_hugging_face(name):
     with torch.no_grad():
         expected = model(**x, labels=labels).loss
         maxup = mu.MaxUp(
-            mu.EmbeddingDropout(0.0, layer=LAYERS[name]), m=2, forward=lambda model, x: model(**x).logits, loss=loss
+            mu.EmbeddingDropout(0.0, layer=LAYERS[name]), m=2, forward=lambda model, x: model(**x).logits, loss_fn=loss
         )
         maxup.perturbation.attach(model)
         torch.testing.assert_close(maxup(model.train(), x, labels), expected)

@@ -196,9 +196,9 @@ def test_buffers_of_the_loss_are_restored():
             return losses / self.mean
 
     loss, model, (x, y) = Focus(), sequential(), data()
-    MaxUp(Gaussian(SIGMA), m=M, loss=loss).select(model, x, y)
+    MaxUp(Gaussian(SIGMA), m=M, loss_fn=loss).select(model, x, y)
     assert loss.mean == 1
-    MaxUp(Gaussian(SIGMA), m=M, loss=functools.partial(loss.forward)).select(model, x, y)
+    MaxUp(Gaussian(SIGMA), m=M, loss_fn=functools.partial(loss.forward)).select(model, x, y)
     assert loss.mean == 1
 
 
@@ -370,7 +370,7 @@ def test_modules_that_a_loss_calls_are_found_wherever_they_are():
 
     criterion, trainer, (x, y) = Running(), Trainer(), data()
     for loss in (lambda output, target: criterion(output, target), trainer.loss):
-        MaxUp(Gaussian(SIGMA), m=M, loss=loss).select(sequential(), x, y)
+        MaxUp(Gaussian(SIGMA), m=M, loss_fn=loss).select(sequential(), x, y)
     assert criterion.calls == trainer.criterion.calls == 0
 
 
@@ -452,5 +452,5 @@ def test_modules_in_defaults_partials_containers_and_wrappers_are_found():
         wrapped,
     ]
     for loss in losses:
-        MaxUp(Gaussian(SIGMA), m=M, loss=loss).select(sequential(), x, y)
+        MaxUp(Gaussian(SIGMA), m=M, loss_fn=loss).select(sequential(), x, y)
     assert [int(criterion.calls) for criterion in criteria] == [0] * 5

@@ -30,7 +30,7 @@ def test_gradients_equal_the_naive_twin(name, targets, m):
     ways = {
         "one call": lambda: mu.MaxUp(perturbation, m, generator=generator(7))(model, x.clone(), y),
         "retain": lambda: mu.MaxUp(perturbation, m, strategy="retain", generator=generator(7))(model, x.clone(), y),
-        "chunk": lambda: mu.MaxUp(perturbation, m, chunk=2, generator=generator(7))(model, x.clone(), y),
+        "chunk_size": lambda: mu.MaxUp(perturbation, m, chunk_size=2, generator=generator(7))(model, x.clone(), y),
     }
     for way, loss_of in ways.items():
         model.zero_grad()

@@ -1,10 +1,13 @@
+import random
 import subprocess
 import sys
 
+import numpy
 import torch
 
 import maxup as mu
-from maxup.rng import stream_seed
+from maxup.lab.storage import checkpoint
+from maxup.rng import load_rng_state_dict, rng_state_dict, stream_seed
 from tests.tiny import batch, net
 
 
@@ -95,3 +98,13 @@ def test_a_state_from_before_the_first_draw_begins_anew():
 def test_the_streams_of_runs_and_ranks_all_differ():
     seeds = {stream_seed(seed, rank, stream) for seed in range(20) for rank in range(64) for stream in range(2)}
     assert len(seeds) == 20 * 64 * 2
+
+
+def test_global_states_go_through_a_checkpoint(tmp_path):
+    numpy.random.randn(3)  # an odd number of normals leaves one waiting in numpy's state
+    path = checkpoint.save(tmp_path, 1, rng_state_dict())
+    drawn = torch.rand(5), random.gauss(0, 1), numpy.random.randn(5)
+    load_rng_state_dict(checkpoint.load(path))
+    assert torch.equal(torch.rand(5), drawn[0])
+    assert random.gauss(0, 1) == drawn[1]
+    assert (numpy.random.randn(5) == drawn[2]).all()

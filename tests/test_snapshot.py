@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from maxup.diagnostics.inputs import Case
+from maxup.diagnostics.inputs import Inputs
 from maxup.snapshot import changed
 from maxup.snapshot import snapshot as snapshot_of
 from tests.tiny import batch, batch_norm_net
 
 
 def snapshot(case):
-    return snapshot_of([case.model], {"forward": case.forward, "loss": case.loss})
+    return snapshot_of([case.model], {"forward": case.forward, "loss": case.loss_fn})
 
 
 SEEN = {"calls": [], "count": 0}
@@ -59,7 +59,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_is_seen_and_nothing_else(name):
-    case = Case(batch_norm_net(), batch(), forward=forward)
+    case = Inputs(batch_norm_net(), batch(), forward=forward)
     before = snapshot(case)
     assert changed(before, snapshot(case)) == []
     CHANGES[name](case)
@@ -67,7 +67,7 @@ def test_a_change_is_seen_and_nothing_else(name):
 
 
 def test_what_comes_and_goes_is_seen():
-    case = Case(batch_norm_net(), batch())
+    case = Inputs(batch_norm_net(), batch())
     before = snapshot(case)
     case.model.memory = [torch.ones(2)]
     after = snapshot(case)
@@ -75,7 +75,7 @@ def test_what_comes_and_goes_is_seen():
 
 
 def test_nan_is_the_same_as_itself():
-    case = Case(batch_norm_net(), batch())
+    case = Inputs(batch_norm_net(), batch())
     case.model[1].running_mean.fill_(float("nan"))
     assert changed(snapshot(case), snapshot(case)) == []
 
@@ -88,7 +88,7 @@ def test_a_closure_is_looked_into():
         count += 1
         return model(x)
 
-    case = Case(batch_norm_net().eval(), batch(), forward=counting)
+    case = Inputs(batch_norm_net().eval(), batch(), forward=counting)
     before = snapshot(case)
     case.forward(case.model, case.batch[0])
     assert changed(before, snapshot(case)) == ["variable 'count' of the forward function"]

@@ -35,12 +35,12 @@ def first(output, target):
 def test_theorem_is_exact_for_a_linear_loss():
     model = nn.Linear(6, 1, dtype=torch.float64)
     x = torch.rand(4, 6, dtype=torch.float64)
-    mean, _ = theory.remainder(model, x, None, m=5, sigma=2.0, samples=20, loss=first)
+    mean, _ = theory.remainder(model, x, None, m=5, sigma=2.0, samples=20, loss_fn=first)
     assert mean.abs().max() < 1e-12
     # and against plain Monte Carlo, without the trick
-    found = theory.penalty(model, x, None, m=5, sigma=2.0, loss=first)
+    found = theory.penalty(model, x, None, m=5, sigma=2.0, loss_fn=first)
     torch.testing.assert_close(found.gradient_norm, model.weight.norm().detach().expand(4))
-    maxup = mu.MaxUp(mu.Gaussian(2.0), m=5, loss=first, generator=generator())
+    maxup = mu.MaxUp(mu.Gaussian(2.0), m=5, loss_fn=first, generator=generator())
     runs = torch.stack([maxup.run(model, x, None).losses.detach() for _ in range(3000)])
     error = runs.std(0) / math.sqrt(3000)
     assert ((runs.mean(0) - found.expansion).abs() < 4 * error).all()
@@ -108,7 +108,7 @@ def test_nonsense_is_refused():
     with pytest.raises(ValueError, match="sigma must be"):
         theory.c(4, -1)
     with pytest.raises(ValueError, match="the loss returned"):
-        theory.penalty(net(), *batch(), m=2, sigma=0.1, loss=nn.functional.cross_entropy)
+        theory.penalty(net(), *batch(), m=2, sigma=0.1, loss_fn=nn.functional.cross_entropy)
 
 
 @pytest.mark.parametrize(("m", "expected"), [(1, 1.0), (2, 1 + 2 / math.pi)])
@@ -116,7 +116,7 @@ def test_remainder_of_a_parabola_in_closed_form(m, expected):
     """L = x^2 at 0 has no gradient: the remainder is E[max_i z_i^2], sigma^2 for one copy, (1 + 2/pi) of it for two."""
     x = torch.zeros(500, 1, dtype=torch.float64)
     mean, _ = theory.remainder(
-        nn.Identity(), x, None, m=m, sigma=0.5, samples=200, loss=lambda o, _: o[:, 0] ** 2, generator=generator()
+        nn.Identity(), x, None, m=m, sigma=0.5, samples=200, loss_fn=lambda o, _: o[:, 0] ** 2, generator=generator()
     )
     assert mean.mean().item() == pytest.approx(0.25 * expected, rel=0.02)
 

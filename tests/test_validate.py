@@ -60,9 +60,9 @@ def test_bad_batches(name, call):
 
 
 BAD_PARTS = {
-    "scalar loss": ({"loss": lambda o, t: nn.functional.cross_entropy(o, t)}, r"the loss returned shape \(\) for 6"),
-    "loss by class": ({"loss": lambda o, t: o}, r"the loss returned shape \(6, 4\) for 6 examples"),
-    "loss a number": ({"loss": lambda o, t: 1.0}, "the loss returned a float"),
+    "scalar loss": ({"loss_fn": lambda o, t: nn.functional.cross_entropy(o, t)}, r"the loss returned shape \(\) for 6"),
+    "loss by class": ({"loss_fn": lambda o, t: o}, r"the loss returned shape \(6, 4\) for 6 examples"),
+    "loss a number": ({"loss_fn": lambda o, t: 1.0}, "the loss returned a float"),
     "output not a tensor": ({"forward": lambda model, x: {"logits": model(x)}}, "the model returned a dict"),
     "output of three dimensions": ({"forward": lambda model, x: model(x)[..., None]}, r"returned shape \(6, 4, 1\)"),
     "output of half the batch": (
@@ -95,13 +95,13 @@ def test_bad_m(m):
 BAD_KNOBS = {
     "unknown norm": ({"norm": "layer"}, "norm='layer' is unknown; choose 'batch' or 'running'"),
     "unknown strategy": ({"strategy": "both"}, "strategy='both' is unknown"),
-    "unknown rank": ({"rank": "top"}, "rank='top' is unknown"),
-    "chunk zero": ({"chunk": 0}, "chunk=0"),
+    "unknown rank": ({"score": "top"}, "score='top' is unknown"),
+    "chunk zero": ({"chunk_size": 0}, "chunk_size=0"),
     "double precision": ({"dtype": torch.float64}, r"scoring runs in torch\.float32"),
-    "retain with chunk": ({"strategy": "retain", "chunk": 2}, "chunk=2 has no effect"),
+    "retain with chunk": ({"strategy": "retain", "chunk_size": 2}, "chunk_size=2 has no effect"),
     "retain with norm": ({"strategy": "retain", "norm": "running"}, "norm='running' has no effect"),
     "retain with dtype": ({"strategy": "retain", "dtype": torch.bfloat16}, r"dtype=torch\.bfloat16 has no effect"),
-    "kl with a loss": ({"rank": "kl", "loss": lambda o, t: o[:, 0]}, "with a loss of your own use rank='loss'"),
+    "kl with a loss": ({"score": "kl", "loss_fn": lambda o, t: o[:, 0]}, "with a loss of your own use score='loss'"),
 }
 
 
@@ -115,15 +115,15 @@ def test_knobs_that_make_no_sense(name):
 def test_knobs_that_do_not_fit_the_model_or_the_call():
     with pytest.raises(ValueError, match="strategy='retain' would let BatchNorm see several copies"):
         mu.MaxUp(mu.Gaussian(0.1), strategy="retain")(batch_norm_net(), X, Y)
-    with pytest.raises(ValueError, match="chunk=2 would let BatchNorm see several copies"):
-        mu.MaxUp(mu.Gaussian(0.1), chunk=2).select(batch_norm_net(), X, Y)
-    mu.MaxUp(mu.Gaussian(0.1), chunk=2, norm="running").select(batch_norm_net(), X, Y)
+    with pytest.raises(ValueError, match="chunk_size=2 would let BatchNorm see several copies"):
+        mu.MaxUp(mu.Gaussian(0.1), chunk_size=2).select(batch_norm_net(), X, Y)
+    mu.MaxUp(mu.Gaussian(0.1), chunk_size=2, norm="running").select(batch_norm_net(), X, Y)
     untracked = batch_norm_net()
     untracked[1] = nn.BatchNorm2d(5, track_running_stats=False, dtype=torch.float64)
-    with pytest.raises(ValueError, match="chunk=2 would let BatchNorm see several copies"):
-        mu.MaxUp(mu.Gaussian(0.1), chunk=2).select(untracked.eval(), X, Y)
-    with pytest.raises(ValueError, match="chunk=2 would let BatchNorm see several copies"):
-        mu.MaxUp(mu.Gaussian(0.1), chunk=2, norm="running").select(untracked, X, Y)
+    with pytest.raises(ValueError, match="chunk_size=2 would let BatchNorm see several copies"):
+        mu.MaxUp(mu.Gaussian(0.1), chunk_size=2).select(untracked.eval(), X, Y)
+    with pytest.raises(ValueError, match="chunk_size=2 would let BatchNorm see several copies"):
+        mu.MaxUp(mu.Gaussian(0.1), chunk_size=2, norm="running").select(untracked, X, Y)
     mu.MaxUp(mu.Gaussian(0.1), strategy="retain")(batch_norm_net().eval(), X, Y)
     with pytest.raises(ValueError, match="select recomputes"):
         mu.MaxUp(mu.Gaussian(0.1), strategy="retain").select(net(), X, Y)
@@ -177,12 +177,12 @@ def test_a_model_that_is_no_module_could_keep_traces(model):
 
 @pytest.mark.parametrize("y", [torch.rand(B, CLASSES), torch.eye(B, CLASSES) * 2, -soft(Y)])
 def test_targets_of_another_loss_are_not_taken_for_probabilities(y):
-    with pytest.raises(ValueError, match="pass the loss= of your own loop"):
+    with pytest.raises(ValueError, match="pass the loss_fn= of your own loop"):
         mu.MaxUp(mu.Gaussian(0.1), m=2).select(net(), X, y.double())
 
 
 def test_regression_without_a_loss():
-    with pytest.raises(ValueError, match="at least 2 classes; pass the loss= of your own loop"):
+    with pytest.raises(ValueError, match="at least 2 classes; pass the loss_fn= of your own loop"):
         mu.MaxUp(mu.Gaussian(0.1), m=2).select(nn.Linear(3, 1), torch.rand(6, 3), torch.rand(6, 1))
 
 
@@ -260,7 +260,7 @@ def test_a_list_of_perturbations(several):
 
 
 BAD_MAPS = {
-    "classes last": (torch.rand(2, 5, 9), torch.zeros(2, 5).long(), r"pass loss=maxup\.token_cross_entropy"),
+    "classes last": (torch.rand(2, 5, 9), torch.zeros(2, 5).long(), r"pass loss_fn=maxup\.token_cross_entropy"),
     "float map": (torch.rand(2, 9, 3, 3), torch.zeros(2, 3, 3), r"use y\.long\(\)"),
     "map of another size": (torch.rand(2, 9, 3, 3), torch.zeros(2, 3, 4).long(), r"pass class ids \(2, 3, 3\)"),
     "ignored by 255": (torch.rand(2, 9, 3, 3), torch.full((2, 3, 3), 255), "set labels to ignore to -100"),
@@ -286,7 +286,7 @@ def test_targets_of_maps_and_sequences(name):
 
 @pytest.mark.parametrize("loss", [mu.token_cross_entropy, mu.next_token_cross_entropy])
 def test_targets_of_token_losses(loss):
-    maxup, x = mu.MaxUp(mu.Gaussian(0.1), m=2, loss=loss), torch.rand(2, 3)
+    maxup, x = mu.MaxUp(mu.Gaussian(0.1), m=2, loss_fn=loss), torch.rand(2, 3)
     for output, y in ((torch.rand(2, 9), torch.zeros(2).long()), (torch.rand(2, 5, 9), torch.zeros(2, 4).long())):
         with pytest.raises(ValueError, match=r"this loss wants logits \(B, T, V\) and token ids \(B, T\)"):
             maxup.select(Constant(output), x, y)
@@ -343,7 +343,7 @@ def test_warnings_point_at_the_line_that_called_the_library():
     ("call", "sentence"),
     [
         (lambda: mu.Compose([mu.Gaussian(1), mu.Gaussian(2)]), r"use Compose\(a, b\)"),
-        (lambda: mu.MaxUp(mu.Gaussian(1), loss="mse"), "loss='mse': loss must be a function"),
+        (lambda: mu.MaxUp(mu.Gaussian(1), loss_fn="mse"), "loss_fn='mse': loss_fn must be a function"),
         (lambda: mu.MaxUp(mu.Gaussian(1), forward=3), "forward=3: forward must be a function"),
         (lambda: mu.CutMix(3)(batch()[0], torch.rand(len(batch()[0]))), r"use y.long\(\) for class ids"),
         (lambda: mu.MaxUp(mu.Gaussian(1), m=2)(net(), (batch()[0], batch()[0]), batch()[1]), r"model\(\*x\)"),

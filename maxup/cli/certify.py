@@ -1,4 +1,4 @@
-"""`maxup certify`: certify a network by randomised smoothing, or show what certificates amount to."""
+"""`maxup certify`: certify a network by randomized smoothing, or show what certificates amount to."""
 
 import argparse
 import json
@@ -16,7 +16,7 @@ from maxup.lab.output import say
 
 if TYPE_CHECKING:
     from maxup.lab.certify.run import Settings
-    from maxup.lab.certify.target import Subject
+    from maxup.lab.certify.target import Target
     from maxup.lab.certify.tsv import Row
 
 EXAMPLES = """examples:
@@ -35,7 +35,7 @@ The same command goes on where it stopped. Columns: idx label predict radius cor
 def main(argv: Sequence[str]) -> int:
     """Certify."""
     about = (
-        "Certify test images by randomised smoothing: within its radius no perturbation (l2, of pixels in [0, 1]) "
+        "Certify test images by randomized smoothing: within its radius no perturbation (l2, of pixels in [0, 1]) "
         "changes the smoothed classifier's answer, except with probability alpha."
     )
     parser = parser_of("certify", about, EXAMPLES)
@@ -147,38 +147,38 @@ def _number(name: str, text: str) -> float:
 
 
 def _certify(args: argparse.Namespace) -> None:
+    from maxup.errors import InterruptedRunError, RunError
     from maxup.lab.certify.run import Settings, certify
     from maxup.lab.certify.tsv import read
     from maxup.lab.results.certificates import record
     from maxup.lab.storage.atomic_io import check_regular
-    from maxup.lab.train.signals import InterruptedRunError, RunError
 
-    subject = _subject(args)
-    sigma = args.sigma if args.sigma is not None else subject.sigma
+    target = _target(args)
+    sigma = args.sigma if args.sigma is not None else target.sigma
     if sigma is None:
-        raise RunError(f"{subject.name} was not trained with Gaussian noise on pixels; say which noise with --sigma")
+        raise RunError(f"{target.name} was not trained with Gaussian noise on pixels; say which noise with --sigma")
     settings = Settings(
         sigma=sigma, n0=args.n0, n=args.n, alpha=args.alpha, batch_size=args.batch, dtype=args.dtype, seed=args.seed,
         adaptive=args.adaptive or args.radii is not None, radii=tuple(args.radii) if args.radii else None,
         fast=not args.eager,
     )  # fmt: skip
     if args.picture is not None:
-        _picture(args, subject, settings)
+        _picture(args, target, settings)
         return
     path = args.out or (args.what[0] if args.what else Path()) / f"certified-{sigma:g}.tsv"
     if args.plot is not None and args.plot.resolve() == path.resolve():
         raise RunError(f"--plot {args.plot} would replace the certificates in that file; name another")
     if args.what and args.out is None and args.checkpoint == "last":
-        _refuse_another_step(args.what[0] / "run.json", subject.step)
+        _refuse_another_step(args.what[0] / "run.json", target.step)
     if args.out is None:  # a run's own file, and those that several processes left
         for file in (path, *path.parent.glob(f"{escape(path.name)}.rank-*")):
             check_regular(file)
     for file in (path, args.plot):
         if file is not None:
             _try_place(file)
-    indices = list(range(0, len(subject.images), 1 if args.all else args.skip or 20))[: args.max]
+    indices = list(range(0, len(target.images), 1 if args.all else args.skip or 20))[: args.max]
     try:
-        rows = certify(subject, settings, indices, path, say=partial(say, flush=True))
+        rows = certify(target, settings, indices, path, say=partial(say, flush=True))
     except KeyboardInterrupt:
         raise InterruptedRunError("interrupted; the same command goes on where it stopped") from None
     if _rank():
@@ -190,20 +190,20 @@ def _certify(args: argparse.Namespace) -> None:
         say(f"Adaptive sampling took {used:,} of {most:,} samples: {100 * (1 - used / most):.1f} % saved.")
     if args.what and (args.what[0] / "run.json").is_file():
         why = record(
-            args.what[0] / "run.json", rows, settings, trained=subject.sigma, images=len(subject.images),
-            step=subject.step, last=args.checkpoint == "last", own_file=args.out is None,
+            args.what[0] / "run.json", rows, settings, trained=target.sigma, images=len(target.images),
+            step=target.step, last=args.checkpoint == "last", own_file=args.out is None,
         )  # fmt: skip
         if why:
             say(why)
     if args.attack is not None:
-        _attack(args, subject, settings, rows, path)
+        _attack(args, target, settings, rows, path)
 
 
-def _subject(args: argparse.Namespace) -> "Subject":
+def _target(args: argparse.Namespace) -> "Target":
+    from maxup.errors import RunError
     from maxup.lab.certify.target import of_folder, of_module
     from maxup.lab.data import load_data
     from maxup.lab.data.images import Images, own_images
-    from maxup.lab.train.signals import RunError
 
     build, mine = own(args.module, "--module"), own_of(args)
     if build is None:
@@ -228,8 +228,8 @@ def _subject(args: argparse.Namespace) -> "Subject":
 
 def _refuse_another_step(record: Path, step: int | None) -> None:
     """A finished run is certified at the step it finished with, whatever else its folder holds."""
+    from maxup.errors import RunError
     from maxup.lab.storage.atomic_io import read_json
-    from maxup.lab.train.signals import RunError
 
     try:
         finished = read_json(record)["steps"]
@@ -248,23 +248,22 @@ def _try_place(path: Path) -> None:
     """See that a file can be written, before hours of work."""
     from tempfile import TemporaryFile
 
-    from maxup.errors import reason
-    from maxup.lab.train.signals import RunError
+    from maxup.errors import RunError, error_message
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         TemporaryFile(dir=path.parent).close()
     except OSError as error:
-        raise RunError(f"{path} cannot be written: {reason(error)}; choose another place") from None
+        raise RunError(f"{path} cannot be written: {error_message(error)}; choose another place") from None
 
 
 def _show(tables: "Mapping[Path, tuple[dict[str, Any], list[Row]]]", plot: Path | None) -> None:
-    from maxup.lab.certify.tsv import RowsError
+    from maxup.errors import CertificateError
     from maxup.lab.report.certified import draw, show
 
     for path, (_, rows) in tables.items():
         if not rows:
-            raise RowsError(f"{path} has no certificates yet")
+            raise CertificateError(f"{path} has no certificates yet")
     found = [(about | {"file": str(path)}, rows) for path, (about, rows) in tables.items()]
     show(found)
     if plot is not None:
@@ -273,7 +272,7 @@ def _show(tables: "Mapping[Path, tuple[dict[str, Any], list[Row]]]", plot: Path 
         say(f"Written: {plot}")
 
 
-def _attack(args: argparse.Namespace, subject: "Subject", settings: "Settings", rows: "list[Row]", path: Path) -> None:
+def _attack(args: argparse.Namespace, target: "Target", settings: "Settings", rows: "list[Row]", path: Path) -> None:
     from dataclasses import asdict
 
     from maxup.lab.certify.attack import check
@@ -282,8 +281,8 @@ def _attack(args: argparse.Namespace, subject: "Subject", settings: "Settings", 
     from maxup.lab.environment import environment
     from maxup.lab.storage.atomic_io import write_json
 
-    smooth = make_smooth(subject, settings, find_device())
-    x = subject.pixels([row.idx for row in rows])
+    smooth = make_smooth(target, settings, find_device())
+    x = target.pixels([row.idx for row in rows])
     factor = f"-{args.attack:g}" if args.attack != 1 else ""
     out = path.with_name(f"{path.name.removesuffix('.tsv')}.attack{factor}.json")
     about = {"model": read(path)[0]["model"], "sigma": settings.sigma, "images": len(rows)}
@@ -313,21 +312,21 @@ def _holds_more(report: Path, about: dict[str, Any]) -> bool:
     return False
 
 
-def _picture(args: argparse.Namespace, subject: "Subject", settings: "Settings") -> None:
+def _picture(args: argparse.Namespace, target: "Target", settings: "Settings") -> None:
+    from maxup.errors import RunError
     from maxup.lab.certify.run import find_device, make_smooth
     from maxup.lab.report.smoothing import picture
-    from maxup.lab.train.signals import RunError
 
-    if not args.image < len(subject.images):
-        raise RunError(f"there is no image {args.image}: they are 0 to {len(subject.images) - 1}")
+    if not args.image < len(target.images):
+        raise RunError(f"there is no image {args.image}: they are 0 to {len(target.images) - 1}")
     _try_place(args.picture)
-    smooth, x = make_smooth(subject, settings, find_device()), subject.pixels([args.image])
+    smooth, x = make_smooth(target, settings, find_device()), target.pixels([args.image])
     (found,) = smooth.certify_many(
         x, settings.n0, settings.n, settings.alpha, settings.batch_size, indices=[args.image]
     )
     counts = smooth.counts(x[0], 1000, settings.batch_size, index=args.image)
-    label = int(subject.images.y[args.image])
-    picture(args.picture, x[0], counts, found, sigma=settings.sigma, label=label, classes=subject.images.classes)
+    label = int(target.images.y[args.image])
+    picture(args.picture, x[0], counts, found, sigma=settings.sigma, label=label, classes=target.images.classes)
     say(json.dumps({"image": args.image, "label": label, "predict": found.predict, "radius": found.radius}))
     say(f"Written: {args.picture}")
 

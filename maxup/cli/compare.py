@@ -55,7 +55,8 @@ def main(argv: Sequence[str]) -> int:
 
     recipe = parse_recipe(args.recipe, overrides, ["maxup", "adversarial", *args.objectives])  # it is attacked, too
     from maxup.lab.experiments.compare import Attack, compare
-    from maxup.lab.results.comparison import plot, text
+    from maxup.lab.report.comparison import plot
+    from maxup.lab.results.comparison import text
 
     name = run_name(args.recipe)
     out = args.out or Path("runs") / "compare" / name

@@ -21,7 +21,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("recipe", help="name of a recipe, or a YAML file")
     parser.add_argument("file", type=Path, help="where to; must end in .yaml and not exist")
     args = parser.parse_args(argv)
-    from maxup.lab.recipes.load import RecipeError, find_recipe
+    from maxup.errors import RecipeError
+    from maxup.lab.recipes.load import find_recipe
 
     source = find_recipe(args.recipe)
     if args.file.suffix != ".yaml":
@@ -38,7 +39,8 @@ def main(argv: Sequence[str]) -> int:
 
 def _moved(source: Path, file: Path) -> str:
     """The recipe's text; where its base is a file of the user's own, its path as seen from the copy's folder."""
-    from maxup.lab.recipes.load import FOLDER, RecipeError, find_base, plain
+    from maxup.errors import RecipeError
+    from maxup.lab.recipes.load import FOLDER, find_base, plain
 
     base, text = plain(source).get("base"), source.read_text(encoding="utf-8")
     if not isinstance(base, str) or source.parent.resolve() == file.parent.resolve():

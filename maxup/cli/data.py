@@ -19,7 +19,8 @@ def main(argv: Sequence[str]) -> int:
     parser = parser_of("data", "Show which data sets are found where, and how to get the missing ones.", EXAMPLES)
     parser.add_argument("--root", help="folder to look in first")
     args = parser.parse_args(argv)
-    from maxup.lab.data import DataError, list_data
+    from maxup.errors import DataError
+    from maxup.lab.data import list_data
     from maxup.lab.data.find import locate, missing
 
     if args.root is not None and not Path(args.root).expanduser().is_dir():

@@ -11,7 +11,7 @@ EXAMPLES = """example:
     def setup():
         return {"model": model, "batch": (x, y)}
 
-  and, where they are not the default, "loss": one number an example, "perturbation": an object such as CutMix(10)
+  and, where they are not the default, "loss_fn": a loss per example, "perturbation": an object such as CutMix(10)
   (default: Gaussian noise of a tenth of x's own deviation), "forward": how the model is called, forward(model, x).
 """
 
@@ -27,11 +27,18 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("function", metavar="MODULE:FUNCTION", help="returns model and batch, as a dict or a tuple")
     args = parser.parse_args(argv)
-    from maxup.diagnostics.checks import examine
-    from maxup.diagnostics.inputs import find_case
+    from maxup.diagnostics.checks import run_checks
+    from maxup.diagnostics.inputs import make_inputs
+    from maxup.errors import InputsError, format_error
+    from maxup.lab.user_code import find_function
 
+    function = find_function(args.function)
+    try:
+        returned = function()
+    except (Exception, SystemExit) as error:
+        raise InputsError(f"{args.function} raised {format_error(error)}") from error
     wrong = 0
-    for finding in examine(find_case(args.function)):
+    for finding in run_checks(make_inputs(returned)):
         say(finding, flush=True)
         wrong += finding.level == "wrong"
     say(f"\n{wrong} wrong" if wrong else "\nNothing is wrong.")

@@ -27,7 +27,7 @@ def main(argv: Sequence[str]) -> int:
     add_accept(parser)
     add_own(parser)
     args = parser.parse_args(argv)
-    from maxup.lab.train.log import amount
+    from maxup.lab.progress import amount
     from maxup.lab.train.runs import evaluate, open_run
 
     task = "language" if args.dynamic else None

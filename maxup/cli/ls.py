@@ -71,9 +71,10 @@ def _counted(name: str) -> str:
     """A network with its parameters, and the multiply-adds of an image where its size is known."""
     import torch
 
+    from maxup.errors import ModelError
     from maxup.lab.models import create_model
     from maxup.lab.models.count import count_multiply_adds, count_parameters, in_short
-    from maxup.lab.models.external import PAPER, ExternalError, is_external
+    from maxup.lab.models.external import PAPER, is_external
     from maxup.lab.registry import LANGUAGE_MODELS, build
 
     size = PAPER.get(name, 8 if name == "mlp" else 32)
@@ -85,8 +86,8 @@ def _counted(name: str) -> str:
             if name in LANGUAGE_MODELS:
                 model, of = build(LANGUAGE_MODELS, "language model", name, words=10_000), "text of 10,000 words"
             else:
-                model = create_model(name, shape=shape, classes=classes)
-    except ExternalError as error:
+                model = create_model(name, shape=shape, num_classes=classes)
+    except ModelError as error:
         return f"{name:<34} {str(error).removeprefix(name).strip()}"
     if name in PAPER or not (of or is_external(name)):
         adds, of = in_short(count_multiply_adds(model, shape)), " x ".join(map(str, shape))

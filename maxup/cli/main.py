@@ -13,7 +13,7 @@ VERBS = {
     "train": "train a recipe; the same command goes on where it stopped",
     "compare": "a recipe with and without MaxUp, over several seeds",
     "eval": "evaluate a run's checkpoint",
-    "certify": "certify a network's answers by randomised smoothing",
+    "certify": "certify a network's answers by randomized smoothing",
     "sample": "write some text with a run's language model",
     "show": "draw the copies a run's images have, their losses and the worst",
     "export": "write a run's model to share it",
@@ -48,9 +48,9 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     verb, rest = argv[0], argv[1:]
     if verb not in VERBS:
-        from maxup.lab.registry import nearest
+        from maxup.errors import unknown_name
 
-        say(f"maxup: {nearest(verb, VERBS, 'verb')}", file=sys.stderr)
+        say(f"maxup: {unknown_name(verb, VERBS, 'verb')}", file=sys.stderr)
         return 2
     world = os.environ.get("WORLD_SIZE", "")
     if verb in ALONE and world.isdecimal() and int(world) > 1:
@@ -66,10 +66,10 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our output is gone
         return 141
     except Exception as error:
-        from maxup.errors import reason
+        from maxup.errors import error_message
         from maxup.lab.user_code import raised_in_own_code
 
-        said = reason(error) if isinstance(error, OSError) else str(error)
+        said = error_message(error) if isinstance(error, OSError) else str(error)
         sentence = raised_in_own_code(error) or (said if told(error) else None)
         if sentence is None and isinstance(error, UnicodeEncodeError):
             sentence = f"{error.object!r:.60} has characters that no file name can have; choose another name"

@@ -44,8 +44,9 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--trackers", default="tensorboard", help="as of maxup train (default: tensorboard)")
     parser.add_argument("--dry_run", "--dry-run", action="store_true", help="print the queue, and stop")
     args = parser.parse_args(argv)
+    from maxup.errors import TableError
     from maxup.lab.experiments.jobs import describe, jobs_of, keep, state
-    from maxup.lab.report.custom_tables import TableError, find_table
+    from maxup.lab.report.custom_tables import find_table
 
     jobs, missing = jobs_of(find_table(args.table), args.seeds, args.budget)
     states = [state(job, args.results) for job in jobs]
@@ -87,7 +88,7 @@ def _data_of(job: "Job") -> tuple[str, str | None]:
 
 def _absent(jobs: "Sequence[Job]") -> dict[tuple[str, str | None], str]:
     """A sentence for each data set that some of them need, and that is not there."""
-    from maxup.lab.data import DataError
+    from maxup.errors import DataError
     from maxup.lab.data.find import find
 
     found = {}

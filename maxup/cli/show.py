@@ -123,7 +123,8 @@ def different(classes: "Tensor", n: int) -> "Tensor":
 
 
 def _refuse_recipe(name: str) -> None:
-    from maxup.lab.recipes.load import RecipeError, list_recipes
+    from maxup.errors import RecipeError
+    from maxup.lab.recipes.load import list_recipes
 
     if not Path(name).is_dir() and (name in list_recipes() or name.endswith((".yaml", ".yml"))):
         raise RecipeError(

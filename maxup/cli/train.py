@@ -39,14 +39,15 @@ def main(argv: Sequence[str]) -> int:
     add_accept(parser)
     add_own(parser)
     args, overrides = parser.parse_known_args(argv)
-    from maxup.lab.recipes.load import RecipeError, parse_recipe, run_name
+    from maxup.errors import RecipeError
+    from maxup.lab.recipes.load import parse_recipe, run_name
     from maxup.lab.recipes.schema import noise_of
 
     recipe = parse_recipe(args.recipe, overrides)
     if args.certify and recipe.task == "language":
         raise RecipeError(f"--certify is for images, and {args.recipe} is of text; leave it out")
     if args.certify and noise_of(recipe) is None:
-        wanted = "model.normalise true and perturb [{name: gaussian, sigma: ...}]"
+        wanted = "model.normalize true and perturb [{name: gaussian, sigma: ...}]"
         raise RecipeError(f"{args.recipe} cannot be certified as it is: it needs {wanted}")
     if args.certify and int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise RecipeError("--certify is for one process; under torchrun train first, then use maxup certify")
@@ -72,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
         accept_changed_data=args.accept_changed_data,
         **own_of(args),
     )
-    from maxup.lab.train.log import describe
+    from maxup.lab.progress import describe
 
     measured = {
         k: v for k, v in result["last"].items() if k not in ("epoch", "skipped_images") and "certified" not in k

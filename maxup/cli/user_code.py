@@ -5,7 +5,8 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from typing import Any
 
-from maxup.lab.user_code import OwnCodeError, find_function, told
+from maxup.errors import UserCodeError, format_error
+from maxup.lab.user_code import find_function
 
 
 def own(name: str | None, option: str) -> Callable[..., Any] | None:
@@ -14,22 +15,24 @@ def own(name: str | None, option: str) -> Callable[..., Any] | None:
         return None
     try:
         found = find_function(name)
-    except OwnCodeError as error:
-        raise OwnCodeError(f"{option} {name}: {error}") from error
+    except UserCodeError as error:
+        raise UserCodeError(f"{option} {name}: {error}") from error
 
     @functools.wraps(found)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return found(*args, **kwargs)
         except (Exception, SystemExit) as error:
-            raise OwnCodeError(f"{option} {name}: your own code raised {told(error)}") from error
+            raise UserCodeError(f"{option} {name}: your own code raised {format_error(error)}") from error
 
     return call
 
 
 def add_own(parser: ArgumentParser) -> None:
     """The options by which a verb takes code of the user's own."""
-    parser.add_argument("--model_from", metavar="MODULE:FUNCTION", help="your network: (shape, classes, **model.args)")
+    parser.add_argument(
+        "--model_from", metavar="MODULE:FUNCTION", help="your network: (shape, num_classes, **model.args)"
+    )
     parser.add_argument(
         "--data_from", metavar="MODULE:FUNCTION", help="your data: () -> (x, y) or (x, y, x_test, y_test)"
     )

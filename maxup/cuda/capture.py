@@ -1,4 +1,4 @@
-"""A whole training step as one CUDA graph: augmentation, selection, forward, backward and the optimiser's step.
+"""A whole training step as one CUDA graph: augmentation, selection, forward, backward and the optimizer's step.
 
 The same function that makes a plain step is captured, so there is one definition of a step. A graph replays fixed
 kernels on fixed memory: shapes, m and the model must not change, and what Python decides is decided once.
@@ -62,7 +62,7 @@ class Captured:
         return self.loss.clone()
 
     def _beside(self, batch: Batch) -> Tensor:
-        """A plain step on the side stream, the last of them watched: those before may still initialise things."""
+        """A plain step on the side stream, the last of them watched: those before may still initialize things."""
         before, watched = torch.cuda.get_rng_state(), self.plain == WARMUP
         self.side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.side), _waits() if watched else nullcontext() as waits:

@@ -21,7 +21,7 @@ def compile_blocks(model: nn.Module, **options: Any) -> int:
 
     Example:
         >>> from maxup.lab.models import create_model
-        >>> compile_blocks(create_model("resnet20", shape=(3, 32, 32), classes=10), backend="eager")
+        >>> compile_blocks(create_model("resnet20", shape=(3, 32, 32), num_classes=10), backend="eager")
         9
     """
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, VARIANTS)

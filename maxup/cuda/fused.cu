@@ -6,13 +6,13 @@
 //
 // A column is one of an image, all images counted together. Going down 8 columns, a row that was read serves three rows
 // of the result. Inputs go from memory to registers and into matrix products; filters wait in shared memory. Products
-// sum over inputs in any order and list outputs in any order: a lane takes neighbouring ones, which move together.
+// sum over inputs in any order and list outputs in any order: a lane takes neighboring ones, which move together.
 
 #define OUT_HEIGHT ((HEIGHT + STRIDE - 1) / STRIDE)
 #define OUT_WIDTH ((WIDTH + STRIDE - 1) / STRIDE)
 #define GROUP (N_IN < 32 ? N_IN : 32)      // inputs of a pixel that a warp reads at once, a quarter by a lane
 #define STEPS (GROUP / 16)                 // matrix products that takes
-#define STAGES (N_IN / GROUP * 3)          // groups of inputs, each of three neighbours in a row
+#define STAGES (N_IN / GROUP * 3)          // groups of inputs, each of three neighbors in a row
 #define IN_ROWS ((ROWS - 1) * STRIDE + 3)  // rows of x seen from ROWS rows
 #define TILES (OUTPUTS / 16)               // products for all outputs
 #define PIECES (TILES * STEPS)             // of 16 bytes, what a lane needs of a tap's filters
@@ -74,7 +74,7 @@ static __device__ __forceinline__ void multiply(float* total, uint4 a, const uns
         : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b[0]), "r"(b[1]));
 }
 
-// Four neighbouring weights as bfloat16.
+// Four neighboring weights as bfloat16.
 static __device__ __forceinline__ uint2 quad(const Weight* at) {
 #if FLOAT_WEIGHT
     float4 values = *(const float4*)at;
@@ -87,7 +87,7 @@ static __device__ __forceinline__ uint2 quad(const Weight* at) {
 // What a lane reads and writes when its warp computes 8 columns by ROWS rows.
 struct Place {
     const Half* from;   // the inputs of one pixel of the first row
-    bool left, right;   // whether it has such neighbours
+    bool left, right;   // whether it has such neighbors
     bool above, below;  // whether there are rows above the first and below the last
     unsigned to[2];     // where the results of two pixels of the first row go
     bool inside[2];     // whether there are such pixels
@@ -113,7 +113,7 @@ static __device__ __forceinline__ Place place_of(unsigned task, unsigned columns
     return place;
 }
 
-// The inputs of a stage: a group of them, of the left neighbours, the pixels themselves or the right neighbours.
+// The inputs of a stage: a group of them, of the left neighbors, the pixels themselves or the right neighbors.
 static __device__ __forceinline__ void read_stage(Input (&seen)[IN_ROWS], const Place& place, int stage) {
     int group = stage / 3, dx = stage % 3;
 #pragma unroll

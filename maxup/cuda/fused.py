@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from maxup.errors import reason
+from maxup.errors import error_message
 
 TUNED = {
     16: (16, 16, 4, 3),
@@ -61,7 +61,7 @@ def _plain_conv(conv: nn.Module) -> bool:
 
 
 def _plain_norm(norm: nn.Module) -> bool:
-    """Whether it is a BatchNorm that normalises by statistics it has, then scales and shifts."""
+    """Whether it is a BatchNorm that normalizes by statistics it has, then scales and shifts."""
     return isinstance(norm, nn.BatchNorm2d) and norm.affine and not norm.training and norm.running_mean is not None
 
 
@@ -140,7 +140,7 @@ def _kernel(device: torch.device, definitions: str) -> Callable[..., None] | Non
                     KERNELS[key] = _compile(definitions)
                 except Exception as error:
                     KERNELS[key], FOUND = None, False
-                    why = reason(error)
+                    why = error_message(error)
                     warnings.warn(f"layers run one by one, no kernel could be made for this GPU: {why}", stacklevel=2)
     return KERNELS.get(key)
 

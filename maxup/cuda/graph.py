@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-WARMUP = 3  # plain calls first, on a side stream: lazy initialisation must be over
+WARMUP = 3  # plain calls first, on a side stream: lazy initialization must be over
 
 
 def record(work: Callable[[], None]) -> torch.cuda.CUDAGraph:

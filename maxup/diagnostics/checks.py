@@ -15,15 +15,15 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_leaves
 
 from maxup import theory
-from maxup.diagnostics.inputs import Case
-from maxup.isolation import called_modules, drop_probability, untraced
-from maxup.lab.user_code import told
+from maxup.batch import batch_size
+from maxup.diagnostics.inputs import Inputs
+from maxup.errors import MaxUpWarning, format_error
+from maxup.isolation import called_modules, drop_probability, preserve_state
 from maxup.losses import mean_loss
 from maxup.objectives.maxup import MaxUp
 from maxup.perturb.in_model import clear
 from maxup.perturb.noise import Gaussian
 from maxup.snapshot import Snapshot, changed, snapshot
-from maxup.validate import MaxUpWarning, batch_size
 
 M = 4
 ROUNDS = 5
@@ -42,23 +42,23 @@ class Finding:
         return f"{self.level:<10} {self.text}"
 
 
-def examine(case: Case) -> Iterator[Finding]:
+def run_checks(inputs: Inputs) -> Iterator[Finding]:
     """All findings, in order; where the model cannot be run at all, that alone."""
-    yield from _mode(case.model)
+    yield from _mode(inputs.model)
     try:
-        with untraced(case.model, case.batch):
-            _maxup(case, 1).run(case.model, *case.batch)
+        with preserve_state(inputs.model, inputs.batch):
+            _maxup(inputs, 1).run(inputs.model, *inputs.batch)
     except Exception as error:
-        yield Finding("wrong", f"one pass over the batch failed: {told(error)}")
+        yield Finding("wrong", f"one pass over the batch failed: {format_error(error)}")
         return
     for check in (_copies, _repeats, _trace, _gap, _baseline, _replay, _cost, _layers, _penalty):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", MaxUpWarning)  # the findings say the same
-                findings = list(check(case))
+                findings = list(check(inputs))
             yield from findings
         except Exception as error:
-            yield Finding("wrong", f"the check of {check.__name__.strip('_')} failed: {told(error)}")
+            yield Finding("wrong", f"the check of {check.__name__.strip('_')} failed: {format_error(error)}")
 
 
 def _mode(model: nn.Module) -> Iterator[Finding]:
@@ -68,22 +68,22 @@ def _mode(model: nn.Module) -> Iterator[Finding]:
         yield Finding("wrong", "no parameter of the model requires a gradient: there is nothing to train")
 
 
-def _copies(case: Case) -> Iterator[Finding]:
-    if case.by_default:
-        sigma = case.perturbation.sigma
+def _copies(inputs: Inputs) -> Iterator[Finding]:
+    if inputs.by_default:
+        sigma = inputs.perturbation.sigma
         yield Finding("ok", f"no perturbation is given: the copies have Gaussian noise of deviation {sigma:.3g}")
 
 
-def _repeats(case: Case) -> Iterator[Finding]:
+def _repeats(inputs: Inputs) -> Iterator[Finding]:
     """Two passes with the same random numbers must agree: else the model remembers, or draws where none can see."""
-    with untraced(case.model, case.batch) as rewind, torch.no_grad():
+    with preserve_state(inputs.model, inputs.batch) as rewind, torch.no_grad():
         outputs = []
         for _ in range(2):
             rewind()
             outputs.append(
                 [
                     leaf.clone()
-                    for leaf in tree_leaves(case.forward(case.model, case.batch[0]))
+                    for leaf in tree_leaves(inputs.forward(inputs.model, inputs.batch[0]))
                     if isinstance(leaf, Tensor)
                 ]
             )
@@ -97,11 +97,11 @@ def _repeats(case: Case) -> Iterator[Finding]:
         )
 
 
-def _trace(case: Case) -> Iterator[Finding]:
-    before = _snapshot(case)
-    with _maxup(case, M).selected(case.model, *case.batch):
+def _trace(inputs: Inputs) -> Iterator[Finding]:
+    before = _snapshot(inputs)
+    with _maxup(inputs, M).selected(inputs.model, *inputs.batch):
         pass
-    left = changed(before, _snapshot(case))
+    left = changed(before, _snapshot(inputs))
     if left:
         more = f" and {len(left) - 3} more" if len(left) > 3 else ""
         text = (
@@ -112,9 +112,9 @@ def _trace(case: Case) -> Iterator[Finding]:
         yield Finding("ok", "selecting left no trace: weights, buffers, gradients, flags, attributes, random streams")
 
 
-def _gap(case: Case) -> Iterator[Finding]:
-    with untraced(case.model, case.batch):
-        outcome = _maxup(case, M).run(case.model, *case.batch)
+def _gap(inputs: Inputs) -> Iterator[Finding]:
+    with preserve_state(inputs.model, inputs.batch):
+        outcome = _maxup(inputs, M).run(inputs.model, *inputs.batch)
     report, mean = outcome.report, float(outcome.losses.detach().mean())
     assert report is not None
     if not math.isfinite(mean):
@@ -134,19 +134,19 @@ def _gap(case: Case) -> Iterator[Finding]:
         yield Finding(level, f"{text} of the loss{more}")
 
 
-def _baseline(case: Case) -> Iterator[Finding]:
+def _baseline(inputs: Inputs) -> Iterator[Finding]:
     """m = 1 against the loop one would write without MaxUp: draw, apply, forward, mean loss."""
-    with untraced(case.model, case.batch) as rewind, torch.no_grad():
-        ours = _maxup(case, 1).run(case.model, *case.batch).loss
+    with preserve_state(inputs.model, inputs.batch) as rewind, torch.no_grad():
+        ours = _maxup(inputs, 1).run(inputs.model, *inputs.batch).loss
         rewind()
-        device = tree_leaves(case.batch)[0].device
+        device = tree_leaves(inputs.batch)[0].device
         try:
-            x, y = case.perturbation.apply(
-                case.batch, case.perturbation.draw(case.batch, Generator(device).manual_seed(0))
+            x, y = inputs.perturbation.apply(
+                inputs.batch, inputs.perturbation.draw(inputs.batch, Generator(device).manual_seed(0))
             )
-            plain = mean_loss(case.loss, case.loss(case.forward(case.model, x), y), y)
+            plain = mean_loss(inputs.loss_fn, inputs.loss_fn(inputs.forward(inputs.model, x), y), y)
         finally:
-            clear(case.perturbation)
+            clear(inputs.perturbation)
     if _close(ours, plain):
         yield Finding("ok", f"m = 1 is the baseline: both losses on the perturbed batch are {float(plain):.6g}")
     else:
@@ -154,17 +154,17 @@ def _baseline(case: Case) -> Iterator[Finding]:
         yield Finding("wrong", f"{text}: they differ by {abs(float(ours) - float(plain)):.2g}")
 
 
-def _replay(case: Case) -> Iterator[Finding]:
-    with untraced(case.model, case.batch):
-        report = _maxup(case, M).run(case.model, *case.batch).report
+def _replay(inputs: Inputs) -> Iterator[Finding]:
+    with preserve_state(inputs.model, inputs.batch):
+        report = _maxup(inputs, M).run(inputs.model, *inputs.batch).report
     assert report is not None
     error = report.replay_error
     if report.replay_exact:
         yield Finding("ok", "what is trained on is what was scored, to the last bit")
-    elif _norms(case.model):
+    elif _norms(inputs.model):
         yield Finding(
             "attention",
-            f"losses trained on and scored differ by up to {error:.2g}: BatchNorm normalises the winners anew, among "
+            f"losses trained on and scored differ by up to {error:.2g}: BatchNorm normalizes the winners anew, among "
             "winners, as the method says; norm='running' scores with the running statistics instead",
         )
     elif error < 1e-4:
@@ -175,17 +175,17 @@ def _replay(case: Case) -> Iterator[Finding]:
         )
 
 
-def _cost(case: Case) -> Iterator[Finding]:
+def _cost(inputs: Inputs) -> Iterator[Finding]:
     seconds: dict[int, list[float]] = {1: [], M: []}
     copying = []  # seconds of drawing and applying M copies
-    generator = Generator(tree_leaves(case.batch)[0].device).manual_seed(0)
+    generator = Generator(tree_leaves(inputs.batch)[0].device).manual_seed(0)
     saved = dict.fromkeys(seconds, 0)
-    with _own_gradients(case.model), untraced(case.model, case.batch):
+    with _own_gradients(inputs.model), preserve_state(inputs.model, inputs.batch):
         for _ in range(ROUNDS + 1):  # the first to warm up
             for m in seconds:
                 begun = time.perf_counter()
                 with _counted() as bytes_saved:
-                    loss = _maxup(case, m).run(case.model, *case.batch).loss
+                    loss = _maxup(inputs, m).run(inputs.model, *inputs.batch).loss
                 loss.backward()
                 if loss.is_cuda:
                     torch.cuda.synchronize()
@@ -193,8 +193,8 @@ def _cost(case: Case) -> Iterator[Finding]:
                 saved[m] = bytes_saved()
             begun = time.perf_counter()
             for _ in range(M):
-                case.perturbation.apply(case.batch, case.perturbation.draw(case.batch, generator))
-                clear(case.perturbation)
+                inputs.perturbation.apply(inputs.batch, inputs.perturbation.draw(inputs.batch, generator))
+                clear(inputs.perturbation)
             if loss.is_cuda:
                 torch.cuda.synchronize()
             copying.append(time.perf_counter() - begun)
@@ -211,9 +211,9 @@ def _cost(case: Case) -> Iterator[Finding]:
     yield Finding("ok" if memory < 1.05 else "attention", text)
 
 
-def _layers(case: Case) -> Iterator[Finding]:
-    layers = [layer for layer in case.model.modules() if isinstance(layer, _BatchNorm)]
-    active, n = _norms(case.model), batch_size(case.batch)
+def _layers(inputs: Inputs) -> Iterator[Finding]:
+    layers = [layer for layer in inputs.model.modules() if isinstance(layer, _BatchNorm)]
+    active, n = _norms(inputs.model), batch_size(inputs.batch)
     if active:
         text = f"BatchNorm layers in training, {len(active)}: each copy is scored with its own batch's statistics; "
         text += "chunk > 1 and strategy='retain' are refused" + (
@@ -222,7 +222,7 @@ def _layers(case: Case) -> Iterator[Finding]:
         yield Finding("attention", text)
     elif layers:
         yield Finding("ok", f"BatchNorm layers, {len(layers)}, all with fixed statistics")
-    dropout = [layer for layer in case.model.modules() if drop_probability(layer) > 0]
+    dropout = [layer for layer in inputs.model.modules() if drop_probability(layer) > 0]
     dropping = [layer for layer in dropout if layer.training]
     if dropping:
         text = f"dropout layers, {len(dropping)}: all copies and the training pass share their masks; draw no random "
@@ -233,24 +233,26 @@ def _layers(case: Case) -> Iterator[Finding]:
         yield Finding("ok", "no BatchNorm and no dropout: nothing to mind")
 
 
-def _penalty(case: Case) -> Iterator[Finding]:
-    leaves = [leaf for leaf in tree_leaves(case.batch[0]) if isinstance(leaf, Tensor)]
+def _penalty(inputs: Inputs) -> Iterator[Finding]:
+    leaves = [leaf for leaf in tree_leaves(inputs.batch[0]) if isinstance(leaf, Tensor)]
     if not all(leaf.is_floating_point() for leaf in leaves):
         return
-    sigma = case.perturbation.sigma if isinstance(case.perturbation, Gaussian) else 0.1 * float(leaves[0].std())
-    found = theory.penalty(case.model, *case.batch, m=M, sigma=sigma, forward=case.forward, loss=case.loss)
+    sigma = inputs.perturbation.sigma if isinstance(inputs.perturbation, Gaussian) else 0.1 * float(leaves[0].std())
+    found = theory.penalty(
+        inputs.model, *inputs.batch, m=M, sigma=sigma, forward=inputs.forward, loss_fn=inputs.loss_fn
+    )
     yield Finding("ok", f"for context, Theorem 1 with Gaussian copies of deviation {sigma:.3g}: {found}")
 
 
-def _snapshot(case: Case) -> Snapshot:
-    modules = [case.model, *called_modules(case.loss, case.forward)]
-    return snapshot(modules, {"forward": case.forward, "loss": case.loss})
+def _snapshot(inputs: Inputs) -> Snapshot:
+    modules = [inputs.model, *called_modules(inputs.loss_fn, inputs.forward)]
+    return snapshot(modules, {"forward": inputs.forward, "loss": inputs.loss_fn})
 
 
-def _maxup(case: Case, m: int) -> MaxUp:
-    device = tree_leaves(case.batch)[0].device
+def _maxup(inputs: Inputs, m: int) -> MaxUp:
+    device = tree_leaves(inputs.batch)[0].device
     generator = Generator(device).manual_seed(0)
-    return MaxUp(case.perturbation, m=m, loss=case.loss, forward=case.forward, generator=generator)
+    return MaxUp(inputs.perturbation, m=m, loss_fn=inputs.loss_fn, forward=inputs.forward, generator=generator)
 
 
 def _norms(model: nn.Module) -> list[nn.Module]:

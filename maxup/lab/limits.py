@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
+from maxup.errors import format_value
+
 
 @dataclass(frozen=True)
 class Limit:
@@ -179,7 +181,7 @@ def check_recipe(values: Mapping[str, Any]) -> str | None:
         value = values.get(name)
         numbers = value if isinstance(value, list) else [] if value is None else [value]
         if wrong := [number for number in numbers if number not in limit]:
-            return f"{name}={shown(wrong[0])} is out of range; it must be {limit}"
+            return f"{name}={format_value(wrong[0])} is out of range; it must be {limit}"
         if len(numbers) > MOST_VALUES:
             return f"{name} has {len(numbers)} numbers; it must have {MOST_VALUES} at most"
     return None
@@ -195,16 +197,4 @@ def check_model_args(**arguments: Any) -> None:
     """
     for name, value in arguments.items():
         if value not in MODEL[name]:
-            raise ValueError(f"{name}={shown(value)} is out of range; it must be {MODEL[name]}")
-
-
-def shown(value: Any) -> str:
-    """A value for a sentence, cut where it is long.
-
-    Example:
-        >>> shown("ten"), shown(10**5000)
-        ("'ten'", 'an integer of 16610 bits')
-    """
-    if isinstance(value, int) and value.bit_length() > 200:
-        return f"an integer of {value.bit_length()} bits"
-    return f"{value!r:.60}"
+            raise ValueError(f"{name}={format_value(value)} is out of range; it must be {MODEL[name]}")

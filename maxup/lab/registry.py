@@ -1,13 +1,11 @@
 """Names that recipes may use, and what they stand for. A recipe from a stranger is data: only these names are built."""
 
-import difflib
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from maxup.errors import reason
-from maxup.lab.limits import shown
+from maxup.errors import BuildError, UnknownNameError, error_message, format_value, unknown_name
 
 PERTURBATIONS = {
     "gaussian": "maxup.perturb.noise:Gaussian",
@@ -37,39 +35,6 @@ MODELS = {
 LANGUAGE_MODELS = {"awd_lstm": "maxup.lab.models.awd_lstm:AWDLSTM"}
 
 
-class UnknownNameError(ValueError):
-    """A name no registry has."""
-
-
-class BuildError(ValueError):
-    """Arguments that what a name stands for cannot be built with, in one sentence."""
-
-
-def nearest(name: str, known: Mapping[str, Any] | list[str], what: str) -> str:
-    """One sentence about an unknown name: the nearest known one, or all there are.
-
-    Example:
-        >>> print(nearest("CIFAR-10", ["cifar10", "digits"], "data set"))
-        data set 'CIFAR-10' is unknown; did you mean 'cifar10'?
-    """
-    close = difflib.get_close_matches(name, list(known), n=1)
-    close = close or difflib.get_close_matches(name.lower().replace("-", "_"), list(known), n=1)
-    known = sorted(known)
-    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known) if len(known) <= 20 else some(known)}"
-    return f"{what} {name!r:.80} is unknown; {hint}"
-
-
-def some(names: Sequence[str]) -> str:
-    """A few names of many, to be shown.
-
-    Example:
-        >>> some(["a", "b", "c", "d", "e"])
-        'a, b, c and 2 more'
-    """
-    shown = ", ".join(f"{name:.60}" for name in names[:3])
-    return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown
-
-
 def takes(registry: Mapping[str, str], what: str, name: str) -> Mapping[str, inspect.Parameter]:
     """The arguments of what a name stands for.
 
@@ -91,19 +56,19 @@ def build(registry: Mapping[str, str], what: str, name: str, /, **arguments: Any
     known = inspect.signature(make).parameters
     for argument in arguments:
         if argument not in known:
-            raise UnknownNameError(nearest(argument, list(known), f"argument of {what} {name!r}"))
+            raise UnknownNameError(unknown_name(argument, list(known), f"argument of {what} {name!r}"))
     missing = [p for p, d in known.items() if d.default is inspect.Parameter.empty and p not in arguments]
     if missing:
         raise UnknownNameError(f"{what} {name!r} needs {' and '.join(missing)}")
     try:
         return make(**arguments)
     except Exception as error:  # of whatever type: the arguments may be anything
-        said = ", ".join(f"{key}={shown(value)}" for key, value in arguments.items())
-        raise BuildError(f"{what} {name!r} cannot be built with {said}: {reason(error)}") from error
+        said = ", ".join(f"{key}={format_value(value)}" for key, value in arguments.items())
+        raise BuildError(f"{what} {name!r} cannot be built with {said}: {error_message(error)}") from error
 
 
 def _find(registry: Mapping[str, str], what: str, name: str) -> Any:
     if not isinstance(name, str) or name not in registry:
-        raise UnknownNameError(nearest(str(name), registry, what))
+        raise UnknownNameError(unknown_name(str(name), registry, what))
     module, _, attribute = registry[name].partition(":")
     return getattr(import_module(module), attribute)

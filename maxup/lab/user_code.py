@@ -9,12 +9,7 @@ from traceback import walk_tb
 from types import ModuleType
 from typing import Any
 
-from maxup.errors import reason
-from maxup.lab.registry import nearest
-
-
-class OwnCodeError(ValueError):
-    """The user's own module or function could not be used, in one sentence."""
+from maxup.errors import UserCodeError, format_error, unknown_name
 
 
 def find_function(spec: str) -> Callable[..., Any]:
@@ -27,15 +22,15 @@ def find_function(spec: str) -> Callable[..., Any]:
         3.0
         >>> find_function("math:sqqrt")
         Traceback (most recent call last):
-        maxup.lab.user_code.OwnCodeError: math: function 'sqqrt' is unknown; did you mean 'sqrt'?
+        maxup.errors.UserCodeError: math: function 'sqqrt' is unknown; did you mean 'sqrt'?
     """
     name, colon, function = spec.partition(":")
     if not (name and colon and function):
-        raise OwnCodeError(f"{spec!r} is not of the form MODULE:FUNCTION, such as mine:net for net() in mine.py")
+        raise UserCodeError(f"{spec!r} is not of the form MODULE:FUNCTION, such as mine:net for net() in mine.py")
     if name.endswith(".py") or "/" in name:  # a path
         name = os.path.relpath(name).removesuffix(".py").replace(os.sep, ".")
     if name.startswith("."):
-        raise OwnCodeError(f"{spec!r} is not below the current folder; go to its folder, and name it from there")
+        raise UserCodeError(f"{spec!r} is not below the current folder; go to its folder, and name it from there")
     here = os.getcwd()
     sys.path.insert(0, here)
     try:
@@ -43,17 +38,17 @@ def find_function(spec: str) -> Callable[..., Any]:
     except (Exception, SystemExit) as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name
         if missing and f"{name}.".startswith(f"{missing}."):
-            raise OwnCodeError(f"there is no module {name} in this folder or among the installed ones") from None
-        raise OwnCodeError(f"importing {name} failed: {told(error)}") from error
+            raise UserCodeError(f"there is no module {name} in this folder or among the installed ones") from None
+        raise UserCodeError(f"importing {name} failed: {format_error(error)}") from error
     finally:
         with suppress(ValueError):  # the module may have changed it
             sys.path.remove(here)
         sys.path.extend({here} - set(sys.path))
     if not callable(getattr(module, function, print)):
-        raise OwnCodeError(f"{function} is a {type(getattr(module, function)).__name__}; name a function")
+        raise UserCodeError(f"{function} is a {type(getattr(module, function)).__name__}; name a function")
     if not hasattr(module, function):
         known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        raise OwnCodeError(f"{name}: " + nearest(function, known, "function"))
+        raise UserCodeError(f"{name}: " + unknown_name(function, known, "function"))
     _remember(module)
     found: Callable[..., Any] = getattr(module, function)
     return found
@@ -74,7 +69,7 @@ def raised_in_own_code(error: BaseException) -> str | None:
             return None
         if package in _packages or os.path.dirname(code.co_filename) in _folders:
             where = f"{os.path.basename(code.co_filename)}, line {line}, in {code.co_name}"
-            return f"your own code raised {told(error)} ({where})"
+            return f"your own code raised {format_error(error)} ({where})"
     return None
 
 
@@ -87,13 +82,3 @@ def _remember(module: ModuleType) -> None:
     if package not in ("torch", "maxup") and file:
         _packages.add(package)
         _folders.add(os.path.dirname(file))
-
-
-def told(error: BaseException) -> str:
-    """An error's kind and its own words, on one line.
-
-    Example:
-        >>> told(ValueError("too  long"))
-        'ValueError: too long'
-    """
-    return f"{type(error).__name__}: {reason(error)}"

@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from maxup.batch import Batch
-from maxup.objectives.base import Forward, Loss, Objective, Outcome, bare, call, cross_entropy
-from maxup.perturb.base import pick
+from maxup.batch import Batch, get_leaves
+from maxup.objectives.base import Forward, LossFn, Objective, Outcome, bare, call, cross_entropy
 from maxup.perturb.noise import UniformBall, add, check_clip, clamped, into_ball, nonnegative, unit
 from maxup.validate import check_choice, check_whole
 
@@ -28,11 +27,11 @@ class Adversarial(Objective):
         p: 2 for the Euclidean ball, math.inf for the cube.
         steps: Gradient steps of the attack.
         step_size: Length of a step; default 2.5 * radius / steps, as Madry et al.
-        clip: Lowest and highest value x may take, such as (0, 1) for images that are not normalised; default no limit.
+        clip: Lowest and highest value x may take, such as (0, 1) for images that are not normalized; default no limit.
         norm: Train-mode BatchNorm attacks with the statistics of its own "batch", or with the "running" ones.
         key: Which entry of x to attack; default every floating leaf, each in a ball of its own.
         forward: How the model is called, `forward(model, x) -> output`.
-        loss: `loss(output, target) -> (B,)`.
+        loss_fn: `loss_fn(output, target) -> (B,)`.
         generator: Source of the starting points; default its own, which obeys `torch.manual_seed`.
 
     Example:
@@ -51,11 +50,11 @@ class Adversarial(Objective):
         norm: str = "batch",
         key: Hashable | None = None,
         forward: Forward = call,
-        loss: Loss = cross_entropy,
+        loss_fn: LossFn = cross_entropy,
         generator: Generator | None = None,
     ) -> None:
         nonnegative("Adversarial", "radius", radius)
-        super().__init__(UniformBall(radius, p=p, key=key), loss=loss, forward=forward, generator=generator)
+        super().__init__(UniformBall(radius, p=p, key=key), loss_fn=loss_fn, forward=forward, generator=generator)
         self.radius, self.p, self.key, self.clip = radius, p, key, check_clip("Adversarial", clip)
         self.steps = check_whole("steps", steps)
         self.step_size = 2.5 * radius / steps if step_size is None else step_size
@@ -66,14 +65,14 @@ class Adversarial(Objective):
         with self._step(x, y) as (batch, generator):
             x, target = self.attack(model, batch, self.perturbation.draw(batch, generator))
             output = self.forward(model, x)
-            losses = self._losses(output, target, len(pick(x, self.key)[0]))
+            losses = self._losses(output, target, len(get_leaves(x, self.key)[0]))
             return Outcome(self._mean(losses, target), losses, output, target)
 
     def attack(self, model: Any, batch: Batch, delta: list[Tensor]) -> Batch:
         """Climb the loss from x + delta, staying in the ball: x' = Project(x' + step_size * ascent direction)."""
-        model, origin = bare(model), pick(batch[0], self.key)
+        model, origin = bare(model), get_leaves(batch[0], self.key)
         delta = [self._inside(d, o) for d, o in zip(delta, origin, strict=True)]
-        with self._untraced(model, batch, self.norm) as rewind:
+        with self._preserve_state(model, batch, self.norm) as rewind:
             for _ in range(self.steps):
                 rewind()
                 with torch.enable_grad():

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Generator
 
-from maxup.objectives.base import Forward, Loss, Objective, Outcome, call, cross_entropy
+from maxup.objectives.base import Forward, LossFn, Objective, Outcome, call, cross_entropy
 from maxup.perturb.in_model import check_attached
 from maxup.validate import check_perturbation
 
@@ -16,14 +16,14 @@ from maxup.validate import check_perturbation
 class Average(Objective):
     """The average over m perturbed copies, back-propagated through all of them: m times the memory of a step.
 
-    The copies are one wide batch, so BatchNorm normalises them together and records once. The outcome's output, target
+    The copies are one wide batch, so BatchNorm normalizes them together and records once. The outcome's output, target
     and losses are those of all m * B copies.
 
     Args:
         perturbation: P(.|x), an object with `draw(batch, generator)` and `apply(batch, draw)`.
         m: Copies of every example, or a function of the step that says how many.
         forward: How the model is called, `forward(model, x) -> output`.
-        loss: `loss(output, target) -> (B,)`.
+        loss_fn: `loss_fn(output, target) -> (B,)`.
         generator: Source of the draws; default its own, which obeys `torch.manual_seed`.
 
     Example:
@@ -39,10 +39,10 @@ class Average(Objective):
         m: int | Callable[[int], int] = 4,
         *,
         forward: Forward = call,
-        loss: Loss = cross_entropy,
+        loss_fn: LossFn = cross_entropy,
         generator: Generator | None = None,
     ) -> None:
-        super().__init__(check_perturbation(perturbation), m, loss=loss, forward=forward, generator=generator)
+        super().__init__(check_perturbation(perturbation), m, loss_fn=loss_fn, forward=forward, generator=generator)
 
     def run(self, model: Any, x: Any, y: Any) -> Outcome:
         """The loss of eq. 5."""

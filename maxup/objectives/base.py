@@ -7,16 +7,15 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from maxup.batch import Batch, Draw, cat, tile
+from maxup.batch import Batch, Draw, batch_size, cat, leaves, tile
 from maxup.call_repr import call_repr
-from maxup.isolation import called_modules, untouched, untraced
+from maxup.isolation import called_modules, forbid_side_effects, preserve_state
 from maxup.losses import TOKENS, cross_entropy, mean_loss
 from maxup.objectives.outcome import Outcome
-from maxup.perturb.in_model import attached, clear
-from maxup.rng import own_seed
+from maxup.perturb.in_model import clear, in_model_parts
+from maxup.rng import objective_seed
 from maxup.snapshot import Snapshot, changed, state
 from maxup.validate import (
-    batch_size,
     check_batch,
     check_classification,
     check_copy,
@@ -28,11 +27,10 @@ from maxup.validate import (
     check_whole,
     explain_call,
     is_capturing,
-    leaves,
     warn,
 )
 
-Loss = Callable[[Any, Any], Tensor]
+LossFn = Callable[[Any, Any], Tensor]
 Forward = Callable[[Any, Any], Any]
 
 
@@ -52,7 +50,7 @@ class Objective:
     Args:
         perturbation: P(.|x), for the objectives that draw copies.
         m: Copies of every example, or a function of the step that says how many.
-        loss: `loss(output, target) -> (B,)`, one number for every example.
+        loss_fn: `loss_fn(output, target) -> (B,)`, one number for every example.
         forward: How the model is called, `forward(model, x) -> output`.
         generator: Where randomness comes from. None makes one on the batch's device at the first call, seeded by
             `torch.manual_seed`, the process's rank and which of the living objectives this is; it takes nothing from
@@ -64,7 +62,7 @@ class Objective:
         perturbation: Any = None,
         m: int | Callable[[int], int] = 1,
         *,
-        loss: Loss = cross_entropy,
+        loss_fn: LossFn = cross_entropy,
         forward: Forward = call,
         generator: Generator | None = None,
     ) -> None:
@@ -72,10 +70,10 @@ class Objective:
         self.m = m if callable(m) else check_whole("m", m)
         if not isinstance(generator, Generator | None):
             raise TypeError(f"generator={generator!r}: pass a torch.Generator, or None")
-        for name, function in (("loss", loss), ("forward", forward)):
+        for name, function in (("loss_fn", loss_fn), ("forward", forward)):
             if not callable(function):
                 raise TypeError(f"{name}={function!r:.60}: {name} must be a function")
-        self.loss, self.forward, self.generator = loss, forward, generator
+        self.loss_fn, self.forward, self.generator = loss_fn, forward, generator
         self.step = 0
         self._first, self._look, self._own = True, False, False  # _own: the generator was made here
         self._unscored = True  # whether no passes without a trace have run yet
@@ -141,7 +139,7 @@ class Objective:
 
     def _generator(self, device: torch.device) -> Generator:
         if self.generator is None:
-            self.generator, self._own = Generator(device).manual_seed(own_seed(self)), True
+            self.generator, self._own = Generator(device).manual_seed(objective_seed(self)), True
         if self.generator.device.type != device.type:
             do = f"make it with torch.Generator({device.type!r}), or leave generator=None"
             if self._own:
@@ -172,13 +170,15 @@ class Objective:
 
     def _watched(self, batch: Batch, method: str) -> AbstractContextManager[None]:
         """On the first batch, watch that a perturbation leaves the global streams and the batch alone."""
-        return untouched(batch, f"{type(self.perturbation).__name__}.{method}") if self._first else nullcontext()
+        return (
+            forbid_side_effects(batch, f"{type(self.perturbation).__name__}.{method}") if self._first else nullcontext()
+        )
 
     @contextmanager
-    def _untraced(self, model: nn.Module, batch: Batch, norm: str) -> Iterator[Callable[[], None]]:
-        """`untraced` for the model and the modules that own loss and forward; the first time, check that it holds."""
-        if self._called[:2] != (self.loss, self.forward):
-            self._called = self.loss, self.forward, called_modules(self.loss, self.forward)
+    def _preserve_state(self, model: nn.Module, batch: Batch, norm: str) -> Iterator[Callable[[], None]]:
+        """`preserve_state` for the model and the modules that `loss_fn` and `forward` call, checked once."""
+        if self._called[:2] != (self.loss_fn, self.forward):
+            self._called = self.loss_fn, self.forward, called_modules(self.loss_fn, self.forward)
         modules = [model, *self._called[2]]
         first = self._unscored and not is_capturing(leaves(batch)[0].device)
         watch = first and all(type(p) is nn.Parameter for module in modules for p in module.parameters())  # not FSDP's
@@ -189,18 +189,18 @@ class Objective:
             if watch and len(seen) < 2:
                 seen.append(state(modules) if seen else {})  # the first call is before the first pass
 
-        slots = [slot for part in attached(self.perturbation) for slot in part.slots]
-        for slot in slots:
-            slot.scoring = True
+        hooks = [hook for part in in_model_parts(self.perturbation) for hook in part.hooks]
+        for hook in hooks:
+            hook.scoring = True
         try:
-            with untraced(model, batch, norm=norm, others=modules[1:]) as rewind_all:
+            with preserve_state(model, batch, norm=norm, others=modules[1:]) as rewind_all:
                 yield rewind
                 if len(seen) == 2:
                     rewind_all()
                     seen.append(state(modules))
         finally:
-            for slot in slots:
-                slot.scoring = False
+            for hook in hooks:
+                hook.scoring = False
         self._unscored = self._unscored and not first
         if len(seen) == 3:
             left = changed(seen[1], seen[2])
@@ -220,18 +220,18 @@ class Objective:
 
     def _losses(self, output: Any, target: Any, wanted: int) -> Tensor:
         """The loss of every example, checked: (B,)."""
-        if self.loss is cross_entropy:
+        if self.loss_fn is cross_entropy:
             check_classification(output, target, self._look)
-        elif self.loss in TOKENS:
+        elif self.loss_fn in TOKENS:
             check_tokens(output, target, self._look)
-        losses = self.loss(output, target)
+        losses = self.loss_fn(output, target)
         check_losses(losses, wanted)
         self._look = False
         return losses
 
     def _mean(self, losses: Tensor, target: Any) -> Tensor:
         """The loss to back-propagate, as F.cross_entropy averages: over all positions that are not ignored."""
-        return mean_loss(self.loss, losses, target)
+        return mean_loss(self.loss_fn, losses, target)
 
 
 def bare(model: Any) -> Any:

@@ -5,8 +5,8 @@ min_theta  E_M [ max_{x in M} L(x, theta) ]
 
 from typing import Any
 
-from maxup.objectives.base import Forward, Loss, Objective, Outcome, call, cross_entropy
-from maxup.validate import batch_size
+from maxup.batch import batch_size
+from maxup.objectives.base import Forward, LossFn, Objective, Outcome, call, cross_entropy
 
 
 class HardExamples(Objective):
@@ -15,7 +15,7 @@ class HardExamples(Objective):
     Args:
         keep: Fraction of the batch to train on, in (0, 1]; at least one example is kept.
         forward: How the model is called, `forward(model, x) -> output`.
-        loss: `loss(output, target) -> (B,)`.
+        loss_fn: `loss_fn(output, target) -> (B,)`.
 
     Example:
         >>> import torch
@@ -23,8 +23,8 @@ class HardExamples(Objective):
         >>> HardExamples(keep=0.25)(model, x, y).backward()
     """
 
-    def __init__(self, keep: float = 0.25, *, forward: Forward = call, loss: Loss = cross_entropy) -> None:
-        super().__init__(loss=loss, forward=forward)
+    def __init__(self, keep: float = 0.25, *, forward: Forward = call, loss_fn: LossFn = cross_entropy) -> None:
+        super().__init__(loss_fn=loss_fn, forward=forward)
         if not 0 < keep <= 1:
             raise ValueError(f"HardExamples(keep={keep!r}): keep is a fraction of the batch, above 0 and at most 1")
         self.keep = keep

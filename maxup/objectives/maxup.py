@@ -17,20 +17,18 @@ from torch import Generator, Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
-from maxup.batch import Batch, Draw, is_batched
+from maxup.batch import Batch, Draw, batch_size, is_batched, leaves
 from maxup.isolation import autocast, refuse_dropout
-from maxup.objectives.base import Forward, Loss, Objective, Outcome, bare, call, cross_entropy
-from maxup.objectives.running_max import Worst
+from maxup.objectives.base import Forward, LossFn, Objective, Outcome, bare, call, cross_entropy
+from maxup.objectives.running_max import RunningMax
 from maxup.objectives.shared_masks import WidePasses, warn_of_change
-from maxup.perturb.in_model import attached, check_attached
+from maxup.perturb.in_model import check_attached, in_model_parts
 from maxup.validate import (
-    batch_size,
     check_choice,
-    check_knobs,
     check_perturbation,
+    check_settings_agree,
     check_whole,
     is_capturing,
-    leaves,
     refuse_batch_norm,
     warn,
 )
@@ -46,20 +44,20 @@ class MaxUp(Objective):
         m: Copies of every example, or a function of the step that says how many; 1 is standard augmentation.
         norm: Train-mode BatchNorm scores a copy with the statistics of its own "batch", or with the "running" ones.
         strategy: "recompute" forwards the winners again; "retain" keeps the graphs of all copies in one wide batch.
-        chunk: Copies scored in one forward pass.
+        chunk_size: Copies scored in one forward pass.
         masks: "shared" gives all copies of an example the same dropout masks, so that they differ by the perturbation
             alone; "independent", with "retain" only, draws masks for every copy and takes the maximum over both.
         dtype: Precision of scoring, by autocast; default the caller's.
-        rank: Compare copies by "loss", or by "kl", which subtracts the entropy of mixed labels.
+        score: Compare copies by "loss", or by "kl", which subtracts the entropy of mixed labels.
         forward: How the model is called, `forward(model, x) -> output`.
-        loss: `loss(output, target) -> (B,)`.
+        loss_fn: `loss_fn(output, target) -> (B,)`.
         generator: Source of the draws; default its own, which obeys `torch.manual_seed`.
 
     Example:
         >>> from maxup import Gaussian
         >>> model, x, y = torch.nn.Linear(5, 3), torch.rand(8, 5), torch.randint(3, (8,))
-        >>> maxup = MaxUp(Gaussian(0.1), m=4)
-        >>> x, y = maxup.select(model, x, y)
+        >>> objective = MaxUp(Gaussian(0.1), m=4)
+        >>> x, y = objective.select(model, x, y)
         >>> torch.nn.functional.cross_entropy(model(x), y).backward()
     """
 
@@ -70,31 +68,31 @@ class MaxUp(Objective):
         *,
         norm: str = "batch",
         strategy: str = "recompute",
-        chunk: int = 1,
+        chunk_size: int = 1,
         masks: str = "shared",
         dtype: torch.dtype | None = None,
-        rank: str = "loss",
+        score: str = "loss",
         forward: Forward = call,
-        loss: Loss = cross_entropy,
+        loss_fn: LossFn = cross_entropy,
         generator: Generator | None = None,
     ) -> None:
-        super().__init__(check_perturbation(perturbation), m, loss=loss, forward=forward, generator=generator)
+        super().__init__(check_perturbation(perturbation), m, loss_fn=loss_fn, forward=forward, generator=generator)
         self.norm = check_choice("norm", norm, "batch", "running")
         self.strategy = check_choice("strategy", strategy, "recompute", "retain")
-        self.rank = check_choice("rank", rank, "loss", "kl")
-        self.chunk, self.dtype = check_whole("chunk", chunk), dtype
+        self.score = check_choice("score", score, "loss", "kl")
+        self.chunk_size, self.dtype = check_whole("chunk_size", chunk_size), dtype
         self.masks = check_choice("masks", masks, "shared", "independent")
-        check_knobs(strategy, norm, chunk, dtype, rank, masks, custom_loss=loss is not cross_entropy)
+        check_settings_agree(strategy, norm, chunk_size, dtype, score, masks, custom_loss=loss_fn is not cross_entropy)
         retain = strategy == "retain"
-        self._wide = WidePasses("use strategy='recompute', or masks='independent'" if retain else "use chunk=1")
+        self._wide = WidePasses("use strategy='recompute', or masks='independent'" if retain else "use chunk_size=1")
         self._ties: int | None = 0  # batches whose copies all tied so far; None once that is settled
 
     def select(self, model: Any, x: Any, y: Any) -> Batch:
         """The worst of m copies of every example, for the training loop you already have."""
-        if attached(self.perturbation):
+        if in_model_parts(self.perturbation):
             raise TypeError(
                 "this perturbation acts inside the model, where select cannot leave it; "
-                "use loss = maxup(model, x, y), or: with maxup.selected(model, x, y) as (x, y)"
+                "use loss = objective(model, x, y), or: with objective.selected(model, x, y) as (x, y)"
             )
         with self.selected(model, x, y) as worst:
             return worst
@@ -103,7 +101,7 @@ class MaxUp(Objective):
     def selected(self, model: Any, x: Any, y: Any) -> Iterator[Batch]:
         """`select` as a context: inside it, perturbations attached to the model are at their winners too."""
         if self.strategy == "retain":
-            raise ValueError("strategy='retain' is for the one call loss = maxup(model, x, y); select recomputes")
+            raise ValueError("strategy='retain' is for the one call loss = objective(model, x, y); select recomputes")
         with self._step(x, y) as (batch, generator):
             yield self._copy(batch, self._search(model, batch, generator).draw)
 
@@ -118,22 +116,24 @@ class MaxUp(Objective):
             output, target, losses = trained
             return Outcome(self._mean(losses, target), losses, output, target, worst)
 
-    def _search(self, model: Any, batch: Batch, generator: Generator) -> Worst:
+    def _search(self, model: Any, batch: Batch, generator: Generator) -> RunningMax:
         """i* of eq. 3 as a running maximum: only the worst draw so far is kept, so memory does not grow with m."""
-        m, worst = self.copies(), Worst(self.rank)
+        m, worst = self.copies(), RunningMax(self.score)
         check_attached(self.perturbation, model)
         if m == 1:
             (worst.draw,) = self._draws(batch, generator, 1)
             return worst
         model = bare(model)
-        if self.chunk > 1:
+        if self.chunk_size > 1:
             running = self.norm == "running"
-            refuse_batch_norm(model, f"chunk={self.chunk}", "use norm='running' or chunk=1", running=running)
+            refuse_batch_norm(
+                model, f"chunk_size={self.chunk_size}", "use norm='running' or chunk_size=1", running=running
+            )
         first = self._unscored and not is_capturing(leaves(batch)[0].device)
         together = first and not any(isinstance(layer, _BatchNorm) and layer.training for layer in model.modules())
-        with self._untraced(model, batch, self.norm) as rewind, torch.no_grad(), autocast(batch, self.dtype):
-            for start in range(0, m, self.chunk):  # chunk is 1 unless asked otherwise
-                worst.see(*self._score(model, batch, generator, min(self.chunk, m - start), rewind))
+        with self._preserve_state(model, batch, self.norm) as rewind, torch.no_grad(), autocast(batch, self.dtype):
+            for start in range(0, m, self.chunk_size):  # chunk_size is 1 unless asked otherwise
+                worst.update(*self._score(model, batch, generator, min(self.chunk_size, m - start), rewind))
             if together:
                 rewind()
                 assert worst.copy is not None
@@ -160,7 +160,7 @@ class MaxUp(Objective):
         _, target, losses = self._wide.run(kind, model, wide, copies, batch_size(batch))
         return draws, losses, target
 
-    def _look_for_ties(self, worst: Worst) -> None:
+    def _look_for_ties(self, worst: RunningMax) -> None:
         """Warn once of copies that all have the same loss: training then costs m times as much for nothing.
 
         If all examples have the same loss too, the network may ignore its input only at the start, as with a last layer
@@ -178,9 +178,9 @@ class MaxUp(Objective):
                 "the model sees; check its strength, and for one inside the model that its layer is called"
             )
 
-    def _retain(self, model: Any, batch: Batch, generator: Generator) -> tuple[Worst, Any]:
+    def _retain(self, model: Any, batch: Batch, generator: Generator) -> tuple[RunningMax, Any]:
         """The same maximum with all graphs kept: one wide batch, of which the winners' rows are trained on."""
-        m, worst, n = self.copies(), Worst(self.rank), batch_size(batch)
+        m, worst, n = self.copies(), RunningMax(self.score), batch_size(batch)
         check_attached(self.perturbation, model)
         if m > 1:
             refuse_batch_norm(model, "strategy='retain'", "use strategy='recompute'")
@@ -194,11 +194,11 @@ class MaxUp(Objective):
         else:
             kind = self._wide.kind(network, batch)
             if kind not in self._wide.known:
-                with self._untraced(network, batch, "batch") as rewind, torch.no_grad():
+                with self._preserve_state(network, batch, "batch") as rewind, torch.no_grad():
                     one = partial(self._forward, network, batch, draws[:1])
                     self._wide.learn(kind, network, lambda: one()[2], rewind)
             output, target, losses = self._wide.run(kind, network, wide, m, n)
-        worst.see(draws, losses, target)
+        worst.update(draws, losses, target)
         self._look_for_ties(worst)
         assert worst.copy is not None
         rows = worst.copy * n + torch.arange(n, device=losses.device)  # (B,)

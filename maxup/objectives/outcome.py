@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maxup.objectives.running_max import Worst
+from maxup.objectives.running_max import RunningMax
 from maxup.perturb.labels import entropy
 from maxup.validate import are_probabilities
 
@@ -54,7 +54,7 @@ class Outcome:
     """What the model returned for them."""
     target: Any
     """Their targets: mixed, where the perturbation mixes."""
-    worst: Worst | None = None
+    worst: RunningMax | None = None
     """Where copies compete: the winners' draws, scores and numbers."""
 
     @property

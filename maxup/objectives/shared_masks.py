@@ -16,9 +16,10 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from maxup.batch import Batch
-from maxup.isolation import drop_probability, streams
-from maxup.validate import leaves, warn
+from maxup.batch import Batch, leaves
+from maxup.isolation import drop_probability
+from maxup.rng import get_rng_state
+from maxup.validate import warn
 
 FILLS = {f"aten::{name}_" for name in ("bernoulli", "uniform", "normal", "random", "exponential", "geometric")}
 KINDS = 256  # of batches, of which what one copy draws is remembered
@@ -110,7 +111,7 @@ def shared_masks(recorded: Recorded, copies: int, size: int, instead: str) -> Ab
         >>> dropout = torch.nn.Dropout()
         >>> with record() as recorded:
         ...     _ = dropout(torch.ones(4, 8))
-        >>> with shared_masks(recorded.operations, 2, 4, "use chunk=1"):
+        >>> with shared_masks(recorded.operations, 2, 4, "use chunk_size=1"):
         ...     first, second = dropout(torch.ones(8, 8)).chunk(2)
         >>> torch.equal(first, second)
         True
@@ -157,9 +158,9 @@ class WidePasses:
         """Run one copy alone, twice if it draws random numbers, and remember what it drew."""
         rewind()
         device = _device_of(model)
-        before = streams(device)
+        before = get_rng_state(device)
         losses = one()
-        after = streams(device)
+        after = get_rng_state(device)
         moved = {name for name in after if after[name] != before[name]}
         operations: Recorded = []
         if moved - {"Python", "numpy"}:
@@ -177,14 +178,14 @@ class WidePasses:
         """The wide pass: whatever `wide` returns, its last part the losses, (copies * size,)."""
         one = self.known[kind]
         device = _device_of(model)
-        before = streams(device)
+        before = get_rng_state(device)
         try:
             with shared_masks(one.operations, copies, size, self.instead):
                 result = wide()
         except BaseException:
             del self.known[kind]  # run one copy again before the next
             raise
-        after = streams(device)
+        after = get_rng_state(device)
         shared = one.moved == {name for name in after if after[name] != before[name]}
         if not shared or (one.after is not None and one.after != after):
             del self.known[kind]

@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from maxup.batch import column
-from maxup.isolation import called_modules, evaluating
+from maxup.isolation import called_modules, isolated_eval
 from maxup.objectives.base import Forward, Objective, Outcome, bare, call
 from maxup.perturb.noise import Gaussian, check_clip, clamped, into_ball, nonnegative, unit
 from maxup.validate import check_choice, check_whole
@@ -73,7 +73,7 @@ class SmoothAdv(Objective):
             copies, radius = self.depends_on()
             draws = self._draws(batch, generator, copies)
             network, noise = bare(model), [draw[0] for draw in draws]
-            with evaluating(network, batch, called_modules(self.forward)) as rewind:
+            with isolated_eval(network, batch, called_modules(self.forward)) as rewind:
 
                 def answer(x: Tensor) -> Tensor:
                     rewind()  # every pass of the attack sees the same state

@@ -15,10 +15,10 @@ from torch import Generator, Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_only, tree_unflatten
 from torch.utils.data import Dataset
 
-from maxup.batch import Batch, is_batched
-from maxup.isolation import remember_random
-from maxup.perturb.base import Perturbation, integers, pick, put
+from maxup.batch import Batch, get_leaves, is_batched, set_leaves
+from maxup.perturb.base import Perturbation, integers
 from maxup.perturb.masks import is_mask, is_spatial, is_tv_tensor
+from maxup.rng import remember_rng
 from maxup.validate import is_list_of_dicts, warn
 
 
@@ -59,7 +59,7 @@ class Transform(Perturbation):
 
     def draw(self, batch: Batch, generator: Generator | None) -> list[Any]:
         x, y = batch
-        found = pick(x, self.key)
+        found = get_leaves(x, self.key)
         if len(found) != 1:
             raise ValueError(f"Transform changes one tensor of x, but {len(found)} are floating; name one with key=")
         seed = int(integers((), 2**62, found[0], generator))
@@ -73,7 +73,7 @@ class Transform(Perturbation):
 
     def apply(self, batch: Batch, draw: list[Any]) -> Batch:
         x, y = batch
-        return put(x, draw[:1], self.key), (draw[1] if self.labels else y)
+        return set_leaves(x, draw[:1], self.key), (draw[1] if self.labels else y)
 
     def _call(self, x: Tensor, y: Any) -> Batch:
         if not self.labels:
@@ -130,9 +130,9 @@ class Views(Perturbation):
 
     Example:
         >>> from maxup import MaxUp
-        >>> maxup = MaxUp(Views(), m=4)
+        >>> objective = MaxUp(Views(), m=4)
         >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3, 2))
-        >>> x, y = maxup.select(model, torch.rand(8, 4, 3), torch.tensor([0, 1] * 4))
+        >>> x, y = objective.select(model, torch.rand(8, 4, 3), torch.tensor([0, 1] * 4))
         >>> x.shape
         torch.Size([8, 3])
     """
@@ -151,13 +151,13 @@ class Views(Perturbation):
     def apply(self, batch: Batch, draw: Tensor) -> Batch:
         x, y = batch
         example = torch.arange(len(draw), device=draw.device)
-        return put(x, [leaf[example, draw] for leaf in self._stacked(x)], self.key), y
+        return set_leaves(x, [leaf[example, draw] for leaf in self._stacked(x)], self.key), y
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(Views, key=self.key), ()  # copies and pickles start anew
 
     def _stacked(self, x: Any) -> list[Tensor]:
-        found = pick(x, self.key)
+        found = get_leaves(x, self.key)
         if any(leaf.ndim < 2 for leaf in found):
             raise ValueError("Views wants x with the views second, (B, V, ...); wrap the data set in ViewsDataset")
         return found
@@ -258,7 +258,7 @@ def _stack(images: list[Any]) -> Tensor:
 @contextmanager
 def forked_random(seed: int, device: torch.device) -> Iterator[None]:
     """Seed the global streams inside (of torch on the CPU and this device, Python, numpy); put them back at the end."""
-    rewind = remember_random([device])
+    rewind = remember_rng([device])
     torch.default_generator.manual_seed(seed)
     if device.type not in ("cpu", "meta"):
         module = torch.get_device_module(device)

@@ -5,17 +5,16 @@ from collections.abc import Hashable
 import torch
 from torch import Generator, Tensor
 
-from maxup.batch import Batch
+from maxup.batch import Batch, set_leaves
 from maxup.losses import IGNORE_INDEX
-from maxup.perturb import arguments
-from maxup.perturb.arguments import real
-from maxup.perturb.base import Perturbation, images, in_format_of, put, uniform
+from maxup.perturb.base import Perturbation, images, in_format_of, uniform
 from maxup.perturb.geometry import sources, warp
-from maxup.perturb.masks import change_masks, check_fill, take
+from maxup.perturb.masks import change_masks, check_fill_fits, take
+from maxup.validate import check_mask_fill, check_real
 
 
 class Affine(Perturbation):
-    """Rotate every image about its centre, then shift it; bilinear, zeros outside.
+    """Rotate every image about its center, then shift it; bilinear, zeros outside.
 
     The draw is `angle`, (B,) degrees counter-clockwise, and `shift`, (B, 2) pixels down and to the right.
 
@@ -40,9 +39,9 @@ class Affine(Perturbation):
         mask_fill: int = IGNORE_INDEX,
         key: Hashable | None = None,
     ) -> None:
-        self.degrees = real("Affine", "degrees", degrees, "between 0 and 180", 0, 180)
-        self.translate = real("Affine", "translate", translate, "a fraction of the image, between 0 and 1", 0, 1)
-        self.mask_fill, self.key = arguments.mask_fill("Affine", mask_fill), key
+        self.degrees = check_real("Affine", "degrees", degrees, "between 0 and 180", 0, 180)
+        self.translate = check_real("Affine", "translate", translate, "a fraction of the image, between 0 and 1", 0, 1)
+        self.mask_fill, self.key = check_mask_fill("Affine", mask_fill), key
 
     def draw(self, batch: Batch, generator: Generator | None) -> dict[str, Tensor]:
         leaf = images(batch[0], self.key, "Affine")[0]
@@ -59,12 +58,12 @@ class Affine(Perturbation):
         inverse = _inverse(draw["angle"], draw["shift"])
 
         def move(masks: Tensor) -> Tensor:
-            check_fill("Affine", self.mask_fill, masks)
+            check_fill_fits("Affine", self.mask_fill, masks)
             return take(masks, sources(inverse, leaves[0]), self.mask_fill)
 
         y = change_masks(batch, self.key, leaves[0].shape[-2:], move, "Affine")
         moved = [warp(leaf, inverse, mode="bilinear").to(leaf.dtype) for leaf in leaves]
-        return put(x, [in_format_of(new, leaf) for new, leaf in zip(moved, leaves, strict=True)], self.key), y
+        return set_leaves(x, [in_format_of(new, leaf) for new, leaf in zip(moved, leaves, strict=True)], self.key), y
 
 
 def _inverse(angle: Tensor, shift: Tensor) -> list[Tensor]:

@@ -6,9 +6,8 @@ from typing import Any
 
 import torch
 from torch import Generator, Tensor
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from maxup.batch import Batch, Draw, is_batched
+from maxup.batch import Batch, Draw, get_leaves
 from maxup.call_repr import call_repr
 
 
@@ -54,52 +53,9 @@ class Perturbation:
         return call_repr(self)
 
 
-def pick(x: Any, key: Hashable | None = None) -> list[Tensor]:
-    """The tensors of x to perturb: x itself, the entry named `key`, or else every floating leaf.
-
-    Example:
-        >>> [leaf.shape for leaf in pick({"pixels": torch.ones(2, 3), "ids": torch.zeros(2, dtype=torch.long)})]
-        [torch.Size([2, 3])]
-    """
-    return [x] if isinstance(x, Tensor) and key is None else _split(x, key)[0]
-
-
-def put(x: Any, leaves: list[Tensor], key: Hashable | None = None) -> Any:
-    """x with the tensors that `pick` found replaced, in the same order."""
-    if isinstance(x, Tensor) and key is None:
-        return leaves[0]
-    _, places, everything, spec = _split(x, key)
-    for place, leaf in zip(places, leaves, strict=True):
-        everything[place] = leaf
-    return tree_unflatten(everything, spec)
-
-
-def _split(x: Any, key: Hashable | None) -> tuple[list[Tensor], list[int], list[Any], Any]:
-    everything, spec = tree_flatten(x)
-    if key is not None:
-        numbered = tree_unflatten(range(len(everything)), spec)  # a tensor may be twice in x: find places, not objects
-        places = [i for i in _entry(x, key, numbered) if isinstance(everything[i], Tensor)]
-    else:
-        places = [i for i, leaf in enumerate(everything) if is_batched(leaf) and leaf.is_floating_point()]
-    if not places:
-        raise ValueError("x holds no floating tensor to perturb; name the entry to perturb with key=")
-    return [everything[i] for i in places], places, everything, spec
-
-
-def _entry(x: Any, key: Hashable, numbered: Any) -> list[int]:
-    """Places of the leaves of x[key], where `numbered` is x with every leaf replaced by its place."""
-    try:
-        if isinstance(x, dict) and key not in x:  # a defaultdict would make the entry
-            raise KeyError
-        return tree_leaves(numbered[key])
-    except (KeyError, IndexError, TypeError):
-        there = f"the keys {list(x)}" if isinstance(x, dict) else f"a {type(x).__name__}"
-        raise KeyError(f"key={key!r} names nothing in x, which is {there}; name the entry to perturb") from None
-
-
 def images(x: Any, key: Hashable | None, who: str) -> list[Tensor]:
-    """`pick`, where every tensor must be images (B, C, H, W) of one size."""
-    leaves = pick(x, key)
+    """`get_leaves`, where every tensor must be images (B, C, H, W) of one size."""
+    leaves = get_leaves(x, key)
     for leaf in leaves:
         if leaf.ndim != 4 or leaf.shape[-2:] != leaves[0].shape[-2:]:
             raise ValueError(

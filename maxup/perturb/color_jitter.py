@@ -1,4 +1,4 @@
-"""Colour jitter: brightness, contrast and saturation, each changed at random, in random order."""
+"""Color jitter: brightness, contrast and saturation, each changed at random, in random order."""
 
 from collections.abc import Hashable, Sequence
 
@@ -8,7 +8,7 @@ from torch import Generator, Tensor
 from maxup.batch import Batch
 from maxup.perturb.base import uniform
 from maxup.perturb.noise import nonnegative
-from maxup.perturb.operations import grey, leave
+from maxup.perturb.operations import gray, leave
 from maxup.perturb.pixels import Pixels
 
 
@@ -21,7 +21,7 @@ class ColorJitter(Pixels):
     Args:
         brightness: s of the brightness; 0.4 is that of the usual ImageNet recipe, here and below.
         contrast: s of the contrast.
-        saturation: s of the saturation, which a grey image has none of.
+        saturation: s of the saturation, which a gray image has none of.
         mean: Mean that was subtracted from the channels of pixels in [0, 1]; the default is for images in [0, 1].
         std: What they were divided by then.
         key: Which entry of x holds the images; default every floating leaf, all with one draw.
@@ -58,7 +58,7 @@ class ColorJitter(Pixels):
         for step in draw["order"].T:
             factor = draw["factor"].gather(1, step[:, None]).to(pixels.dtype).view(-1, 1, 1, 1)
             step = step.view(-1, 1, 1, 1)
-            shades = grey(pixels)
+            shades = gray(pixels)
             other = torch.where(step == 2, shades, torch.where(step == 1, shades.mean((1, 2, 3), keepdim=True), 0))
             pixels = leave(pixels, other, factor - 1, 1)
         return pixels

@@ -7,7 +7,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from maxup.batch import Batch, Draw, is_batched
 from maxup.perturb.base import Perturbation
-from maxup.perturb.in_model import Attached
+from maxup.perturb.in_model import InModelPerturbation
 from maxup.validate import check_perturbation
 
 
@@ -33,7 +33,7 @@ class Compose(Perturbation):
             raise ValueError("Compose() got nothing to compose; pass at least one perturbation")
         nested = [part.perturbations if isinstance(part, Compose) else [part] for part in perturbations]
         self.perturbations: list[Any] = [check_perturbation(part) for parts in nested for part in parts]
-        self.inside = [part for part in self.perturbations if isinstance(part, Attached)]
+        self.inside = [part for part in self.perturbations if isinstance(part, InModelPerturbation)]
 
     def draw(self, batch: Batch, generator: Generator | None) -> dict[str, list[Draw]]:
         inside, given = [], batch

@@ -7,11 +7,11 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from maxup.batch import Batch
+from maxup.batch import Batch, set_leaves
 from maxup.losses import IGNORE_INDEX
-from maxup.perturb import arguments
-from maxup.perturb.base import Perturbation, images, in_format_of, integers, put
-from maxup.perturb.masks import change_masks, check_fill, take
+from maxup.perturb.base import Perturbation, images, in_format_of, integers
+from maxup.perturb.masks import change_masks, check_fill_fits, take
+from maxup.validate import check_fill, check_int, check_mask_fill
 
 
 class CropFlip(Perturbation):
@@ -23,7 +23,7 @@ class CropFlip(Perturbation):
     Args:
         padding: Pixels added on each side.
         flip: Whether to mirror left and right with probability 1/2.
-        fill: Value of the added pixels; 0 is the mean colour of normalised images.
+        fill: Value of the added pixels; 0 is the mean color of normalized images.
         mask_fill: Label of the added pixels in integer masks (B, H, W) in y, which are cropped and mirrored too.
         key: Which entry of x holds the images; default every floating leaf, all with one draw.
 
@@ -44,9 +44,9 @@ class CropFlip(Perturbation):
     ) -> None:
         if not isinstance(flip, bool):
             raise ValueError(f"CropFlip(flip={flip!r}): flip must be true or false")
-        self.padding = arguments.whole("CropFlip", "padding", padding, 0, " of pixels")
-        self.flip, self.fill, self.key = flip, arguments.fill("CropFlip", fill), key
-        self.mask_fill = arguments.mask_fill("CropFlip", mask_fill)
+        self.padding = check_int("CropFlip", "padding", padding, 0, " of pixels")
+        self.flip, self.fill, self.key = flip, check_fill("CropFlip", fill), key
+        self.mask_fill = check_mask_fill("CropFlip", mask_fill)
 
     def draw(self, batch: Batch, generator: Generator | None) -> dict[str, Tensor]:
         leaf = images(batch[0], self.key, "CropFlip")[0]
@@ -65,11 +65,11 @@ class CropFlip(Perturbation):
         columns = draw["offset"][:, 1:] + column  # (B, W)
         move = partial(self._move, rows=rows - self.padding, columns=columns - self.padding)
         y = change_masks(batch, self.key, (height, width), move, "CropFlip")
-        return put(x, [self._gather(leaf, rows, columns) for leaf in leaves], self.key), y
+        return set_leaves(x, [self._gather(leaf, rows, columns) for leaf in leaves], self.key), y
 
     def _move(self, masks: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         if self.padding:
-            check_fill("CropFlip", self.mask_fill, masks)
+            check_fill_fits("CropFlip", self.mask_fill, masks)
         height, width = masks.shape[-2:]
         rows, columns = rows[:, :, None], columns[:, None, :]  # in the image
         inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)  # (B, H, W)

@@ -7,12 +7,12 @@ import torch
 from torch import Generator, Tensor
 from torch.utils._pytree import tree_map
 
-from maxup.batch import Batch
-from maxup.perturb.arguments import classes
-from maxup.perturb.base import Perturbation, images, integers, put
+from maxup.batch import Batch, set_leaves
+from maxup.perturb.base import Perturbation, images, integers
 from maxup.perturb.cutout import boxes
 from maxup.perturb.masks import change_masks, is_spatial
 from maxup.perturb.mixup import beta, check_alpha, mix_labels, partners
+from maxup.validate import check_num_classes
 
 
 class CutMix(Perturbation):
@@ -20,7 +20,7 @@ class CutMix(Perturbation):
 
     The draw is `partner`, (B,) indices, never the image itself, and `box`, (B, 4) integers: top, left, bottom, right
     (the last two exclusive), already clipped at the border. A box of relative area 1 - w, w ~ Beta(alpha, alpha), is
-    placed with its centre uniform over the pixels; labels are weighted by the area that is left after clipping.
+    placed with its center uniform over the pixels; labels are weighted by the area that is left after clipping.
     Integer masks (B, H, W) in y are not mixed: the box shows the partner's.
 
     Args:
@@ -35,7 +35,11 @@ class CutMix(Perturbation):
     """
 
     def __init__(self, num_classes: int | None = None, *, alpha: float = 1.0, key: Hashable | None = None) -> None:
-        self.num_classes, self.alpha, self.key = classes("CutMix", num_classes), check_alpha("CutMix", alpha), key
+        self.num_classes, self.alpha, self.key = (
+            check_num_classes("CutMix", num_classes),
+            check_alpha("CutMix", alpha),
+            key,
+        )
 
     def draw(self, batch: Batch, generator: Generator | None) -> dict[str, Tensor]:
         leaf = images(batch[0], self.key, "CutMix")[0]
@@ -44,8 +48,8 @@ class CutMix(Perturbation):
         corners = []
         for size in leaf.shape[-2:]:
             half = (size * side).long() // 2
-            centre = integers((len(leaf),), size, leaf, generator)
-            corners.append(torch.stack([centre - half, centre + half]).clamp(0, size))  # (2, B)
+            center = integers((len(leaf),), size, leaf, generator)
+            corners.append(torch.stack([center - half, center + half]).clamp(0, size))  # (2, B)
         return {"partner": partner, "box": torch.stack(corners, dim=1).flatten(0, 1).T}
 
     def apply(self, batch: Batch, draw: dict[str, Tensor]) -> Batch:
@@ -65,4 +69,4 @@ class CutMix(Perturbation):
             return leaf if is_spatial(leaf) else mix_labels(leaf, partner, weight, self.num_classes, "CutMix")
 
         y = tree_map(mix, change_masks(batch, self.key, (height, width), paste, "CutMix"))
-        return put(x, [paste(leaf) for leaf in leaves], self.key), y
+        return set_leaves(x, [paste(leaf) for leaf in leaves], self.key), y

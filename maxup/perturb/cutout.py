@@ -6,22 +6,22 @@ from functools import partial
 import torch
 from torch import Generator, Tensor
 
-from maxup.batch import Batch
+from maxup.batch import Batch, set_leaves
 from maxup.losses import IGNORE_INDEX
-from maxup.perturb import arguments
-from maxup.perturb.base import Perturbation, images, integers, put
-from maxup.perturb.masks import change_masks, check_fill
+from maxup.perturb.base import Perturbation, images, integers
+from maxup.perturb.masks import change_masks, check_fill_fits
+from maxup.validate import check_fill, check_int, check_mask_fill
 
 
 class Cutout(Perturbation):
-    """Fill one square of every image, its centre uniform over the pixels, clipped at the border.
+    """Fill one square of every image, its center uniform over the pixels, clipped at the border.
 
-    The draw is `centre`, (B, 2) integers: row and column. A square of side `length` starts `length // 2` before
-    its centre, as in the original where `length` is even; the original's odd ones are one pixel shorter.
+    The draw is `center`, (B, 2) integers: row and column. A square of side `length` starts `length // 2` before
+    its center, as in the original where `length` is even; the original's odd ones are one pixel shorter.
 
     Args:
         length: Side of the square in pixels; the paper uses 16 on CIFAR-10 and 8 on CIFAR-100.
-        fill: Value written; 0 is the mean colour of normalised images.
+        fill: Value written; 0 is the mean color of normalized images.
         mask_fill: Label of the square in integer masks (B, H, W) in y, so that the loss ignores what the network cannot
             see. None leaves y as it is: the network then has to guess the labels in the square.
         key: Which entry of x holds the images; default every floating leaf.
@@ -40,29 +40,29 @@ class Cutout(Perturbation):
         mask_fill: int | None = IGNORE_INDEX,
         key: Hashable | None = None,
     ) -> None:
-        self.length = arguments.whole("Cutout", "length", length, 1, " of pixels")
-        self.fill, self.key = arguments.fill("Cutout", fill), key
-        self.mask_fill = None if mask_fill is None else arguments.mask_fill("Cutout", mask_fill)
+        self.length = check_int("Cutout", "length", length, 1, " of pixels")
+        self.fill, self.key = check_fill("Cutout", fill), key
+        self.mask_fill = None if mask_fill is None else check_mask_fill("Cutout", mask_fill)
 
     def draw(self, batch: Batch, generator: Generator | None) -> dict[str, Tensor]:
         leaf = images(batch[0], self.key, "Cutout")[0]
         rows, columns = (integers((len(leaf),), size, leaf, generator) for size in leaf.shape[-2:])
-        return {"centre": torch.stack([rows, columns], dim=1)}
+        return {"center": torch.stack([rows, columns], dim=1)}
 
     def apply(self, batch: Batch, draw: dict[str, Tensor]) -> Batch:
         x, y = batch
         leaves = images(x, self.key, "Cutout")
-        start = draw["centre"] - self.length // 2
+        start = draw["center"] - self.length // 2
         size = leaves[0].shape[-2:]
         hole = boxes(torch.cat([start, start + self.length], dim=1), *size)
         if self.mask_fill is not None:
             ignore = partial(self._ignore, hole=hole)
             y = change_masks(batch, self.key, size, ignore, "Cutout", hint="; mask_fill=None leaves y as it is")
-        return put(x, [leaf.clone().masked_fill_(hole, self.fill) for leaf in leaves], self.key), y
+        return set_leaves(x, [leaf.clone().masked_fill_(hole, self.fill) for leaf in leaves], self.key), y
 
     def _ignore(self, masks: Tensor, hole: Tensor) -> Tensor:
         assert self.mask_fill is not None
-        check_fill("Cutout", self.mask_fill, masks)
+        check_fill_fits("Cutout", self.mask_fill, masks)
         return torch.where(hole, torch.full_like(masks, self.mask_fill), masks)
 
 

@@ -3,17 +3,16 @@
 import torch
 from torch import Generator, Tensor, nn
 
-from maxup.batch import Batch, Shared, column
-from maxup.perturb.arguments import BELOW_1, real
+from maxup.batch import Batch, SharedDraw, batch_size, column
 from maxup.perturb.base import uniform
-from maxup.perturb.in_model import Attached, attach_to, find_layer
-from maxup.validate import batch_size
+from maxup.perturb.in_model import InModelPerturbation, attach_to, find_layer
+from maxup.validate import BELOW_1, check_real
 
 
-class EmbeddingDropout(Attached):
+class EmbeddingDropout(InModelPerturbation):
     """Drop whole words: every occurrence of a dropped word gets a zero embedding, the others are scaled by 1 / (1 - p).
 
-    The draw is a `Shared` mask over the vocabulary: a copy uses one mask for all its examples, and the winner of every
+    The draw is a `SharedDraw` mask over the vocabulary: a copy uses one mask for all its examples. The winner of every
     example takes its mask along. Tokens are (B, T), the batch first.
 
     Args:
@@ -30,13 +29,13 @@ class EmbeddingDropout(Attached):
     """
 
     def __init__(self, p: float = 0.1, *, layer: str | None = None) -> None:
-        self.p = real("EmbeddingDropout", "p", p, "at least 0 and below 1", 0, BELOW_1)
+        self.p = check_real("EmbeddingDropout", "p", p, "at least 0 and below 1", 0, BELOW_1)
         self.layer = layer if layer is None else str(layer)  # YAML may read "1" as a number
         self.words: Tensor | None = None  # the embedding's weight, for the size of the vocabulary
 
     def attach(self, model: nn.Module) -> nn.Module:
         layer = self._embedding(model)
-        self.slots, self.words = (attach_to(layer, scale_words),), layer.weight
+        self.hooks, self.words = (attach_to(layer, scale_words),), layer.weight
         return model
 
     def _embedding(self, model: nn.Module) -> nn.Embedding:
@@ -53,18 +52,18 @@ class EmbeddingDropout(Attached):
             )
         return next(iter(found.values()))
 
-    def draw(self, batch: Batch, generator: Generator | None) -> Shared:
-        self._attached()
+    def draw(self, batch: Batch, generator: Generator | None) -> SharedDraw:
+        self._require_hooks()
         assert self.words is not None
         like = self.words.detach()
         u = uniform((1, len(like)), 0, 1, like, generator)  # (1, V)
-        return Shared(
+        return SharedDraw(
             (u >= self.p).to(u.dtype) / (1 - self.p),
             torch.zeros(batch_size(batch), dtype=torch.long, device=like.device),
         )
 
 
-def scale_words(tokens: Tensor, embedded: Tensor, masks: Shared) -> Tensor:
+def scale_words(tokens: Tensor, embedded: Tensor, masks: SharedDraw) -> Tensor:
     """Multiply every word's embedding by its entry in the example's mask: tokens (B, T), embedded (B, T, D)."""
     if len(tokens) != len(masks.index):
         raise ValueError(

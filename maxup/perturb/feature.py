@@ -5,13 +5,12 @@ from functools import partial
 import torch
 from torch import Generator, Tensor, nn
 
-from maxup.batch import Batch
-from maxup.perturb.in_model import Attached, attach_to, find_layer
+from maxup.batch import Batch, batch_size, leaves
+from maxup.perturb.in_model import InModelPerturbation, attach_to, find_layer
 from maxup.perturb.noise import nonnegative
-from maxup.validate import batch_size, leaves
 
 
-class FeatureNoise(Attached):
+class FeatureNoise(InModelPerturbation):
     """h' = h + sigma * z with z ~ N(0, I), h the output of a hidden layer.
 
     The shape of h is not known when copies are drawn, so the draw is a seed for every example, (B,), from which the
@@ -34,11 +33,11 @@ class FeatureNoise(Attached):
         self.layer = str(layer)  # YAML may read "1" as a number
 
     def attach(self, model: nn.Module) -> nn.Module:
-        self.slots = (attach_to(find_layer(model, self.layer, "FeatureNoise"), partial(add_noise, sigma=self.sigma)),)
+        self.hooks = (attach_to(find_layer(model, self.layer, "FeatureNoise"), partial(add_noise, sigma=self.sigma)),)
         return model
 
     def draw(self, batch: Batch, generator: Generator | None) -> Tensor:
-        self._attached()
+        self._require_hooks()
         device = leaves(batch)[0].device
         return torch.randint(2**63 - 1, (batch_size(batch),), device=device, generator=generator)
 

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 def warp(images: Tensor, inverse: list[Tensor], *, mode: str) -> Tensor:
     """Fill every pixel with what lies where the map takes it; zeros outside.
 
-    Places are in pixels right of and below the centre. The grid is made by products and sums of numbers, not by a
+    Places are in pixels right of and below the center. The grid is made by products and sums of numbers, not by a
     matrix product, which autocast would round to half precision, where places of a large image cannot be told apart.
 
     Args:

@@ -14,7 +14,7 @@ from maxup.validate import check_model
 DRAWS, PASSES = 4, 256  # of a layer, remembered for activation checkpointing
 
 
-class Slot(nn.Module):
+class PerturbHook(nn.Module):
     """Rewrites a layer's output as the draw in the slot says; does nothing while the slot is empty or in evaluation.
 
     It holds no parameter and no buffer, so the model's state_dict is what it was. Activation checkpointing runs the
@@ -85,50 +85,50 @@ def _alike(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and torch.allclose(a, b, rtol=1e-2, atol=1e-4, equal_nan=True)
 
 
-class Attached(Perturbation):
+class InModelPerturbation(Perturbation):
     """Base of the in-model perturbations: `apply` leaves the batch as it is and puts the draw where the model finds it.
 
     Attach before torch.compile and before wrapping for several processes: a compiled model does not see a hook added
-    later. Use with `loss = maxup(model, x, y)` or `with maxup.selected(model, x, y) as (x, y):`.
+    later. Use with `loss = objective(model, x, y)` or `with objective.selected(model, x, y) as (x, y):`.
     """
 
-    slots: tuple[Slot, ...] = ()
+    hooks: tuple[PerturbHook, ...] = ()
 
     def attach(self, model: nn.Module) -> nn.Module:
-        """Attach to the model's layers, setting `slots`, and return the model."""
+        """Attach to the model's layers, setting `hooks`, and return the model."""
         raise NotImplementedError(f"{type(self).__name__} must define attach(model)")
 
     def apply(self, batch: Batch, draw: Draw) -> Batch:
-        if not all(slot.training for slot in self._attached()):
+        if not all(hook.training for hook in self._require_hooks()):
             raise RuntimeError(
                 f"{type(self).__name__} is off while the model is in evaluation mode; call model.train() first"
             )
-        for slot in self._attached():
-            slot.draw = draw
+        for hook in self._require_hooks():
+            hook.draw = draw
         return batch
 
     def clear(self) -> None:
         """Empty the slots: the model is itself again."""
-        for slot in self.slots:
-            slot.draw = None
+        for hook in self.hooks:
+            hook.draw = None
 
-    def _attached(self) -> tuple[Slot, ...]:
-        if not self.slots:
+    def _require_hooks(self) -> tuple[PerturbHook, ...]:
+        if not self.hooks:
             raise RuntimeError(f"{type(self).__name__} is attached to no model; call .attach(model) first")
-        return self.slots
+        return self.hooks
 
 
-def attach_to(layer: nn.Module, rewrite: Callable[[Tensor, Tensor, Draw], Tensor]) -> Slot:
+def attach_to(layer: nn.Module, rewrite: Callable[[Tensor, Tensor, Draw], Tensor]) -> PerturbHook:
     """Give a layer a slot and the hook that runs it. A layer has one slot: a second takes the place of the first."""
     if isinstance(layer, nn.Sequential | nn.ModuleList):
         raise ValueError(
             f"a {type(layer).__name__} would run the slot as one of its parts; attach to a layer inside it"
         )
-    slot = Slot(rewrite).train(layer.training)
-    if not hasattr(layer, "maxup_slot"):
+    hook = PerturbHook(rewrite).train(layer.training)
+    if not hasattr(layer, "maxup_hook"):
         layer.register_forward_hook(_eager_hook(), with_kwargs=True)
-    layer.maxup_slot = slot
-    return slot
+    layer.maxup_hook = hook
+    return hook
 
 
 def find_layer(model: nn.Module, name: str, who: str) -> nn.Module:
@@ -141,22 +141,22 @@ def find_layer(model: nn.Module, name: str, who: str) -> nn.Module:
         raise ValueError(f"{who}: the model has no layer {name!r}; it has {shown}") from None
 
 
-def attached(perturbation: Any) -> list[Attached]:
+def in_model_parts(perturbation: Any) -> list[InModelPerturbation]:
     """The in-model perturbations within a perturbation, itself or the parts of a composition."""
-    if isinstance(perturbation, Attached):
+    if isinstance(perturbation, InModelPerturbation):
         return [perturbation]
-    return [part for inner in getattr(perturbation, "perturbations", ()) for part in attached(inner)]
+    return [part for inner in getattr(perturbation, "perturbations", ()) for part in in_model_parts(inner)]
 
 
 def check_attached(perturbation: Any, model: Any) -> None:
     """Refuse a perturbation whose slots are not in this model: it would act nowhere."""
-    parts = attached(perturbation)
+    parts = in_model_parts(perturbation)
     if not parts:
         return
     check_model(model)
     modules = set(model.modules())
     for part in parts:
-        if not modules.issuperset(part.slots):
+        if not modules.issuperset(part.hooks):
             raise ValueError(
                 f"this {type(part).__name__} is attached to another model (a copy, perhaps), or another took its "
                 "place; call .attach(model) on the model you train"
@@ -165,23 +165,23 @@ def check_attached(perturbation: Any, model: Any) -> None:
 
 def clear(perturbation: Any) -> None:
     """Empty the slots of the in-model perturbations within a perturbation."""
-    for part in attached(perturbation):
+    for part in in_model_parts(perturbation):
         part.clear()
 
 
 def _eager_hook() -> Callable[..., Tensor]:
-    """`_run_slot`, never compiled: a compiled pass could not be told from one that checkpointing repeats.
+    """`_run_hook`, never compiled: a compiled pass could not be told from one that checkpointing repeats.
 
     It replaces the function itself, by whose name a model is pickled; only here, since it imports the compiler.
     """
-    global _run_slot
-    if not hasattr(_run_slot, "_torchdynamo_disable"):
-        _run_slot = torch.compiler.disable(_run_slot)
-    return _run_slot
+    global _run_hook
+    if not hasattr(_run_hook, "_torchdynamo_disable"):
+        _run_hook = torch.compiler.disable(_run_hook)
+    return _run_hook
 
 
-def _run_slot(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> Tensor:
+def _run_hook(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> Tensor:
     # The hook finds the slot through the layer, so a deep copy of the model (an EMA, say) uses the slot of its own.
-    slot = layer.maxup_slot
-    assert isinstance(slot, Slot)
-    return slot(next(iter((*args, *kwargs.values()))), output)
+    hook = layer.maxup_hook
+    assert isinstance(hook, PerturbHook)
+    return hook(next(iter((*args, *kwargs.values()))), output)

@@ -5,8 +5,8 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from maxup.batch import Batch
-from maxup.perturb.arguments import ABOVE_0, classes, real
 from maxup.perturb.base import Perturbation
+from maxup.validate import ABOVE_0, check_num_classes, check_real
 
 
 class LabelNoise(Perturbation):
@@ -24,9 +24,9 @@ class LabelNoise(Perturbation):
     """
 
     def __init__(self, epsilon: float, *, num_classes: int | None = None, concentration: float = 1.0) -> None:
-        self.epsilon = real("LabelNoise", "epsilon", epsilon, "between 0 and 1", 0, 1)
-        self.num_classes = classes("LabelNoise", num_classes)
-        self.concentration = real("LabelNoise", "concentration", concentration, "above 0 and finite", ABOVE_0)
+        self.epsilon = check_real("LabelNoise", "epsilon", epsilon, "between 0 and 1", 0, 1)
+        self.num_classes = check_num_classes("LabelNoise", num_classes)
+        self.concentration = check_real("LabelNoise", "concentration", concentration, "above 0 and finite", ABOVE_0)
 
     def draw(self, batch: Batch, generator: Generator | None) -> Tensor:
         y = probabilities(batch[1], self.num_classes, "LabelNoise")

@@ -1,4 +1,4 @@
-"""PCA lighting noise (Krizhevsky et al., 2012): shift an image's colour along the main directions of ImageNet's."""
+"""PCA lighting noise (Krizhevsky et al., 2012): shift an image's color along the main directions of ImageNet's."""
 
 from collections.abc import Hashable, Sequence
 
@@ -15,7 +15,7 @@ EIGENVECTORS = ((-0.5675, 0.7192, 0.4009), (-0.5808, -0.0045, -0.8140), (-0.5836
 
 
 class Lighting(Pixels):
-    """Add one colour to all pixels of an image: the sum of eigenvector k times eigenvalue k times alpha k.
+    """Add one color to all pixels of an image: the sum of eigenvector k times eigenvalue k times alpha k.
 
     The draw is alpha, (B, 3), normal with deviation `sigma`. Nothing is cut off at 0 and 1.
 
@@ -51,7 +51,7 @@ class Lighting(Pixels):
 
     def change(self, pixels: Tensor, draw: Tensor) -> Tensor:
         if pixels.shape[1] != 3:
-            raise ValueError("Lighting wants RGB images, but x holds grey ones, which have no colour")
+            raise ValueError("Lighting wants RGB images, but x holds gray ones, which have no color")
         directions, size = (constant(v, pixels.device, pixels.dtype) for v in (EIGENVECTORS, EIGENVALUES))
         shift = (directions * (draw.to(pixels.dtype) * size)[:, None]).sum(2)  # (B, 3)
         return pixels + shift[:, :, None, None]

@@ -8,15 +8,14 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from maxup.batch import Batch, column
-from maxup.perturb.arguments import classes
-from maxup.perturb.base import integers, pick, put
-from maxup.perturb.in_model import Attached, attach_to, find_layer
+from maxup.batch import Batch, column, get_leaves, leaves, set_leaves
+from maxup.perturb.base import integers
+from maxup.perturb.in_model import InModelPerturbation, attach_to, find_layer
 from maxup.perturb.mixup import beta, blend, check_alpha, mix_labels, partners
-from maxup.validate import leaves
+from maxup.validate import check_num_classes
 
 
-class ManifoldMixup(Attached):
+class ManifoldMixup(InModelPerturbation):
     """h' = w * h + (1 - w) * h[partner], h the output of a random layer, and the labels alike; w ~ Beta(alpha, alpha).
 
     The draw is `partner`, (B,) indices, never the example itself, `weight`, (B,), and `layer`, (B,), all of one value:
@@ -57,18 +56,18 @@ class ManifoldMixup(Attached):
                 f"ManifoldMixup(layers={layers!r}): name one layer of the model or more, each once; "
                 "to mix the input alone use MixUp"
             )
-        self.num_classes, self.key = classes("ManifoldMixup", num_classes), key
+        self.num_classes, self.key = check_num_classes("ManifoldMixup", num_classes), key
         self.alpha = check_alpha("ManifoldMixup", alpha)
         self._chosen: tuple[weakref.ref[Tensor], Tensor] | None = None  # the batch, and its layer
 
     def attach(self, model: nn.Module) -> nn.Module:
         found = [(n, name) for n, name in enumerate(self.layers) if name != "input"]
         inside = [(n, find_layer(model, name, "ManifoldMixup")) for n, name in found]
-        self.slots = tuple(attach_to(layer, partial(mix_hidden, number=n)) for n, layer in inside)
+        self.hooks = tuple(attach_to(layer, partial(mix_hidden, number=n)) for n, layer in inside)
         return model
 
     def draw(self, batch: Batch, generator: Generator | None) -> dict[str, Tensor]:
-        self._attached()
+        self._require_hooks()
         like = leaves(batch)[0]
         layer = integers((1,), len(self.layers), like, generator)
         if self._chosen is not None and self._chosen[0]() is like:
@@ -81,7 +80,9 @@ class ManifoldMixup(Attached):
         x, y = super().apply(batch, draw)
         if "input" in self.layers:
             number = self.layers.index("input")
-            x = put(x, [mix_hidden(leaf, leaf, draw, number=number) for leaf in pick(x, self.key)], self.key)
+            x = set_leaves(
+                x, [mix_hidden(leaf, leaf, draw, number=number) for leaf in get_leaves(x, self.key)], self.key
+            )
         return x, mix_labels(y, draw["partner"], draw["weight"], self.num_classes, "ManifoldMixup")
 
     def __call__(self, x: Any, y: Any = None, *, generator: Generator | None = None) -> Batch:

@@ -94,7 +94,7 @@ def take(masks: Tensor, sources: Tensor, fill: int) -> Tensor:
     return torch.where(sources < 0, torch.full_like(moved, fill), moved).view(masks.shape)
 
 
-def check_fill(who: str, fill: int, masks: Tensor) -> None:
+def check_fill_fits(who: str, fill: int, masks: Tensor) -> None:
     """Refuse a label that does not fit the masks' type."""
     low, high = (0, 1) if masks.dtype == torch.bool else (torch.iinfo(masks.dtype).min, torch.iinfo(masks.dtype).max)
     if not low <= fill <= high:

@@ -5,10 +5,10 @@ from collections.abc import Hashable
 import torch
 from torch import Generator, Tensor
 
-from maxup.batch import Batch, column
-from maxup.perturb.arguments import ABOVE_0, classes, real
-from maxup.perturb.base import Perturbation, integers, pick, put
+from maxup.batch import Batch, column, get_leaves, set_leaves
+from maxup.perturb.base import Perturbation, integers
 from maxup.perturb.labels import dirichlet, probabilities
+from maxup.validate import ABOVE_0, check_num_classes, check_real
 
 
 class MixUp(Perturbation):
@@ -28,20 +28,24 @@ class MixUp(Perturbation):
     """
 
     def __init__(self, num_classes: int | None = None, *, alpha: float = 1.0, key: Hashable | None = None) -> None:
-        self.num_classes, self.alpha, self.key = classes("MixUp", num_classes), check_alpha("MixUp", alpha), key
+        self.num_classes, self.alpha, self.key = (
+            check_num_classes("MixUp", num_classes),
+            check_alpha("MixUp", alpha),
+            key,
+        )
 
     def draw(self, batch: Batch, generator: Generator | None) -> dict[str, Tensor]:
-        leaf = pick(batch[0], self.key)[0]
+        leaf = get_leaves(batch[0], self.key)[0]
         return {"partner": partners(leaf, generator, "MixUp"), "weight": beta(self.alpha, leaf, generator)}
 
     def apply(self, batch: Batch, draw: dict[str, Tensor]) -> Batch:
         x, y = batch
         partner, weight = draw["partner"], draw["weight"]
-        leaves = pick(x, self.key)
+        leaves = get_leaves(x, self.key)
         if not all(leaf.is_floating_point() for leaf in leaves):
             raise TypeError(f"MixUp blends floating tensors, but x holds {leaves[0].dtype}; convert it with .float()")
         y = mix_labels(y, partner, weight, self.num_classes, "MixUp")
-        return put(x, [blend(leaf, leaf[partner], weight) for leaf in leaves], self.key), y
+        return set_leaves(x, [blend(leaf, leaf[partner], weight) for leaf in leaves], self.key), y
 
 
 def partners(like: Tensor, generator: Generator | None, who: str) -> Tensor:
@@ -69,7 +73,7 @@ def mix_labels(y: object, partner: Tensor, weight: Tensor, num_classes: int | No
 
 def check_alpha(who: str, alpha: float) -> float:
     """A parameter the Beta distribution can have."""
-    return real(who, "alpha", alpha, "above 0 and finite", ABOVE_0)
+    return check_real(who, "alpha", alpha, "above 0 and finite", ABOVE_0)
 
 
 def blend(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:

@@ -6,9 +6,9 @@ from collections.abc import Hashable
 import torch
 from torch import Generator, Tensor
 
-from maxup.batch import Batch, column
-from maxup.perturb.arguments import real
-from maxup.perturb.base import Perturbation, pick, put
+from maxup.batch import Batch, column, get_leaves, set_leaves
+from maxup.perturb.base import Perturbation
+from maxup.validate import check_real
 
 
 class Gaussian(Perturbation):
@@ -71,7 +71,7 @@ class UniformBall(Perturbation):
 def add(batch: Batch, noise: list[Tensor], key: Hashable | None) -> Batch:
     """Add noise to the chosen leaves of x."""
     x, y = batch
-    return put(x, [leaf + n for leaf, n in zip(pick(x, key), noise, strict=True)], key), y
+    return set_leaves(x, [leaf + n for leaf, n in zip(get_leaves(x, key), noise, strict=True)], key), y
 
 
 def norms(x: Tensor) -> Tensor:
@@ -116,7 +116,7 @@ def _normal(like: Tensor, generator: Generator | None) -> Tensor:
 
 def floating(x: object, key: Hashable | None, who: str) -> list[Tensor]:
     """`pick`, where every tensor must be floating."""
-    leaves = pick(x, key)
+    leaves = get_leaves(x, key)
     for leaf in leaves:
         if not leaf.is_floating_point():
             raise TypeError(
@@ -128,4 +128,4 @@ def floating(x: object, key: Hashable | None, who: str) -> list[Tensor]:
 
 def nonnegative(who: str, name: str, value: float) -> float:
     """A finite number, 0 or more."""
-    return real(who, name, value, "a finite number, 0 or more", 0)
+    return check_real(who, name, value, "a finite number, 0 or more", 0)

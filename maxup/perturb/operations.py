@@ -40,8 +40,8 @@ def operate(levels: Tensor, operation: Tensor, magnitude: Tensor) -> Tensor:
         levels: Whole numbers 0 ... 255 as floats, (B, C, H, W), C = 1 or 3.
         operation: Places in `OPERATIONS`, (B,).
         magnitude: In the operation's own unit, (B,): the slope of a shear; pixels right or down, whole ones; degrees
-            counter-clockwise; how much more than 1 of brightness, colour, contrast or sharpness; the bits that
-            posterising keeps; the level from which solarising inverts. The others take none.
+            counter-clockwise; how much more than 1 of brightness, color, contrast or sharpness; the bits that
+            posterizing keeps; the level from which solarizing inverts. The others take none.
 
     Returns:
         Levels. Moved images are black where nothing came from, and take the nearest pixel.
@@ -59,7 +59,7 @@ def operate(levels: Tensor, operation: Tensor, magnitude: Tensor) -> Tensor:
     return _look_up(levels, operation, magnitude)
 
 
-def grey(images: Tensor) -> Tensor:
+def gray(images: Tensor) -> Tensor:
     """Brightness as the eye weighs red, green and blue: (B, C, H, W) -> (B, 1, H, W)."""
     if images.shape[1] == 1:
         return images
@@ -91,10 +91,10 @@ def inverse_map(operation: Tensor, magnitude: Tensor, height: int, width: int) -
 
 
 def _enhance(levels: Tensor, operation: Tensor, magnitude: Tensor) -> Tensor:
-    """Brightness, colour, contrast, sharpness: away from black, from grey, from the mean grey, from a blurred image."""
+    """Brightness, color, contrast, sharpness: away from black, from gray, from the mean gray, from a blurred image."""
     names = [name for name in ("Brightness", "Color", "Contrast", "Sharpness") if _changes(name, levels)]
     amount = torch.stack([_of(name, operation, magnitude) for name in names]).sum(0)
-    shades = grey(levels).floor()
+    shades = gray(levels).floor()
     other = torch.where(operation == NUMBER["Color"], shades, 0)
     other = torch.where(operation == NUMBER["Contrast"], shades.mean((1, 2, 3), keepdim=True), other)
     if "Sharpness" in names:
@@ -103,14 +103,14 @@ def _enhance(levels: Tensor, operation: Tensor, magnitude: Tensor) -> Tensor:
 
 
 def _changes(name: str, levels: Tensor) -> bool:
-    """A grey image has no colour, and one of two pixels no inside to sharpen."""
+    """A gray image has no color, and one of two pixels no inside to sharpen."""
     return {"Color": levels.shape[1] == 3, "Sharpness": min(levels.shape[-2:]) > 2}.get(name, True)
 
 
 def _blurred(levels: Tensor) -> Tensor:
-    """A pixel five times and its eight neighbours, over 13; the border stays."""
-    neighbourhood = F.avg_pool2d(levels, 3, stride=1, divisor_override=1)
-    inside = (neighbourhood + 4 * levels[..., 1:-1, 1:-1]) / 13
+    """A pixel five times and its eight neighbors, over 13; the border stays."""
+    neighborhood = F.avg_pool2d(levels, 3, stride=1, divisor_override=1)
+    inside = (neighborhood + 4 * levels[..., 1:-1, 1:-1]) / 13
     blurred = levels.clone()
     blurred[..., 1:-1, 1:-1] = inside.round()
     return blurred
@@ -126,7 +126,7 @@ def _look_up(levels: Tensor, operation: Tensor, magnitude: Tensor) -> Tensor:
         "Posterize": old & -(torch.ones_like(bits) << (8 - bits)),
         "Solarize": torch.where(old >= magnitude, 255 - old, old),
         "AutoContrast": _stretched(places, old),
-        "Equalize": _equalised(places, old),
+        "Equalize": _equalized(places, old),
         "Invert": 255 - old,
     }
     new = old
@@ -142,7 +142,7 @@ def _stretched(places: Tensor, old: Tensor) -> Tensor:
     return torch.where(high > low, stretched, old).long()
 
 
-def _equalised(places: Tensor, old: Tensor) -> Tensor:
+def _equalized(places: Tensor, old: Tensor) -> Tensor:
     """About as many pixels of a channel at every level: the histogram's cumulative sum, in steps that end at 255."""
     ones = torch.ones((), dtype=torch.long, device=places.device)
     count = torch.zeros(*places.shape[:2], 256, dtype=torch.long, device=places.device)
@@ -150,5 +150,5 @@ def _equalised(places: Tensor, old: Tensor) -> Tensor:
     brightest = count.gather(2, places.amax(dim=2, keepdim=True))
     step = (places.shape[2] - brightest) // 255  # (B, C, 1)
     below = count.cumsum(2) - count
-    equalised = ((below + step // 2) // step.clamp_min(1)).clamp(0, 255)
-    return torch.where(step > 0, equalised, old)  # too few pixels to tell steps apart: as it was
+    equalized = ((below + step // 2) // step.clamp_min(1)).clamp(0, 255)
+    return torch.where(step > 0, equalized, old)  # too few pixels to tell steps apart: as it was

@@ -1,4 +1,4 @@
-"""What the perturbations share that ask how bright a pixel is: they see [0, 1], whatever the images' normalisation."""
+"""What the perturbations share that ask how bright a pixel is: they see [0, 1], whatever the images' normalization."""
 
 from collections.abc import Hashable, Sequence
 from typing import Any
@@ -6,12 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maxup.batch import Batch, Draw
-from maxup.perturb.arguments import real
-from maxup.perturb.base import Perturbation, constant, images, in_format_of, put
-from maxup.validate import is_capturing
+from maxup.batch import Batch, Draw, set_leaves
+from maxup.perturb.base import Perturbation, constant, images, in_format_of
+from maxup.validate import check_real, is_capturing
 
-MARGIN = 0.5  # by which pixels may leave [0, 1]: resizing overshoots, normalised ones go further
+MARGIN = 0.5  # by which pixels may leave [0, 1]: resizing overshoots, normalized ones go further
 
 
 class Pixels(Perturbation):
@@ -41,7 +40,7 @@ class Pixels(Perturbation):
         """One number, or one a channel."""
         said = said.tolist() if hasattr(said, "tolist") else said
         values = said if isinstance(said, list | tuple) and said else [said]
-        return tuple(real(self._name, name, value, "a finite number, or one a channel") for value in values)
+        return tuple(check_real(self._name, name, value, "a finite number, or one a channel") for value in values)
 
     @property
     def _name(self) -> str:
@@ -53,13 +52,13 @@ class Pixels(Perturbation):
 
     def apply(self, batch: Batch, draw: Draw) -> Batch:
         x, y = batch
-        return put(x, [self._changed(leaf, draw) for leaf in self._images(x)], self.key), y
+        return set_leaves(x, [self._changed(leaf, draw) for leaf in self._images(x)], self.key), y
 
     def _images(self, x: Any) -> list[Tensor]:
         leaves = images(x, self.key, self._name)
         for leaf in leaves:
             if leaf.shape[1] not in (1, 3):
-                raise ValueError(f"{self._name} wants grey or RGB images, but x holds {leaf.shape[1]} channels")
+                raise ValueError(f"{self._name} wants gray or RGB images, but x holds {leaf.shape[1]} channels")
             if {len(self.mean), len(self.std)} - {1, leaf.shape[1]}:
                 raise ValueError(
                     f"{self._name}: mean {self.mean} and std {self.std} do not fit {leaf.shape[1]} channels; "
@@ -70,7 +69,7 @@ class Pixels(Perturbation):
         return leaves
 
     def _check_range(self, pixels: Tensor) -> None:
-        """Refuse normalised images whose mean and std nobody told: once, since looking makes a GPU wait."""
+        """Refuse normalized images whose mean and std nobody told: once, since looking makes a GPU wait."""
         if (
             self._seen
             or not self.cuts
@@ -84,7 +83,7 @@ class Pixels(Perturbation):
         if low < -MARGIN or high > 1 + MARGIN:
             raise ValueError(
                 f"{self._name} is for pixels in [0, 1], but with mean {self.mean} and std {self.std} they run from "
-                f"{low:.3g} to {high:.3g}; give the mean= and std= that x was normalised by, and add noise behind it"
+                f"{low:.3g} to {high:.3g}; give the mean= and std= that x was normalized by, and add noise behind it"
             )
         self._seen = True
 

@@ -7,13 +7,12 @@ import torch
 from torch import Generator, Tensor
 
 from maxup.batch import Batch
-from maxup.perturb import arguments
-from maxup.perturb.arguments import whole
 from maxup.perturb.base import integers
 from maxup.perturb.geometry import sources
-from maxup.perturb.masks import change_masks, check_fill, take
+from maxup.perturb.masks import change_masks, check_fill_fits, take
 from maxup.perturb.operations import NUMBER, inverse_map, operate
 from maxup.perturb.pixels import Pixels
+from maxup.validate import check_int, check_mask_fill
 
 
 class Policy(Pixels):
@@ -28,7 +27,7 @@ class Policy(Pixels):
         self, mean: float | Sequence[float], std: float | Sequence[float], *, mask_fill: int, key: Hashable | None
     ) -> None:
         super().__init__(mean, std, key=key)
-        self.mask_fill = arguments.mask_fill(self._name, mask_fill)
+        self.mask_fill = check_mask_fill(self._name, mask_fill)
 
     def apply(self, batch: Batch, draw: dict[str, Tensor]) -> Batch:
         size = self._images(batch[0])[0].shape[-2:]
@@ -42,7 +41,7 @@ class Policy(Pixels):
         return levels.to(pixels.dtype) / 255
 
     def _move(self, masks: Tensor, draw: dict[str, Tensor]) -> Tensor:
-        check_fill(self._name, self.mask_fill, masks)
+        check_fill_fits(self._name, self.mask_fill, masks)
         for operation, magnitude in _steps(draw):
             inverse = inverse_map(operation, magnitude, *masks.shape[-2:])
             masks = take(masks, sources(inverse, masks), self.mask_fill)
@@ -66,8 +65,8 @@ def magnitudes(
         right: The greatest translation to the right, in pixels.
         down: The greatest translation down.
         angle: The greatest, in degrees.
-        enhance: The greatest change of brightness, colour, contrast and sharpness.
-        bits: The most that posterising takes of 8.
+        enhance: The greatest change of brightness, color, contrast and sharpness.
+        bits: The most that posterizing takes of 8.
         device: Where the table is needed; put there once.
 
     Example:
@@ -101,4 +100,4 @@ def signed(operation: Tensor, magnitude: Tensor, generator: Generator | None) ->
 
 def check_bins(who: str, bins: int) -> int:
     """A number of magnitudes there can be."""
-    return whole(who, "bins", bins, 2)
+    return check_int(who, "bins", bins, 2)

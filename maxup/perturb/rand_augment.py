@@ -6,10 +6,10 @@ from torch import Generator, Tensor
 
 from maxup.batch import Batch
 from maxup.losses import IGNORE_INDEX
-from maxup.perturb.arguments import whole
 from maxup.perturb.base import integers
 from maxup.perturb.operations import NUMBER
 from maxup.perturb.policy import Policy, check_bins, paper_magnitudes, signed
+from maxup.validate import check_int
 
 
 class RandAugment(Policy):
@@ -45,7 +45,7 @@ class RandAugment(Policy):
         key: Hashable | None = None,
     ) -> None:
         super().__init__(mean, std, mask_fill=mask_fill, key=key)
-        self.num_ops = whole("RandAugment", "num_ops", num_ops, 1)
+        self.num_ops = check_int("RandAugment", "num_ops", num_ops, 1)
         self.magnitude, self.bins = magnitude, check_bins("RandAugment", bins)
         if type(magnitude) is not int or magnitude not in range(bins):
             raise ValueError(f"RandAugment(magnitude={magnitude!r}): magnitude must be a whole number, 0 to {bins - 1}")

@@ -5,7 +5,6 @@ image's number and the stream, plus b. So a count does not depend on the batch s
 one, or on which process does it, but for rounding in the network. (A CPU and a GPU draw different numbers.)
 """
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from torch import Generator, Tensor
 
 from maxup.cuda.graph import record
 from maxup.isolation import eval_mode
+from maxup.rng import hash_seed
 
 BLOCK = 100  # noisy copies drawn at once
 
@@ -32,7 +32,7 @@ class Request:
     stop: int
 
 
-class Votes:
+class NoiseCounter:
     """A classifier that counts what it answers to noisy copies.
 
     Args:
@@ -49,8 +49,8 @@ class Votes:
 
     Example:
         >>> from torch import nn
-        >>> votes = Votes(nn.Flatten(), 2, 0.5, shape=(2, 1, 1), device=torch.device("cpu"), batch_size=64, rows=1)
-        >>> votes.count(torch.tensor([9.0, 0.0]).view(1, 2, 1, 1), [Request(0, 0, "a", 0, 150)])
+        >>> counter = NoiseCounter(nn.Flatten(), 2, 0.5, shape=(2, 1, 1), device=torch.device("cpu"), batch_size=64, rows=1)
+        >>> counter.count(torch.tensor([9.0, 0.0]).view(1, 2, 1, 1), [Request(0, 0, "a", 0, 150)])
         tensor([[150,   0]])
     """
 
@@ -97,11 +97,11 @@ class Votes:
                     self.owner[part] = row
                     at, noise = part.stop, noise[size:]
                     if at == len(self.x):
-                        self._vote()
+                        self._count_batch()
                         at = 0
             if at:
                 self.owner[at:] = self.rest
-                self._vote()
+                self._count_batch()
         all_broken = self.broken.tolist()
         for request in requests:
             if broken := all_broken[request.row]:
@@ -114,9 +114,8 @@ class Votes:
 
     def block(self, index: int, stream: str, number: int) -> Tensor:
         """Block `number` of an image's noise in units of sigma, (BLOCK, C, H, W); the next call overwrites it."""
-        digest = hashlib.sha256(f"maxup noise {self.seed} {index} {stream}".encode()).digest()
-        # Neighbouring blocks differ in the last 32 bits, which are all that a CPU's generator uses.
-        self.generator.manual_seed((int.from_bytes(digest[:7], "big") + number) % 2**56)
+        # Neighboring blocks differ in the last 32 bits, which are all that a CPU's generator uses.
+        self.generator.manual_seed((hash_seed("noise", self.seed, index, stream) + number) % 2**56)
         return self.noise.normal_(generator=self.generator)
 
     def _noises(self, requests: Sequence[Request]) -> Iterator[tuple[int, Tensor]]:
@@ -126,7 +125,7 @@ class Votes:
                 whole = self.block(r.index, r.stream, number)
                 yield r.row, whole[max(r.start - first, 0) : min(r.stop - first, BLOCK)]
 
-    def _vote(self) -> None:
+    def _count_batch(self) -> None:
         if self.capture and self.graph is None:
             self._capture()
         if self.graph is not None:

@@ -72,7 +72,7 @@ class Evidence:
 
     Example:
         >>> evidence = Evidence(fixed(100, 0.001), sigma=0.5)
-        >>> evidence.see(99)
+        >>> evidence.update(99)
         >>> evidence.settled, round(evidence.radius, 3)
         (True, 0.675)
     """
@@ -98,7 +98,7 @@ class Evidence:
         """The radius certified; below 0 it is an abstention."""
         return radius_of(self.p, self.sigma)
 
-    def see(self, k: int) -> None:
+    def update(self, k: int) -> None:
         """At the next look k samples were of the class."""
         look = self.looks[self._seen]
         self._seen, self.n = self._seen + 1, look.n

@@ -1,4 +1,4 @@
-"""Randomised smoothing (Cohen, Rosenfeld and Kolter, 2019): a classifier whose answers come with a radius.
+"""Randomized smoothing (Cohen, Rosenfeld and Kolter, 2019): a classifier whose answers come with a radius.
 
 g(x) = the class that f answers most often to x + N(0, sigma^2 I). If f answers it with probability above p, then g does
 not change within the l2 radius sigma * Phi^-1(p). `certify` estimates p from samples, so that its claim is wrong with
@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 from maxup.smoothing import sampling
 from maxup.smoothing.bounds import ABSTAIN, predicted
-from maxup.smoothing.counts import Request, Votes
+from maxup.smoothing.counts import NoiseCounter, Request
 from maxup.validate import check_whole
 
 TOGETHER = 16  # images that share batches
 SELECT, ESTIMATE, PREDICT = "select", "estimate", "predict"  # streams of noise, independent of each other
-Groups = Iterator[tuple[Tensor, list[int], Votes]]  # images that share batches, their numbers, and who counts
+Groups = Iterator[tuple[Tensor, list[int], NoiseCounter]]  # images that share batches, their numbers, and who counts
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -41,7 +41,7 @@ class Certificate:
 
 
 class Smooth:
-    """A smoothed classifier. Its noise is in the units of x: give pixels, and normalise inside the model.
+    """A smoothed classifier. Its noise is in the units of x: give pixels, and normalize inside the model.
 
     Args:
         base_classifier: Takes images (B, C, H, W), or rows (B, D), and returns logits (B, num_classes). It is called in
@@ -91,7 +91,7 @@ class Smooth:
         self.seed: int = seed
         self.capture: bool = capture
         self.seen: int = 0  # images whose number nobody gave
-        self._votes: tuple[Any, Votes] | None = None
+        self._counter: tuple[Any, NoiseCounter] | None = None
 
     def certify(self, x: Tensor, n0: int, n: int, alpha: float, batch_size: int) -> tuple[int, float]:
         """The class of one image and the radius within which it cannot change, or (-1, 0.0) for an abstention.
@@ -152,19 +152,19 @@ class Smooth:
     def _certify(
         self, groups: Groups, n0: int, looks: Sequence[sampling.Look], radii: Sequence[float] | None
     ) -> Iterator[Certificate]:
-        for images, numbers, votes in groups:
+        for images, numbers, counter in groups:
             begun, rows = time.monotonic(), range(len(images))
-            counts = votes.count(images, [Request(r, numbers[r], SELECT, 0, n0) for r in rows])
+            counts = counter.count(images, [Request(r, numbers[r], SELECT, 0, n0) for r in rows])
             top = counts.argmax(1).tolist()
             evidence = [sampling.Evidence(looks, self.sigma, radii) for _ in rows]
             right = [0 for _ in rows]
             while requests := [
                 Request(r, numbers[r], ESTIMATE, e.n, e.n + e.wanted) for r, e in enumerate(evidence) if not e.settled
             ]:
-                counts = votes.count(images, requests)
+                counts = counter.count(images, requests)
                 for r in (request.row for request in requests):
                     right[r] += int(counts[r, top[r]])
-                    evidence[r].see(right[r])
+                    evidence[r].update(right[r])
             each = (time.monotonic() - begun) / sum(n0 + e.n for e in evidence)
             for r, e in enumerate(evidence):
                 sure = e.p >= 0.5
@@ -177,14 +177,14 @@ class Smooth:
         check_sampling(n=n, alpha=alpha)
         return (
             predicted(row, alpha)
-            for images, numbers, votes in self._groups(x, indices, batch_size)
-            for row in votes.count(images, [Request(r, i, PREDICT, 0, n) for r, i in enumerate(numbers)]).tolist()
+            for images, numbers, counter in self._groups(x, indices, batch_size)
+            for row in counter.count(images, [Request(r, i, PREDICT, 0, n) for r, i in enumerate(numbers)]).tolist()
         )
 
     def counts(self, x: Tensor, n: int, batch_size: int, *, index: int = 0) -> list[int]:
         """How often each class is the answer to n noisy copies of one image, those that `predict` sees."""
-        ((images, numbers, votes),) = self._groups(x[None], [index], batch_size)
-        found: list[int] = votes.count(images, [Request(0, numbers[0], PREDICT, 0, n)])[0].tolist()
+        ((images, numbers, counter),) = self._groups(x[None], [index], batch_size)
+        found: list[int] = counter.count(images, [Request(0, numbers[0], PREDICT, 0, n)])[0].tolist()
         return found
 
     def _groups(self, x: Tensor, indices: Sequence[int] | None, batch_size: int) -> Groups:
@@ -198,19 +198,19 @@ class Smooth:
             self.seen += len(x)
         if len(indices) != len(x):
             raise ValueError(f"{len(x)} images have {len(indices)} indices; give one for each")
-        votes = self._make_votes(tuple(x.shape[1:]), self.device_of(x), batch_size)
+        counter = self._make_counter(tuple(x.shape[1:]), self.device_of(x), batch_size)
         parts = [slice(start, start + TOGETHER) for start in range(0, len(x), TOGETHER)]
-        return ((x[p].to(votes.x.device, torch.float32), [int(i) for i in indices[p]], votes) for p in parts)
+        return ((x[p].to(counter.x.device, torch.float32), [int(i) for i in indices[p]], counter) for p in parts)
 
-    def _make_votes(self, shape: tuple[int, ...], device: torch.device, batch_size: int) -> Votes:
+    def _make_counter(self, shape: tuple[int, ...], device: torch.device, batch_size: int) -> NoiseCounter:
         key = shape, device, batch_size
-        if self._votes is None or self._votes[0] != key:
-            votes = Votes(
+        if self._counter is None or self._counter[0] != key:
+            counter = NoiseCounter(
                 self.base_classifier, self.num_classes, self.sigma, shape=shape, device=device, batch_size=batch_size,
                 rows=TOGETHER, dtype=self.dtype, seed=self.seed, capture=self.capture,
             )  # fmt: skip
-            self._votes = key, votes
-        return self._votes[1]
+            self._counter = key, counter
+        return self._counter[1]
 
     def device_of(self, x: Tensor) -> torch.device:
         """Where the classifier is, or x where it has no weights."""

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from maxup.cli.main import main
+from maxup.errors import RecipeError
 from maxup.lab.experiments.compare import Attack, rows, run_once
-from maxup.lab.recipes.load import RecipeError, parse_recipe, recipe_from
+from maxup.lab.recipes.load import parse_recipe, recipe_from
 from tests.waiting import maxup_after
 
 ROOT = Path(__file__).parent.parent.parent
@@ -67,12 +68,12 @@ def test_it_writes_numbers_a_picture_and_a_table(compared):
         assert result["summary"]["clean"][name]["mean"] == pytest.approx(sum(r["clean"] for r in runs) / 2)
 
 
-def test_the_attack_leaves_pixels_pixels_where_the_network_normalises(tmp_path, monkeypatch):
+def test_the_attack_leaves_pixels_pixels_where_the_network_normalizes(tmp_path, monkeypatch):
     clips = []
     monkeypatch.setattr(
         "maxup.lab.experiments.compare.measure", lambda *args, attack, **options: clips.append(attack.clip) or {}
     )
-    for i, options in enumerate(([], ["--model.normalise", "true"])):
+    for i, options in enumerate(([], ["--model.normalize", "true"])):
         run_once(parse_recipe("digits/mlp-gaussian-maxup", [*TINY, *options]), tmp_path / str(i), Attack(0.5))
     assert clips == [None, (0, 1)]
 

@@ -20,7 +20,7 @@ def exported(tmp_path_factory):
 def test_the_model_comes_back(exported):
     folder, record = exported
     opened, loaded = open_run(folder / "run"), maxup.load(folder / "model")
-    x = opened.task.test.normalise(opened.task.test.x[:64])
+    x = opened.task.test.normalize(opened.task.test.x[:64])
     assert not loaded.training
     assert torch.equal(loaded(x), opened.model(x))
     assert loaded.config["metrics"] == record["last"]
@@ -39,18 +39,18 @@ def test_the_config_suffices_to_classify_bytes(exported):
     assert accuracy == pytest.approx(record["last"]["test_accuracy"])
 
 
-@pytest.mark.parametrize("normalise", ["true", "false"])
-def test_it_is_where_a_recipe_that_normalises_inside_can_begin(normalise, tmp_path, monkeypatch):
+@pytest.mark.parametrize("normalize", ["true", "false"])
+def test_it_is_where_a_recipe_that_normalizes_inside_can_begin(normalize, tmp_path, monkeypatch):
     """Exported with mean and deviation inside, which it keeps, or without, where the recipe's are put around it."""
     monkeypatch.chdir(tmp_path)
-    make(tmp_path / "run", "--model.normalise", normalise, "--data.mean", "[0.25]", "--data.std", "[0.5]")
+    make(tmp_path / "run", "--model.normalize", normalize, "--data.mean", "[0.25]", "--data.std", "[0.5]")
     assert main(["export", "run", "model"]) == 0
-    words = [*WORDS, "--model.normalise", "true", "--model.weights", "model/model.safetensors"]
+    words = [*WORDS, "--model.normalize", "true", "--model.weights", "model/model.safetensors"]
     words += ["--data.mean", "[0.125]", "--optim.lr", "0", "--out", "again"]
     assert main(["train", "digits/mlp-gaussian-maxup", *words]) == 0
     first, again = (open_run(tmp_path / name).model for name in ("run", "again"))
-    assert float(again.mean) == (0.25 if normalise == "true" else 0.125)
-    inside = first.model if normalise == "true" else first
+    assert float(again.mean) == (0.25 if normalize == "true" else 0.125)
+    inside = first.model if normalize == "true" else first
     for name, weight in inside.named_parameters():
         assert torch.equal(weight, again.model.get_parameter(name)), name
 

@@ -11,7 +11,7 @@ import torch
 
 import maxup
 from maxup.cli.main import main
-from maxup.lab.models.export import LoadError
+from maxup.errors import LoadError
 from maxup.lab.storage.atomic_io import sha256
 from tests.lab.data.fake import write_cifar10, write_cifar100, write_fashion_mnist
 from tests.lab.storage.test_checkpoint_hostile import forge

@@ -38,8 +38,8 @@ def test_the_same_call_shows_the_same_and_another_batch_another(run, tmp_path, c
     assert said[0] == said[1] != said[2]
 
 
-def test_a_perturbation_of_pixels_knows_how_they_are_normalised(tmp_path, capsys, monkeypatch):
-    """Told nothing, it takes normalised images for pixels in [0, 1]."""
+def test_a_perturbation_of_pixels_knows_how_they_are_normalized(tmp_path, capsys, monkeypatch):
+    """Told nothing, it takes normalized images for pixels in [0, 1]."""
     from maxup.lab.recipes.load import parse_recipe
     from maxup.lab.tasks.vision import load_splits
     from maxup.perturb.trivial_augment import TrivialAugment

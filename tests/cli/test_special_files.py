@@ -13,7 +13,7 @@ from maxup.cli.main import main
 from maxup.lab.experiments.queue import LOCK, LOG, Task, run_queue
 
 TRAIN = ["train", "digits/mlp-gaussian", "--out", "run", "--data.train_size", "200", "--model.args", "{hidden: [4]}"]
-TRAIN += ["--epochs", "2", "--model.normalise", "true"]
+TRAIN += ["--epochs", "2", "--model.normalize", "true"]
 CERTIFY = ["certify", "run", "--n", "100", "--n0", "10", "--sigma", "0.3", "--max"]
 REPORT = ["report", "table-certified", "--results", "run", "--runs", "."]
 COMMANDS = {

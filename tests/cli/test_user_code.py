@@ -11,7 +11,7 @@ import torch
 
 import maxup
 from maxup.cli.main import main
-from maxup.lab.models.export import LoadError
+from maxup.errors import LoadError
 from maxup.lab.results.files import load_results
 from tests.waiting import PATIENCE
 
@@ -27,7 +27,7 @@ def data():
     x[torch.arange(300), 0, y] += 150          # the class is a bright row
     return x[:200], y[:200], x[200:], y[200:]
 
-def net(shape, classes, width=16):
+def net(shape, num_classes, width=16):
     return nn.Sequential(nn.Flatten(), nn.Linear(36, width), nn.ReLU(), nn.Linear(width, classes))
 
 def leave():
@@ -90,7 +90,7 @@ class Tired(nn.Module):
         self.passes += 1
         return helper.give_up(self, x) if self.passes > 5 else self.plain(x)
 
-def net(shape, classes):
+def net(shape, num_classes):
     return Tired()
 """
 

@@ -27,7 +27,7 @@ def _fresh():
 
 
 def test_blocks_of_one_shape_are_compiled_once():
-    model = create_model("resnet32", shape=(3, 8, 8), classes=10)
+    model = create_model("resnet32", shape=(3, 8, 8), num_classes=10)
     names, backend = list(model.state_dict()), Counted()
     x = torch.randn(4, 3, 8, 8)
     expected = model.eval()(x)
@@ -39,7 +39,7 @@ def test_blocks_of_one_shape_are_compiled_once():
 
 def test_more_kinds_than_dynamo_allows_by_itself():
     # Eight variants are torch's own limit; stages, modes and precisions are more.
-    model, backend = create_model("wrn16_4", shape=(3, 8, 8), classes=10), Counted()
+    model, backend = create_model("wrn16_4", shape=(3, 8, 8), num_classes=10), Counted()
     compile_blocks(model, backend=backend)
     x = torch.randn(4, 3, 8, 8)
     for mode in (True, False):
@@ -51,4 +51,4 @@ def test_more_kinds_than_dynamo_allows_by_itself():
 
 
 def test_a_model_without_repetition_stays_as_it_is():
-    assert compile_blocks(create_model("mlp", shape=(3, 8, 8), classes=10), backend=Counted()) == 0
+    assert compile_blocks(create_model("mlp", shape=(3, 8, 8), num_classes=10), backend=Counted()) == 0

@@ -64,7 +64,7 @@ def test_layers_that_do_not_belong_together_or_are_none_of_these(device):
 
 @torch.no_grad()
 def test_a_network_can_be_traced(device):
-    model = create_model("resnet20", shape=(3, 8, 8), classes=10).eval()
+    model = create_model("resnet20", shape=(3, 8, 8), num_classes=10).eval()
     x = torch.randn(2, 3, 8, 8)
     torch.testing.assert_close(torch.fx.symbolic_trace(model)(x), model(x))
 
@@ -85,7 +85,7 @@ def test_without_running_statistics_it_does_not_fit(device):
 @torch.no_grad()
 @pytest.mark.parametrize("layer", ["conv1", "norm2"])
 def test_a_perturbation_inside_a_block_is_not_passed_over(device, layer):
-    model = create_model("resnet20", shape=(3, 32, 32), classes=10).eval()
+    model = create_model("resnet20", shape=(3, 32, 32), num_classes=10).eval()
     block = model.blocks[0]
     within = (block.conv1, block.conv2), (block.norm1, block.norm2)
     assert fused.fits(arriving(), *within)

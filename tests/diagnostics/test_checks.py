@@ -8,13 +8,13 @@ import torch
 from torch import nn
 
 import maxup as mu
-from maxup.diagnostics.checks import examine
-from maxup.diagnostics.inputs import Case
+from maxup.diagnostics.checks import run_checks
+from maxup.diagnostics.inputs import Inputs
 from tests.tiny import batch, batch_norm_net, case, dropout_net, net, tokens
 
 
 def found(*args, **kwargs):
-    return list(examine(Case(*args, **kwargs)))
+    return list(run_checks(Inputs(*args, **kwargs)))
 
 
 def said(findings, level):
@@ -87,7 +87,7 @@ def test_batch_norm_and_dropout_need_attention():
     attention = said(findings, "attention")
     assert "BatchNorm layers in training, 1" in attention
     assert "dropout layers, 1" in attention
-    assert "normalises the winners anew" in attention
+    assert "normalizes the winners anew" in attention
     assert "few for statistics" in attention
 
 
@@ -177,7 +177,7 @@ def test_randomness_out_of_sight_is_found():
 
 
 def test_a_scalar_loss_is_found_and_nothing_else_is_tried():
-    (finding,) = found(net(), batch(), loss=nn.functional.cross_entropy)
+    (finding,) = found(net(), batch(), loss_fn=nn.functional.cross_entropy)
     assert finding.level == "wrong"
     assert "reduction='none'" in finding.text
 
@@ -211,4 +211,4 @@ def test_the_examination_leaves_no_trace_of_its_own():
 
 def test_tokens_need_a_perturbation():
     with pytest.raises(ValueError, match="return a perturbation too"):
-        Case(nn.Embedding(11, 4), tokens())
+        Inputs(nn.Embedding(11, 4), tokens())

@@ -8,8 +8,8 @@ import torch
 from torch.nn import functional as F
 
 from maxup.lab.models.awd_lstm import AWDLSTM
+from maxup.lab.models.frozen import frozen_copy
 from maxup.lab.tasks.dynamic_evaluation import adapt
-from maxup.lab.train.optim import frozen_copy
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

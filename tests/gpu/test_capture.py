@@ -53,10 +53,10 @@ def run(folder, monkeypatch, captured, **changes):
     )
 
 
-@pytest.mark.parametrize("optimiser", ["sgd", "adamw", "asgd"])
-def test_captured_and_plain_agree_over_fifty_steps(tmp_path, monkeypatch, optimiser):
-    changes = {"optim": RECIPE["optim"] | {"name": optimiser, "lr": 0.05 if optimiser != "adamw" else 1e-3}}
-    changes["optim"]["ema"] = None if optimiser == "asgd" else 0.9
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "asgd"])
+def test_captured_and_plain_agree_over_fifty_steps(tmp_path, monkeypatch, optimizer):
+    changes = {"optim": RECIPE["optim"] | {"name": optimizer, "lr": 0.05 if optimizer != "adamw" else 1e-3}}
+    changes["optim"]["ema"] = None if optimizer == "asgd" else 0.9
     plain, plain_losses, (step, plain_state) = run(tmp_path / "plain", monkeypatch, False, **changes)
     fast, fast_losses, (_, fast_state) = run(tmp_path / "captured", monkeypatch, True, **changes)
     assert step == plain["steps"] == fast["steps"] == 50
@@ -90,7 +90,7 @@ def test_smoothadv_with_its_gradients_inside(tmp_path, monkeypatch):
     """The attack's backward passes are captured too, anew for every radius of the first epochs."""
     changes = {
         "objective": "smoothadv",
-        "model": {"name": "conv", "args": {"width": 16}, "normalise": True},
+        "model": {"name": "conv", "args": {"width": 16}, "normalize": True},
         "perturb": [{"name": "gaussian", "sigma": 0.25}],
         "smoothadv": {"radius": 0.5, "steps": 3, "samples": 2, "warmup": 2},
     }

@@ -5,8 +5,8 @@ import torch
 
 from maxup.cuda.compile import compile_blocks
 from maxup.lab.models import create_model
-from maxup.lab.models.normalize import Normalised
-from maxup.smoothing.counts import Request, Votes
+from maxup.lab.models.normalize import Normalized
+from maxup.smoothing.counts import NoiseCounter, Request
 from maxup.smoothing.smooth import Smooth
 
 pytestmark = [
@@ -17,7 +17,7 @@ pytestmark = [
 
 def network():
     torch.manual_seed(0)
-    model = Normalised(create_model("resnet20", shape=(3, 32, 32), classes=10), [0.5] * 3, [0.25] * 3)
+    model = Normalized(create_model("resnet20", shape=(3, 32, 32), num_classes=10), [0.5] * 3, [0.25] * 3)
     return model.cuda().to(memory_format=torch.channels_last).eval()
 
 
@@ -27,12 +27,12 @@ def test_captured_and_plain_counts_agree(dtype):
     requests = [Request(0, 5, "a", 0, 777), Request(1, 6, "a", 30, 555), Request(2, 7, "a", 0, 100)]
     counts = []
     for capture in (False, True):
-        votes = Votes(
+        counter = NoiseCounter(
             network(), 10, 0.5, shape=(3, 32, 32), device=torch.device("cuda", 0), batch_size=256, rows=3,
             dtype=dtype, capture=capture,
         )  # fmt: skip
-        counts.append(votes.count(images, requests))
-        assert torch.equal(counts[-1], votes.count(images, requests))  # the graph leaves nothing behind
+        counts.append(counter.count(images, requests))
+        assert torch.equal(counts[-1], counter.count(images, requests))  # the graph leaves nothing behind
         assert counts[-1].sum(1).tolist() == [777, 525, 100]
     assert torch.equal(*counts)
 

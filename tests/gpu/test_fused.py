@@ -7,10 +7,10 @@ from torch.nn import functional as F
 
 from maxup.cuda import fused
 from maxup.lab.certify.run import Settings, describe
-from maxup.lab.certify.target import Subject
+from maxup.lab.certify.target import Target
 from maxup.lab.data.images import own_images
 from maxup.lab.models import create_model
-from maxup.lab.models.normalize import Normalised
+from maxup.lab.models.normalize import Normalized
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -87,7 +87,7 @@ def test_it_is_captured(monkeypatch):
 @torch.no_grad()
 def test_a_network_answers_alike(monkeypatch, compiled):
     torch.manual_seed(0)
-    model = create_model("resnet20", shape=(3, 32, 32), classes=10).cuda().to(memory_format=torch.channels_last)
+    model = create_model("resnet20", shape=(3, 32, 32), num_classes=10).cuda().to(memory_format=torch.channels_last)
     x = torch.randn(256, 3, 32, 32, device="cuda")
     model.train()(x)  # statistics of its own
     model.eval()
@@ -113,8 +113,8 @@ def test_training_is_left_alone():
 
 def test_certificates_say_whether_blocks_were_fused(monkeypatch):
     images, _ = own_images((torch.randint(256, (40, 3, 32, 32), dtype=torch.uint8), torch.arange(40) % 10))
-    network = create_model("resnet20", shape=(3, 32, 32), classes=10)
-    subject = Subject("resnet20", Normalised(network, images.mean, images.std).eval(), images, 0.5)
+    network = create_model("resnet20", shape=(3, 32, 32), num_classes=10)
+    subject = Target("resnet20", Normalized(network, images.mean, images.std).eval(), images, 0.5)
     said = [
         describe(subject, Settings(0.5, dtype=d), torch.device("cuda", 0))["forward"] for d in ("bfloat16", "float32")
     ]

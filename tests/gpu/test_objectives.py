@@ -49,7 +49,7 @@ def no_waiting():
 
 
 @pytest.mark.parametrize("name", [n for n in ALL_CASES if n not in {"transform", "transform-batched", "by-hand"}])
-def test_no_host_synchronisation_after_the_first_batch(name):
+def test_no_host_synchronization_after_the_first_batch(name):
     perturbation, model, x, y = case(name)
     model, x, y = model.float().cuda(), x.cuda(), y.cuda()
     x = x.float() if x.is_floating_point() else x
@@ -71,7 +71,7 @@ def test_ignored_targets_are_counted_without_waiting(loss):
     def forward(model, x):
         return model(x).transpose(1, 2) if last else model(x)
 
-    maxup = mu.MaxUp(mu.Gaussian(0.1), m=4, loss=loss, forward=forward)
+    maxup = mu.MaxUp(mu.Gaussian(0.1), m=4, loss_fn=loss, forward=forward)
     maxup(model, x, y)
     torch.cuda.synchronize()
     with no_waiting():

@@ -7,9 +7,10 @@ import pytest
 
 import maxup as mu
 from maxup.cli.main import main
+from maxup.errors import RecipeError
 from maxup.lab.limits import MODEL, OPTIONS, RECIPE
 from maxup.lab.models import create_model
-from maxup.lab.recipes.load import RecipeError, flat, parse_recipe, recipe_from
+from maxup.lab.recipes.load import flat, parse_recipe, recipe_from
 from maxup.lab.recipes.schema import Recipe
 from maxup.lab.registry import LANGUAGE_MODELS, MODELS, takes
 
@@ -105,7 +106,7 @@ def test_an_option_takes_no_more_than_a_hundred_values(capsys):
 )  # fmt: skip
 def test_networks_beyond_the_table_are_refused_before_they_take_memory(name, arguments):
     with pytest.raises(ValueError, match=r"is out of range; it must be|must be a list|more than 1\.00 G") as error:
-        create_model(name, shape=(3, 32, 32), classes=10, **arguments)
+        create_model(name, shape=(3, 32, 32), num_classes=10, **arguments)
     assert "\n" not in str(error.value)
 
 

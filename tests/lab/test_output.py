@@ -12,9 +12,9 @@ import torch
 from maxup.cli.main import VERBS, main
 from maxup.lab.output import make_console, one_line, printable
 from maxup.lab.report.certified import draw
+from maxup.lab.report.comparison import plot
 from maxup.lab.report.contact_sheet import Copies, contact_sheet
 from maxup.lab.report.smoothing import picture
-from maxup.lab.results.comparison import plot
 from tests.lab.report.runs import ENVIRONMENT, write_run
 
 NASTY = "\x1b[31m\x07\r\x9b2J\u202e\u2066\u200f\u2028"

@@ -1,7 +1,8 @@
 import pytest
 
+from maxup.errors import BuildError, UnknownNameError
 from maxup.lab import registry
-from maxup.lab.registry import LANGUAGE_MODELS, MODELS, PERTURBATIONS, BuildError, UnknownNameError, build
+from maxup.lab.registry import LANGUAGE_MODELS, MODELS, PERTURBATIONS, build
 
 
 @pytest.mark.parametrize("name", PERTURBATIONS)
@@ -44,7 +45,7 @@ NONSENSE = {
 def test_what_cannot_be_built_is_named_with_its_arguments(case):
     name, arguments, sentence = NONSENSE[case]
     with pytest.raises(BuildError) as error:
-        build(MODELS, "model", name, shape=(1, 8, 8), classes=3, **arguments)
+        build(MODELS, "model", name, shape=(1, 8, 8), num_classes=3, **arguments)
     said = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
     start = f"model {name!r} cannot be built with shape=(1, 8, 8), classes=3, {said}: "
     assert str(error.value).startswith(start + sentence)
@@ -59,5 +60,5 @@ def test_sizes_of_a_language_model(size):
 
 def test_models_build():
     for name in MODELS:
-        model = build(registry.MODELS, "model", name, shape=(1, 8, 8), classes=3)
+        model = build(registry.MODELS, "model", name, shape=(1, 8, 8), num_classes=3)
         assert sum(p.numel() for p in model.parameters()) > 0

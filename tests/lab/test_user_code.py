@@ -3,7 +3,8 @@ import sys
 
 import pytest
 
-from maxup.lab.user_code import OwnCodeError, find_function
+from maxup.errors import UserCodeError
+from maxup.lab.user_code import find_function
 
 MODULES = {
     "an AttributeError": (
@@ -26,7 +27,7 @@ def test_what_goes_wrong_in_a_module_is_told_as_it_is(tmp_path, monkeypatch, cas
     (tmp_path / f"{name}.py").write_text(text)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(OwnCodeError) as error:
+    with pytest.raises(UserCodeError) as error:
         find_function(f"{name}:net")
     assert str(error.value).startswith(f"importing {name} failed: ")
     assert words in str(error.value)
@@ -35,7 +36,7 @@ def test_what_goes_wrong_in_a_module_is_told_as_it_is(tmp_path, monkeypatch, cas
 
 @pytest.mark.parametrize("name", ["no_such_module", "no_such.module", "math.module"])
 def test_a_module_that_is_not_there(name):
-    with pytest.raises(OwnCodeError, match=f"there is no module {name} in this folder"):
+    with pytest.raises(UserCodeError, match=f"there is no module {name} in this folder"):
         find_function(f"{name}:net")
 
 
@@ -47,11 +48,11 @@ def test_a_function_is_found_in_the_current_folder(tmp_path, monkeypatch):
     assert find_function("sub.here_alone:net")() == find_function("sub/here_alone.py:net")() == 3
     assert find_function("./sub/here_alone.py:net")() == 3
     assert find_function(f"{tmp_path}/sub/here_alone.py:net")() == 3
-    with pytest.raises(OwnCodeError, match=r"^'\.\./mine\.py:net' is not below the current folder; go to its folder"):
+    with pytest.raises(UserCodeError, match=r"^'\.\./mine\.py:net' is not below the current folder; go to its folder"):
         find_function("../mine.py:net")
-    with pytest.raises(OwnCodeError, match=r"^sub.here_alone: function 'nett' is unknown; "):
+    with pytest.raises(UserCodeError, match=r"^sub.here_alone: function 'nett' is unknown; "):
         find_function("sub.here_alone:nett")
-    with pytest.raises(OwnCodeError, match=r"^number is a int; name a function"):
+    with pytest.raises(UserCodeError, match=r"^number is a int; name a function"):
         find_function("sub.here_alone:number")
 
 

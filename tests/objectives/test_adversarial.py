@@ -17,7 +17,7 @@ def margin(output, target):
 def test_finds_the_exact_maximum_of_a_linear_loss(p):
     model = nn.Linear(7, 1, dtype=torch.float64)
     x, w = torch.rand(5, 7, dtype=torch.float64), model.weight[0].detach()
-    outcome = mu.Adversarial(0.3, p=p, steps=100, step_size=0.3, loss=margin).run(model, x, torch.zeros(5))
+    outcome = mu.Adversarial(0.3, p=p, steps=100, step_size=0.3, loss_fn=margin).run(model, x, torch.zeros(5))
     dual = w.norm() if p == 2 else w.abs().sum()  # max over the ball of <w, delta> = radius * dual norm of w
     torch.testing.assert_close(outcome.losses, model(x)[:, 0] + 0.3 * dual)
 
@@ -64,7 +64,7 @@ def test_leaves_no_trace_and_no_gradient():
 def test_attack_and_training_share_dropout_masks():
     model, (x, y) = dropout_net(), batch()
     seen = []
-    mu.Adversarial(0.5, steps=2, step_size=0.0, loss=lambda o, t: seen.append(mu.cross_entropy(o, t)) or seen[-1])(
+    mu.Adversarial(0.5, steps=2, step_size=0.0, loss_fn=lambda o, t: seen.append(mu.cross_entropy(o, t)) or seen[-1])(
         model, x, y
     )
     assert torch.equal(seen[0], seen[1])

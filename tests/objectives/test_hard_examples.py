@@ -23,7 +23,7 @@ def test_gradient_is_that_of_the_hardest_examples(keep, k):
 def test_targets_may_be_anything_the_loss_takes():
     model, (x, y) = net(), batch()
     for target in (None, {"label": y}):
-        outcome = mu.HardExamples(0.5, loss=lambda output, _: output[:, 0]).run(model, x, target)
+        outcome = mu.HardExamples(0.5, loss_fn=lambda output, _: output[:, 0]).run(model, x, target)
         assert outcome.losses.shape == (3,)
 
 

@@ -94,7 +94,7 @@ def test_targets_may_be_a_dict_with_a_loss_for_it():
     def loss(output, target):
         return target["weight"] * F.cross_entropy(output, target["label"], reduction="none")
 
-    outcome = MaxUp(Gaussian(0.3), m=4, loss=loss).run(net(), x, UserDict({"label": y, "weight": torch.rand(B)}))
+    outcome = MaxUp(Gaussian(0.3), m=4, loss_fn=loss).run(net(), x, UserDict({"label": y, "weight": torch.rand(B)}))
     assert outcome.losses.shape == (B,)
     assert outcome.report.replay_exact
 
@@ -144,7 +144,7 @@ def test_retain_returns_the_winners_rows_of_everything():
 @probing
 def test_chunk_scores_several_copies_in_a_pass():
     model, (x, y) = Probe(net()), batch()
-    chunked = MaxUp(Gaussian(0.3), m=5, chunk=2, generator=generator()).select(model, x, y)
+    chunked = MaxUp(Gaussian(0.3), m=5, chunk_size=2, generator=generator()).select(model, x, y)
     assert model.sizes == [B, 2 * B, 2 * B, B, B]  # the first: what one copy draws; the last: the winners again
     assert torch.equal(chunked[0], MaxUp(Gaussian(0.3), m=5, generator=generator()).select(model, x, y)[0])
 
@@ -181,15 +181,15 @@ def test_rank_kl_does_not_prefer_uncertain_labels():
 
     x, y = batch()
     # Both labels' cross-entropy is the log-partition; the mixed label's KL is lower by its entropy, log 2.
-    by_kl = MaxUp(Labels(), m=2, rank="kl", forward=forward).run(nn.Identity(), x, y)
-    by_loss = MaxUp(Labels(), m=2, rank="loss", forward=forward).run(nn.Identity(), x, y)
+    by_kl = MaxUp(Labels(), m=2, score="kl", forward=forward).run(nn.Identity(), x, y)
+    by_loss = MaxUp(Labels(), m=2, score="loss", forward=forward).run(nn.Identity(), x, y)
     assert by_kl.report.wins == [0, B]
     assert by_loss.report.wins == [B, 0]
 
 
 def test_rank_kl_changes_nothing_for_targets_by_index():
     model, (x, y) = net(), batch()
-    by = [MaxUp(Gaussian(0.3), m=4, rank=r, generator=generator()).select(model, x, y)[0] for r in ("kl", "loss")]
+    by = [MaxUp(Gaussian(0.3), m=4, score=r, generator=generator()).select(model, x, y)[0] for r in ("kl", "loss")]
     assert torch.equal(*by)
 
 
@@ -209,7 +209,7 @@ def test_forward_says_how_the_model_is_called():
 
 def test_loss_decides_who_is_worst():
     model, (x, y) = net(), batch()
-    best = MaxUp(Gaussian(0.3), m=6, loss=lambda o, t: -mu.cross_entropy(o, t), generator=generator()).select(
+    best = MaxUp(Gaussian(0.3), m=6, loss_fn=lambda o, t: -mu.cross_entropy(o, t), generator=generator()).select(
         model, x, y
     )
     worst = MaxUp(Gaussian(0.3), m=6, generator=generator()).select(model, x, y)
@@ -247,7 +247,7 @@ def test_select_and_a_dropout_forward_replay_the_score():
         seen.append(mu.cross_entropy(output, target))
         return seen[-1]
 
-    worst_x, worst_y = MaxUp(Gaussian(0.3), m=5, loss=loss).select(model, x, y)
+    worst_x, worst_y = MaxUp(Gaussian(0.3), m=5, loss_fn=loss).select(model, x, y)
     mine = mu.cross_entropy(model(worst_x), worst_y)
     assert torch.equal(mine, torch.stack(seen).amax(0))
 
@@ -260,7 +260,7 @@ def test_a_copy_with_a_nan_loss_is_chosen_not_hidden():
         calls.append(1)
         return mu.cross_entropy(output, target) * (float("nan") if len(calls) == 2 else 1.0)
 
-    assert MaxUp(Gaussian(0.3), m=4, loss=loss).run(model, x, y).report.wins == [0, B, 0, 0]
+    assert MaxUp(Gaussian(0.3), m=4, loss_fn=loss).run(model, x, y).report.wins == [0, B, 0, 0]
 
 
 def test_in_model_perturbations_through_the_context_and_refused_by_select():
@@ -273,11 +273,11 @@ def test_in_model_perturbations_through_the_context_and_refused_by_select():
     with maxup.selected(model, ids, y) as (x, t):
         inside = mu.cross_entropy(model(x), t).mean().item()
         assert x is ids
-    assert drop.slots[0].draw is None
+    assert drop.hooks[0].draw is None
     assert inside == pytest.approx(MaxUp(drop, m=6, generator=generator())(model, ids, y).item())
     with pytest.raises(RuntimeError), maxup.selected(model, ids, y):
         raise RuntimeError("the caller's own")
-    assert drop.slots[0].draw is None
+    assert drop.hooks[0].draw is None
 
 
 def test_state_dict_continues_the_same_draws():

@@ -2,19 +2,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maxup.objectives.running_max import Worst
+from maxup.objectives.running_max import RunningMax
 
 
 @settings(max_examples=60)
-@given(m=st.integers(1, 6), b=st.integers(1, 5), chunk=st.integers(1, 4), seed=st.integers(0, 99))
-def test_a_running_maximum_is_the_maximum(m, b, chunk, seed):
+@given(m=st.integers(1, 6), b=st.integers(1, 5), chunk_size=st.integers(1, 4), seed=st.integers(0, 99))
+def test_a_running_maximum_is_the_maximum(m, b, chunk_size, seed):
     g = torch.Generator().manual_seed(seed)
     losses = torch.randint(4, (m, b), generator=g).float()  # few values, so that there are ties
     draws = [torch.full((b,), i) for i in range(m)]
-    worst = Worst()
-    for start in range(0, m, chunk):
-        worst.see(draws[start : start + chunk], losses[start : start + chunk].flatten(), None)
-    assert torch.equal(worst.score, losses.amax(0))
+    worst = RunningMax()
+    for start in range(0, m, chunk_size):
+        worst.update(draws[start : start + chunk_size], losses[start : start + chunk_size].flatten(), None)
+    assert torch.equal(worst.scores, losses.amax(0))
     assert torch.equal(worst.copy, losses.argmax(0))  # of equals, the first
     assert torch.equal(worst.draw, worst.copy)
     assert torch.equal(torch.stack(worst.losses), losses)
@@ -22,7 +22,7 @@ def test_a_running_maximum_is_the_maximum(m, b, chunk, seed):
 
 def test_kl_is_the_loss_less_the_label_s_entropy():
     target = torch.tensor([[0.5, 0.5], [0.9, 0.1]])
-    worst = Worst("kl")
-    worst.see([torch.zeros(2)], torch.tensor([1.0, 1.0]), target)
+    worst = RunningMax("kl")
+    worst.update([torch.zeros(2)], torch.tensor([1.0, 1.0]), target)
     entropy = torch.distributions.Categorical(target).entropy()
-    torch.testing.assert_close(worst.score, 1 - entropy)
+    torch.testing.assert_close(worst.scores, 1 - entropy)

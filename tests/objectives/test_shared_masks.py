@@ -82,7 +82,7 @@ def reference(model, x, y, m, sigma):
     return losses.argmax(0), [p.grad for p in model.parameters()]
 
 
-@pytest.mark.parametrize("settings", [{"chunk": 2}, {"chunk": 4}, {"strategy": "retain"}, {}], ids=str)
+@pytest.mark.parametrize("settings", [{"chunk_size": 2}, {"chunk_size": 4}, {"strategy": "retain"}, {}], ids=str)
 @pytest.mark.parametrize("name", MODELS)
 def test_wide_passes_choose_and_learn_what_one_pass_per_copy_does(name, settings):
     model, (x, y) = MODELS[name](), data()
@@ -102,7 +102,7 @@ def test_wide_passes_choose_and_learn_what_one_pass_per_copy_does(name, settings
 
 
 @pytest.mark.filterwarnings("ignore:all 4 copies")
-@pytest.mark.parametrize("settings", [{"chunk": 4}, {"strategy": "retain"}], ids=str)
+@pytest.mark.parametrize("settings", [{"chunk_size": 4}, {"strategy": "retain"}], ids=str)
 def test_identical_copies_tie(settings):
     """Masks that differed between copies would choose among masks."""
     report = MaxUp(Gaussian(0), m=4, **settings).run(mlp(nn.Dropout(0.1)), *data()).report
@@ -133,7 +133,8 @@ class Attention(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("settings", "instead"), [({"chunk": 2}, "use chunk=1"), ({"strategy": "retain"}, "use strategy='recompute'")]
+    ("settings", "instead"),
+    [({"chunk_size": 2}, "use chunk_size=1"), ({"strategy": "retain"}, "use strategy='recompute'")],
 )
 def test_masks_that_cannot_be_shared_are_refused(settings, instead):
     model, (x, y) = Attention().double(), data()
@@ -160,7 +161,7 @@ def test_a_loss_over_the_batch_is_told():
         return F.cross_entropy(output @ output.T, torch.arange(len(output)), reduction="none")
 
     with pytest.warns(mu.MaxUpWarning, match="mixes the examples of a batch"):
-        MaxUp(Gaussian(2.0), m=4, loss=contrastive).select(mlp(nn.Identity()), *data())
+        MaxUp(Gaussian(2.0), m=4, loss_fn=contrastive).select(mlp(nn.Identity()), *data())
 
 
 def test_a_pass_that_draws_more_than_one_copy_did_is_refused():
@@ -201,7 +202,7 @@ def test_the_wide_pass_leaves_buffers_as_one_pass_does():
 
 
 @pytest.mark.filterwarnings("ignore:all 4 copies")
-@pytest.mark.parametrize("settings", [{"chunk": 4}, {"strategy": "retain"}], ids=str)
+@pytest.mark.parametrize("settings", [{"chunk_size": 4}, {"strategy": "retain"}], ids=str)
 @pytest.mark.parametrize("change", ["rate", "mode", "model"])
 def test_dropout_that_begins_later_is_shared_too(settings, change):
     model, (x, y) = mlp(nn.Dropout(0.0 if change == "rate" else 0.5)), data()
@@ -220,7 +221,7 @@ def test_dropout_that_begins_later_is_shared_too(settings, change):
 
 
 @pytest.mark.parametrize("source", ["numpy", "Python"])
-@pytest.mark.parametrize("settings", [{"chunk": 4}, {"strategy": "retain"}], ids=str)
+@pytest.mark.parametrize("settings", [{"chunk_size": 4}, {"strategy": "retain"}], ids=str)
 def test_masks_of_other_streams_are_refused(source, settings):
     class Mask(nn.Module):
         def forward(self, x):
@@ -237,12 +238,12 @@ def test_a_decision_per_pass_from_another_stream_is_shared():
         def forward(self, x):
             return x if random.random() < 0.5 else -x
 
-    report = MaxUp(Gaussian(0.1), m=4, chunk=4).run(mlp(Skip()), *data()).report
+    report = MaxUp(Gaussian(0.1), m=4, chunk_size=4).run(mlp(Skip()), *data()).report
     assert report.replay_error < 1e-12
 
 
 @pytest.mark.filterwarnings("ignore:the losses of the winners")
-@pytest.mark.parametrize("settings", [{"chunk": 4}, {"strategy": "retain"}], ids=str)
+@pytest.mark.parametrize("settings", [{"chunk_size": 4}, {"strategy": "retain"}], ids=str)
 def test_a_model_that_mixes_its_batch_is_told(settings):
     class Center(nn.Module):
         def forward(self, x):
@@ -268,7 +269,7 @@ def test_checkpointed_dropout_is_refused_in_a_wide_training_pass(reentrant):
     model, (x, y) = Checkpointed(reentrant), data()
     with pytest.raises(ValueError, match=r"activation checkpointing runs .* use strategy='recompute'"):
         MaxUp(Gaussian(0.1), m=4, strategy="retain")(model, x.requires_grad_(), y)
-    MaxUp(Gaussian(0.1), m=4, chunk=4)(model, x, y).backward()
+    MaxUp(Gaussian(0.1), m=4, chunk_size=4)(model, x, y).backward()
 
 
 def test_a_compiled_model_stays_compiled():
@@ -279,14 +280,14 @@ def test_a_compiled_model_stays_compiled():
         return lambda *args: runs.append(1) or graph(*args)
 
     model = torch.compile(nn.Sequential(nn.Linear(D, D), nn.Linear(D, C)).double(), backend=backend)
-    maxup = MaxUp(Gaussian(0.3), m=4, chunk=4)
+    maxup = MaxUp(Gaussian(0.3), m=4, chunk_size=4)
     for _ in range(2):
         runs.clear()
         maxup(model, *data()).backward()
         assert runs
     dropping = torch.compile(mlp(nn.Dropout(0.5)), backend="eager")
-    with pytest.raises(ValueError, match=r"a compiled model draws random numbers, .* use chunk=1"):
-        MaxUp(Gaussian(0.3), m=4, chunk=4)(dropping, *data())
+    with pytest.raises(ValueError, match=r"a compiled model draws random numbers, .* use chunk_size=1"):
+        MaxUp(Gaussian(0.3), m=4, chunk_size=4)(dropping, *data())
 
 
 def test_a_last_layer_of_zeros_is_no_tie():
@@ -300,7 +301,7 @@ def test_a_last_layer_of_zeros_is_no_tie():
         maxup(model, x, y)
 
 
-@pytest.mark.parametrize("settings", [{"chunk": 4}, {"strategy": "retain"}], ids=str)
+@pytest.mark.parametrize("settings", [{"chunk_size": 4}, {"strategy": "retain"}], ids=str)
 @pytest.mark.parametrize("inplace", [False, True])
 def test_operations_that_are_not_fills_are_refused(settings, inplace):
     with pytest.raises(ValueError, match=r"rrelu.* which the copies cannot share"):
@@ -311,7 +312,7 @@ def test_a_failed_wide_pass_can_be_tried_again():
     model, (x, y) = mlp(nn.Identity()), data()
     fail = [False, True]
     handle = model.register_forward_hook(lambda *_: 1 / 0 if fail and fail.pop(0) else None)
-    maxup = MaxUp(Gaussian(0.3), m=4, chunk=4)
+    maxup = MaxUp(Gaussian(0.3), m=4, chunk_size=4)
     with pytest.raises(ZeroDivisionError):
         maxup(model, x, y)
     handle.remove()
@@ -320,17 +321,17 @@ def test_a_failed_wide_pass_can_be_tried_again():
 
 
 def test_an_objective_can_be_pickled_after_a_wide_pass():
-    maxup, (x, y) = MaxUp(Gaussian(0.3), m=4, chunk=4, generator=torch.Generator().manual_seed(0)), data()
+    maxup, (x, y) = MaxUp(Gaussian(0.3), m=4, chunk_size=4, generator=torch.Generator().manual_seed(0)), data()
     model = mlp(nn.Dropout(0.5))
     maxup(model, x, y)
     again = copy.deepcopy(maxup)
-    assert again.chunk == 4
+    assert again.chunk_size == 4
     assert maxup._wide.known
     assert pickle.loads(pickle.dumps(maxup._wide)).known == {}
 
 
 @pytest.mark.filterwarnings("ignore:the losses of the winners")
-@pytest.mark.parametrize("settings", [{"chunk": 4}, {"strategy": "retain"}], ids=str)
+@pytest.mark.parametrize("settings", [{"chunk_size": 4}, {"strategy": "retain"}], ids=str)
 def test_mixing_is_told_when_all_losses_are_near_their_start(settings):
     """The losses of a fresh network hardly differ; what counts is how much the copies do."""
 

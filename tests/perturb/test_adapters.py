@@ -91,7 +91,7 @@ def test_torchvision_moves_boxes_masks_and_points(where):
     else:
         model = torch.nn.Conv2d(3, 5, 1)
         maxup = mu.MaxUp(
-            perturb, 2, generator=generator(1), loss=lambda o, t: t["boxes"][:, 0, 0] + o.flatten(1).mean(1)
+            perturb, 2, generator=generator(1), loss_fn=lambda o, t: t["boxes"][:, 0, 0] + o.flatten(1).mean(1)
         )
         new_x, new_y = maxup.select(model, x, y)
     flipped = (new_x != x).flatten(1).any(1)

@@ -14,10 +14,10 @@ def test_agrees_with_kornia_rotate_then_translate(height, width):
     angle = torch.linspace(-60, 60, 12, dtype=torch.float64)
     shift = 4 * torch.rand(12, 2, generator=g, dtype=torch.float64) - 2
     ours, _ = Affine().apply((x, None), {"angle": angle, "shift": shift})
-    # One warp, not two: rotate about the centre and shift by (right, down) in a single matrix.
-    centre = torch.tensor([[(width - 1) / 2, (height - 1) / 2]], dtype=torch.float64).expand(12, 2)
+    # One warp, not two: rotate about the center and shift by (right, down) in a single matrix.
+    center = torch.tensor([[(width - 1) / 2, (height - 1) / 2]], dtype=torch.float64).expand(12, 2)
     scale = torch.ones(12, 2, dtype=torch.float64)
-    matrix = kornia.get_rotation_matrix2d(centre, angle, scale)
+    matrix = kornia.get_rotation_matrix2d(center, angle, scale)
     matrix[:, :, 2] += shift.flip(1)
     theirs = kornia.warp_affine(x, matrix, (height, width), align_corners=True)
     inside = (slice(None), slice(None), slice(2, -2), slice(2, -2))  # the border's interpolation differs

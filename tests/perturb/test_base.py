@@ -5,7 +5,7 @@ import torch
 
 import maxup as mu
 from maxup import Gaussian, Perturbation
-from maxup.perturb.base import pick, put
+from maxup.batch import get_leaves, set_leaves
 from tests.tiny import ALL_CASES, IN_MODEL, case, generator
 
 
@@ -136,13 +136,13 @@ def test_without_a_generator_it_obeys_manual_seed():
 
 def test_pick_and_put_go_together():
     x = (torch.ones(2), {"a": torch.zeros(2), "b": torch.zeros(2, dtype=torch.long)})
-    assert len(pick(x)) == 2
-    new = put(x, [leaf + 5 for leaf in pick(x)])
+    assert len(get_leaves(x)) == 2
+    new = set_leaves(x, [leaf + 5 for leaf in get_leaves(x)])
     assert new[0].tolist() == [6, 6]
     assert new[1]["a"].tolist() == [5, 5]
     assert new[1]["b"] is x[1]["b"]
-    assert put(x, [torch.tensor([9, 9])], key=0)[0].tolist() == [9, 9]
-    assert pick({"a": torch.zeros(2, dtype=torch.uint8)}, "a")[0].dtype == torch.uint8
+    assert set_leaves(x, [torch.tensor([9, 9])], key=0)[0].tolist() == [9, 9]
+    assert get_leaves({"a": torch.zeros(2, dtype=torch.uint8)}, "a")[0].dtype == torch.uint8
 
 
 def test_unwritten_methods_say_so():

@@ -28,9 +28,9 @@ def test_nested_compositions_are_flat_and_know_their_attached_parts():
     outcome = mu.MaxUp(compose, 4, generator=generator()).run(model, x, y)
     assert outcome.report.replay_exact
     without = compose.apply((x, y), outcome.draw)[0]
-    inner.slots[0].draw = None
+    inner.hooks[0].draw = None
     assert not torch.equal(outcome.output, model(without))  # the attached part acted too
-    assert inner.slots[0].draw is None
+    assert inner.hooks[0].draw is None
     with pytest.raises(TypeError, match="acts inside the model"):
         mu.MaxUp(compose).select(model, x, y)
 

@@ -62,8 +62,8 @@ def test_draws_follow_their_distributions():
 
     rng = np.random.default_rng(1)
     half = (64 * np.sqrt(1 - rng.uniform(size=40000))).astype(int) // 2
-    centre = rng.integers(64, size=40000)
-    heights = np.clip(centre + half, 0, 64) - np.clip(centre - half, 0, 64)
+    center = rng.integers(64, size=40000)
+    heights = np.clip(center + half, 0, 64) - np.clip(center - half, 0, 64)
     assert stats.ks_2samp((bottom - top).numpy(), heights).pvalue > 0.01
 
 
@@ -75,8 +75,8 @@ def test_alpha_shapes_the_boxes():
     heights = (draw["box"][:, 2] - draw["box"][:, 0]).numpy()
     rng = np.random.default_rng(1)
     half = (64 * np.sqrt(1 - rng.beta(8, 8, size=40000))).astype(int) // 2
-    centre = rng.integers(64, size=40000)
-    assert stats.ks_2samp(heights, np.clip(centre + half, 0, 64) - np.clip(centre - half, 0, 64)).pvalue > 0.01
+    center = rng.integers(64, size=40000)
+    assert stats.ks_2samp(heights, np.clip(center + half, 0, 64) - np.clip(center - half, 0, 64)).pvalue > 0.01
 
 
 @settings(max_examples=50)

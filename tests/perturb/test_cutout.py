@@ -11,18 +11,18 @@ from tests.tiny import generator
 def test_agrees_with_torchvision_erase(length):
     erase = torchvision_v2().functional.erase
     x = torch.rand(64, 3, 8, 10)
-    centre = torch.cartesian_prod(torch.arange(0, 8), torch.arange(0, 10, 1))[:64]
-    cut, _ = Cutout(length, fill=0.5).apply((x, None), {"centre": centre})
-    for image, ours, (row, column) in zip(x, cut, centre.tolist(), strict=True):
+    center = torch.cartesian_prod(torch.arange(0, 8), torch.arange(0, 10, 1))[:64]
+    cut, _ = Cutout(length, fill=0.5).apply((x, None), {"center": center})
+    for image, ours, (row, column) in zip(x, cut, center.tolist(), strict=True):
         top, left = row - length // 2, column - length // 2
         box = max(top, 0), max(left, 0), min(top + length, 8), min(left + length, 10)
         erased = erase(image, *box[:2], box[2] - box[0], box[3] - box[1], v=torch.tensor(0.5))
         assert torch.equal(ours, erased)
 
 
-def test_centres_are_uniform_over_pixels():
+def test_centers_are_uniform_over_pixels():
     draw = Cutout(3).draw((torch.zeros(8000, 1, 4, 5), None), generator())
-    counts = torch.bincount(draw["centre"][:, 0] * 5 + draw["centre"][:, 1], minlength=20)
+    counts = torch.bincount(draw["center"][:, 0] * 5 + draw["center"][:, 1], minlength=20)
     assert len(counts) == 20
     assert stats.chisquare(counts.numpy()).pvalue > 0.01
 

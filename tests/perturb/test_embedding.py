@@ -26,7 +26,7 @@ def test_each_winner_takes_its_own_mask():
     ids, _ = tokens()
     masks = torch.rand(3, VOCABULARY, dtype=torch.float64)
     index = torch.tensor([0, 1, 2, 2, 1, 0])
-    drop.apply((ids, None), mu.Shared(masks, index))
+    drop.apply((ids, None), mu.SharedDraw(masks, index))
     expected = torch.stack([model[0].weight[ids[i]] * masks[index[i]][ids[i]][:, None] for i in range(B)])
     torch.testing.assert_close(model[0](ids), expected)
 
@@ -95,7 +95,7 @@ def test_which_embedding_must_be_clear():
     mu.EmbeddingDropout(layer="words").attach(two)
     again = mu.EmbeddingDropout(layer="words")
     again.attach(two)  # a notebook cell run twice: the second takes the place of the first
-    assert two["words"].maxup_slot is again.slots[0]
+    assert two["words"].maxup_hook is again.hooks[0]
     assert len(two["words"]._forward_hooks) == 1
     with pytest.raises(ValueError, match="no layer 'word'; it has words"):
         mu.EmbeddingDropout(layer="word").attach(two)

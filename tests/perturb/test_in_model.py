@@ -6,21 +6,21 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import maxup as mu
-from maxup.perturb.in_model import Attached, Slot, attach_to, attached
+from maxup.perturb.in_model import InModelPerturbation, PerturbHook, attach_to, in_model_parts
 
 
 def test_a_slot_rewrites_only_when_full_and_in_training():
-    slot = Slot(lambda inputs, output, draw: output + draw)
-    assert slot(None, 1) == 1
-    slot.draw = 10
-    assert slot(None, 1) == 11
-    assert slot.eval()(None, 1) == 1
+    hook = PerturbHook(lambda inputs, output, draw: output + draw)
+    assert hook(None, 1) == 1
+    hook.draw = 10
+    assert hook(None, 1) == 11
+    assert hook.eval()(None, 1) == 1
 
 
 def test_the_hook_hands_over_inputs_and_output():
     layer = nn.Linear(2, 2)
-    slot = attach_to(layer, lambda inputs, output, draw: inputs * draw)
-    slot.draw = 3
+    hook = attach_to(layer, lambda inputs, output, draw: inputs * draw)
+    hook.draw = 3
     x = torch.rand(4, 2)
     assert torch.equal(layer(x), 3 * x)
 
@@ -32,7 +32,7 @@ def test_containers_are_refused():
 
 def test_attach_must_be_written():
     with pytest.raises(NotImplementedError, match="must define attach"):
-        Attached().attach(nn.Linear(1, 1))
+        InModelPerturbation().attach(nn.Linear(1, 1))
 
 
 # --- attached to another model, or to a layer that is never called
@@ -114,7 +114,7 @@ def test_checkpointing_gives_the_gradient_of_the_plain_model(reentrant, number, 
     for how in (None, reentrant):
         perturbation = list(perturbations())[number]
         model = Checkpointed(how).double()
-        for part in attached(perturbation):
+        for part in in_model_parts(perturbation):
             part.attach(model)
         maxup = mu.MaxUp(perturbation, m=1 if call == "m = 1" else 4, generator=torch.Generator().manual_seed(0))
         for _ in range(2):
@@ -245,14 +245,14 @@ def test_a_plain_pass_before_the_first_perturbed_one():
 
 
 def test_a_layer_that_is_called_often_and_backpropagated_twice():
-    class Shared(Checkpointed):
+    class SharedDraw(Checkpointed):
         def part(self, x):
             for _ in range(40):
                 x = self.middle(x).tanh()
             return x
 
     noise = mu.FeatureNoise(0.1, layer="middle")
-    model, maxup = noise.attach(Shared(False)), mu.MaxUp(noise, m=2)
+    model, maxup = noise.attach(SharedDraw(False)), mu.MaxUp(noise, m=2)
     losses = [maxup(model, torch.rand(8, 5), torch.randint(3, (8,))) for _ in range(2)]
     for loss in losses:
         torch.autograd.grad(loss, list(model.parameters()), retain_graph=True, allow_unused=True)

@@ -8,18 +8,18 @@ from maxup.perturb.lighting import EIGENVALUES, EIGENVECTORS
 from tests.tiny import generator
 
 
-def test_adds_one_colour_to_every_pixel():
+def test_adds_one_color_to_every_pixel():
     x = torch.rand(4, 3, 5, 6, dtype=torch.float64)
     lighting = Lighting(0.1, std=(0.2, 0.5, 1.0), mean=0.3)
     alpha = lighting.draw((x, None), generator())
     new, _ = lighting.apply((x, None), alpha)
     vectors, values = np.array(EIGENVECTORS), np.array(EIGENVALUES)
     for i in range(4):
-        colour = vectors @ (alpha[i].numpy() * values) / np.array([0.2, 0.5, 1.0])
-        torch.testing.assert_close(new[i] - x[i], torch.tensor(colour).view(3, 1, 1).expand(3, 5, 6))
+        color = vectors @ (alpha[i].numpy() * values) / np.array([0.2, 0.5, 1.0])
+        torch.testing.assert_close(new[i] - x[i], torch.tensor(color).view(3, 1, 1).expand(3, 5, 6))
 
 
-def test_colours_have_imagenet_s_covariance():
+def test_colors_have_imagenet_s_covariance():
     """alpha is normal; the shift's covariance is sigma^2 V diag(values^2) V', as it must be with orthonormal V."""
     x = torch.zeros(20000, 3, 1, 1, dtype=torch.float64)
     alpha = Lighting(0.1).draw((x, None), generator())

@@ -66,7 +66,7 @@ def test_copies_of_a_batch_share_the_layer_and_steps_do_not():
     seen = set()
     for _ in range(20):
         perturbation(x, y, generator=g)
-        seen.add(int(perturbation.slots[0].draw["layer"][0]))
+        seen.add(int(perturbation.hooks[0].draw["layer"][0]))
     assert len(seen) == 4
 
 

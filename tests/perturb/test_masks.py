@@ -108,12 +108,12 @@ def test_affine_agrees_with_scipy_s_nearest_neighbor(dtype):
     affine = mu.Affine(60, translate=0.3)
     draw = affine.draw((x, mask), generator())
     _, ours = affine.apply((x, mask), draw)
-    centre = torch.tensor([(H - 1) / 2, (W - 1) / 2], dtype=torch.float64)
+    center = torch.tensor([(H - 1) / 2, (W - 1) / 2], dtype=torch.float64)
     for i in range(16):
         angle = torch.deg2rad(draw["angle"][i].double())
         cos, sin = torch.cos(angle), torch.sin(angle)
         back = torch.stack([torch.stack([cos, sin]), torch.stack([-sin, cos])])  # rows down, columns right
-        offset = centre - back @ (centre + draw["shift"][i].double())
+        offset = center - back @ (center + draw["shift"][i].double())
         theirs = ndimage.affine_transform(
             mask[i].numpy(), back.numpy(), offset.numpy(), order=0, mode="grid-constant", cval=-100
         )
@@ -341,14 +341,14 @@ def test_winners_bring_their_masks(name):
     expected, winner = gradients(model), losses.argmax(0)
     assert len(winner.unique()) > 1
 
-    worst_x, worst_mask = mu.MaxUp(perturb, 4, loss=pixel_loss, generator=generator(7)).select(model, x, mask)
+    worst_x, worst_mask = mu.MaxUp(perturb, 4, loss_fn=pixel_loss, generator=generator(7)).select(model, x, mask)
     for i, k in enumerate(winner.tolist()):
         assert torch.equal(worst_x[i], copies[k][0][i])
         assert torch.equal(worst_mask[i], copies[k][1][i])
     model.zero_grad()
     pixel_loss(model(worst_x), worst_mask).mean().backward()
     torch.testing.assert_close(gradients(model), expected, atol=1e-10, rtol=0)
-    for knobs in ({}, {"chunk": 2}, {"strategy": "retain"}):
+    for knobs in ({}, {"chunk_size": 2}, {"strategy": "retain"}):
         model.zero_grad()
-        mu.MaxUp(perturb, 4, loss=pixel_loss, generator=generator(7), **knobs)(model, x, mask).backward()
+        mu.MaxUp(perturb, 4, loss_fn=pixel_loss, generator=generator(7), **knobs)(model, x, mask).backward()
         torch.testing.assert_close(gradients(model), expected, atol=1e-10, rtol=0)

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from maxup.perturb.operations import NUMBER, OPERATIONS, grey, operate
+from maxup.perturb.operations import NUMBER, OPERATIONS, gray, operate
 from tests.oracles import torchvision_v2
 from tests.tiny import generator
 
@@ -80,7 +80,7 @@ def test_agrees_with_torchvision_s_second_version():
 
 
 def test_every_example_has_its_own_operation():
-    """A batch of all operations is the images one by one: nobody's operation touches a neighbour."""
+    """A batch of all operations is the images one by one: nobody's operation touches a neighbor."""
     x = photographs(3, (16, 12), n=len(OPERATIONS)).float()
     operation = torch.arange(len(OPERATIONS))
     magnitude = torch.tensor([magnitudes(name)[11] for name in OPERATIONS])
@@ -117,5 +117,5 @@ def test_autocast_changes_nothing():
     assert torch.equal(cast, operate(x, operation, magnitude))
 
 
-def test_grey_is_the_eye_s():
-    torch.testing.assert_close(grey(torch.eye(3).view(3, 3, 1, 1)).flatten(), torch.tensor([0.2989, 0.587, 0.114]))
+def test_gray_is_the_eye_s():
+    torch.testing.assert_close(gray(torch.eye(3).view(3, 3, 1, 1)).flatten(), torch.tensor([0.2989, 0.587, 0.114]))

@@ -10,18 +10,18 @@ ALL = [RandAugment, TrivialAugment, AutoAugment, ColorJitter, Lighting]
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_normalised_images_get_what_plain_ones_get(kind):
+def test_normalized_images_get_what_plain_ones_get(kind):
     x = torch.randint(256, (32, 3, 16, 16), generator=generator()) / 255
     mean, std = (torch.tensor(v).view(3, 1, 1) for v in (MEAN, STD))
     draw = kind().draw((x, None), generator())
     plain, _ = kind().apply((x, None), draw)
-    normalised, _ = kind(mean=MEAN, std=STD).apply(((x - mean) / std, None), draw)
-    torch.testing.assert_close(normalised, (plain - mean) / std, atol=1e-4, rtol=1e-4)
+    normalized, _ = kind(mean=MEAN, std=STD).apply(((x - mean) / std, None), draw)
+    torch.testing.assert_close(normalized, (plain - mean) / std, atol=1e-4, rtol=1e-4)
     assert not torch.equal(plain, x)
 
 
 @pytest.mark.parametrize("kind", [RandAugment, TrivialAugment, AutoAugment, ColorJitter])
-def test_normalised_images_are_not_taken_for_plain_ones(kind):
+def test_normalized_images_are_not_taken_for_plain_ones(kind):
     x, y = torch.randn(8, 3, 16, 16, generator=generator()), torch.zeros(8)
     said = rf"^{kind.__name__} is for pixels in \[0, 1\], but with mean \(0.0,\) and std \(1.0,\) they run from -"
     with pytest.raises(ValueError, match=said):
@@ -54,7 +54,7 @@ def test_bad_input_is_refused():
         RandAugment(std=0)
     with pytest.raises(ValueError, match="do not fit 3 channels; give one number, or one a channel"):
         ColorJitter(mean=(0.5, 0.5))(x)
-    with pytest.raises(ValueError, match="wants grey or RGB images, but x holds 4 channels"):
+    with pytest.raises(ValueError, match="wants gray or RGB images, but x holds 4 channels"):
         TrivialAugment()(torch.rand(2, 4, 8, 8))
     with pytest.raises(TypeError, match=r"wants floating images or bytes, not torch\.int64"):
         AutoAugment()(torch.zeros(2, 3, 8, 8, dtype=torch.long))

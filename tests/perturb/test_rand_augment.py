@@ -45,7 +45,7 @@ def test_an_image_goes_through_its_operations_in_order():
             for image, operation, magnitude in zip(expected, operations, magnitudes, strict=True)
         ]
         expected = torch.cat(step)
-    # An operation after one that rounded otherwise may make much of one level (solarising at it): most pixels agree.
+    # An operation after one that rounded otherwise may make much of one level (solarizing at it): most pixels agree.
     assert (got == expected).float().mean() > 0.95
 
 

@@ -2,33 +2,33 @@ import pytest
 import torch
 from torch import nn
 
-from maxup.smoothing.counts import BLOCK, Request, Votes
+from maxup.smoothing.counts import BLOCK, NoiseCounter, Request
 
 
 def make(model=None, batch_size=64, rows=3, **options):
     options = {"shape": (2, 3), "device": torch.device("cpu"), "sigma": 0.7} | options
-    return Votes(model or nn.Flatten(), 6, batch_size=batch_size, rows=rows, **options)
+    return NoiseCounter(model or nn.Flatten(), 6, batch_size=batch_size, rows=rows, **options)
 
 
 IMAGES = torch.rand(3, 2, 3, generator=torch.Generator().manual_seed(1))
 REQUESTS = [Request(0, 10, "a", 0, 333), Request(1, 11, "a", 50, 270), Request(2, 12, "b", 0, 1)]
 
 
-def naive(votes, images, requests):
+def naive(counter, images, requests):
     """One copy at a time, from the blocks written out."""
     counts = torch.zeros(len(images), 6, dtype=torch.long)
     for r in requests:
         for i in range(r.start, r.stop):
-            noise = votes.block(r.index, r.stream, i // BLOCK)[i % BLOCK]
-            counts[r.row, (images[r.row] + votes.sigma * noise).flatten().argmax()] += 1
+            noise = counter.block(r.index, r.stream, i // BLOCK)[i % BLOCK]
+            counts[r.row, (images[r.row] + counter.sigma * noise).flatten().argmax()] += 1
     return counts
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 100, 1000])
 def test_counts_are_those_of_one_copy_at_a_time(batch_size):
-    votes = make(batch_size=batch_size)
-    assert torch.equal(votes.count(IMAGES, REQUESTS), naive(votes, IMAGES, REQUESTS))
-    assert torch.equal(votes.count(IMAGES, REQUESTS), naive(votes, IMAGES, REQUESTS))  # nothing is left over
+    counter = make(batch_size=batch_size)
+    assert torch.equal(counter.count(IMAGES, REQUESTS), naive(counter, IMAGES, REQUESTS))
+    assert torch.equal(counter.count(IMAGES, REQUESTS), naive(counter, IMAGES, REQUESTS))  # nothing is left over
 
 
 def test_an_image_s_counts_do_not_depend_on_its_company():
@@ -37,17 +37,17 @@ def test_an_image_s_counts_do_not_depend_on_its_company():
 
 
 def test_a_stream_goes_on_where_it_was_left():
-    votes = make(rows=1)
-    whole = votes.count(IMAGES[:1], [Request(0, 5, "a", 0, 470)])
-    parts = sum(votes.count(IMAGES[:1], [Request(0, 5, "a", a, b)]) for a, b in ((0, 30), (30, 250), (250, 470)))
+    counter = make(rows=1)
+    whole = counter.count(IMAGES[:1], [Request(0, 5, "a", 0, 470)])
+    parts = sum(counter.count(IMAGES[:1], [Request(0, 5, "a", a, b)]) for a, b in ((0, 30), (30, 250), (250, 470)))
     assert torch.equal(whole, parts)
 
 
 def test_noise_is_normal_and_differs_between_images_streams_blocks_and_seeds():
-    votes = make()
+    counter = make()
     seen = [(0, "a", 0), (1, "a", 0), (0, "b", 0), (0, "a", 1)]
-    blocks = torch.stack([votes.block(*which).clone() for which in seen] + [make(seed=1).block(0, "a", 0)])
-    assert torch.equal(votes.block(0, "a", 0), blocks[0])
+    blocks = torch.stack([counter.block(*which).clone() for which in seen] + [make(seed=1).block(0, "a", 0)])
+    assert torch.equal(counter.block(0, "a", 0), blocks[0])
     flat = blocks.flatten(1)
     correlation = torch.corrcoef(flat)[~torch.eye(len(flat), dtype=torch.bool)]
     assert correlation.abs().max() < 0.2  # 600 numbers each: 5 standard errors

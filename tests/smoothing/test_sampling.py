@@ -24,14 +24,14 @@ def test_looks_grow_to_n_and_spend_alpha(n, alpha):
 def test_the_reach_is_the_radius_where_every_copy_agrees(n, alpha, early):
     evidence = Evidence(plan(n, alpha, early=early), 0.5)
     while not evidence.settled:
-        evidence.see(evidence.n + evidence.wanted)
+        evidence.update(evidence.n + evidence.wanted)
     assert reach(evidence.looks, 0.5) == pytest.approx(max(0.0, evidence.radius), rel=1e-12)
 
 
 def test_fixed_sampling_is_cohen_s():
     evidence = Evidence(fixed(1000, 0.001), 0.5)
     assert evidence.wanted == 1000
-    evidence.see(900)
+    evidence.update(900)
     assert evidence.settled
     assert evidence.wanted == 0
     assert evidence.radius == radius_of(lower_bound(900, 1000, 0.001), 0.5)
@@ -39,7 +39,7 @@ def test_fixed_sampling_is_cohen_s():
 
 def test_an_abstention_is_settled_early():
     evidence = Evidence(adaptive(100_000, 0.001), 0.5)
-    evidence.see(150)  # of 390
+    evidence.update(150)  # of 390
     assert evidence.settled
     assert evidence.n == 390
     assert evidence.p < 0.5
@@ -48,7 +48,7 @@ def test_an_abstention_is_settled_early():
 def test_without_radii_a_clear_image_goes_to_the_end():
     evidence = Evidence(adaptive(100_000, 0.001), 0.5)
     for look in evidence.looks[:-1]:
-        evidence.see(look.n)
+        evidence.update(look.n)
         assert not evidence.settled
 
 
@@ -67,13 +67,13 @@ def test_radii_settle(radii, counts, settled):
     evidence = Evidence(adaptive(100_000, 0.001), 0.5, radii)
     for k in counts:
         assert not evidence.settled
-        evidence.see(k)
+        evidence.update(k)
     assert evidence.settled == settled
 
 
 def test_the_best_bound_so_far_is_kept():
     evidence = Evidence(adaptive(100_000, 0.001), 0.5)
-    evidence.see(390)
+    evidence.update(390)
     best = evidence.p
-    evidence.see(1000)  # of 1562: worse
+    evidence.update(1000)  # of 1562: worse
     assert evidence.p == best

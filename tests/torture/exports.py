@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 import maxup
-from maxup.lab.models.export import LoadError
+from maxup.errors import LoadError
 from tests.torture.mutations import mutate_bytes, mutate_file, mutate_json, to_json
 from tests.torture.outcomes import classify, command, run
 from tests.torture.subject import CERTIFY, make

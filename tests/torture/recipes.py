@@ -40,10 +40,10 @@ TRICKS = [  # what YAML can do that a recipe must not
 ]
 SMALL = {"base": "base.yaml", "data": {"train_size": 60}, "epochs": 1, "batch_size": 30}
 SHORT = [  # what networks, perturbations and optimizers take
-    SMALL | {"model": {"name": "conv", "args": {"width": 4}, "normalise": False}, "maxup": {"m": 2, "warmup": 0}},
+    SMALL | {"model": {"name": "conv", "args": {"width": 4}, "normalize": False}, "maxup": {"m": 2, "warmup": 0}},
     SMALL
     | {
-        "model": {"name": "wrn16_4", "args": {"depth": 10, "width": 1}, "normalise": True},
+        "model": {"name": "wrn16_4", "args": {"depth": 10, "width": 1}, "normalize": True},
         "augment": [{"name": "crop_flip", "padding": 1, "flip": False}],
         "perturb": [{"name": "cutout", "length": 3, "fill": 0.5}],
         "optim": {"name": "adamw", "lr": 0.1, "schedule": "steps", "milestones": [0.5], "gamma": 0.1, "clip": 1.0},

@@ -14,7 +14,7 @@ import torch
 from torch import Generator, Tensor
 
 from maxup.batch import column
-from maxup.isolation import evaluating
+from maxup.isolation import isolated_eval
 from maxup.objectives.smoothadv import pgd, soft
 from maxup.smoothing.bounds import ABSTAIN
 from maxup.smoothing.smooth import Smooth
@@ -115,5 +115,5 @@ def attack(
         with torch.autocast(device.type, smooth.dtype, enabled=smooth.dtype != torch.float32):
             return soft(model, noise, x + scale * moved)
 
-    with evaluating(model, (x, y)):
+    with isolated_eval(model, (x, y)):
         return x + scale * pgd(scores, torch.zeros_like(x), y, radius=1.0, steps=steps)

@@ -13,12 +13,13 @@ from typing import Any
 import torch
 
 from maxup.cuda import fused
+from maxup.errors import CertificateError, CheckpointError
 from maxup.lab.certify import tsv as table
-from maxup.lab.certify.target import Subject, answers, digest
+from maxup.lab.certify.target import Target, answers, digest
 from maxup.lab.certify.tsv import Row
 from maxup.lab.environment import environment
 from maxup.lab.storage.atomic_io import sweep
-from maxup.lab.storage.checkpoint import CheckpointError, locked
+from maxup.lab.storage.checkpoint import locked
 from maxup.smoothing.smooth import DTYPES, TOGETHER, Smooth, check_radii, check_sampling
 from maxup.validate import check_whole
 
@@ -43,7 +44,7 @@ class Settings:
 
 
 def certify(
-    subject: Subject,
+    target: Target,
     settings: Settings,
     indices: Sequence[int],
     path: Path,
@@ -55,7 +56,7 @@ def certify(
     Under torchrun every process takes its share and writes a file of its own, which the first one gathers at the end.
 
     Args:
-        subject: The network and its images.
+        target: The network and its images.
         settings: How.
         indices: Which images.
         path: The TSV.
@@ -65,9 +66,9 @@ def certify(
     check_radii(settings.radii)
     check_whole("batch_size", settings.batch_size)
     device = find_device()
-    about = describe(subject, settings, device)
-    smooth = make_smooth(subject, settings, device)
-    labels = subject.images.y.tolist()
+    about = describe(target, settings, device)
+    smooth = make_smooth(target, settings, device)
+    labels = target.images.y.tolist()
     with _processes() as (rank, world, wait), ExitStack() as held:
         refused: Exception | None = None
         if rank == 0:
@@ -77,7 +78,7 @@ def certify(
                 sweep(path.resolve().parent, f"{glob.escape(path.resolve().name)}*")
                 before = table.gather(path, about, labels)  # what an earlier run left, or its complaint
                 table.expect(path, len({*indices} | {row.idx for row in before}))
-            except (table.RowsError, CheckpointError, OSError) as error:
+            except (CertificateError, CheckpointError, OSError) as error:
                 refused = error
         if _in_first(refused is not None, world):
             raise refused or SystemExit(1)  # the first process says why
@@ -90,7 +91,7 @@ def certify(
         for start in range(0, len(mine), TOGETHER):
             part = mine[start : start + TOGETHER]
             found = smooth.certify_many(
-                subject.pixels(part), settings.n0, settings.n, settings.alpha, settings.batch_size, indices=part,
+                target.pixels(part), settings.n0, settings.n, settings.alpha, settings.batch_size, indices=part,
                 adaptive=settings.adaptive, radii=settings.radii,
             )  # fmt: skip
             new = [Row.of(i, labels[i], c) for i, c in zip(part, found, strict=True)]
@@ -124,31 +125,31 @@ def _rows(path: Path) -> list[Row]:
     return table.read(path)[1] if path.exists() else []
 
 
-def make_smooth(subject: Subject, settings: Settings, device: torch.device) -> Smooth:
+def make_smooth(target: Target, settings: Settings, device: torch.device) -> Smooth:
     """The smoothed classifier that certifies and predicts: one function, in one precision."""
     smooth = Smooth(
-        subject.model, len(subject.images.classes), settings.sigma, dtype=DTYPES[settings.dtype], seed=settings.seed,
+        target.model, len(target.images.classes), settings.sigma, dtype=DTYPES[settings.dtype], seed=settings.seed,
         capture=settings.fast,
     )  # fmt: skip
-    subject.model.to(device)
+    target.model.to(device)
     if device.type == "cuda":
-        subject.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # in place
+        target.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # in place
         if settings.fast:
             from maxup.cuda.compile import compile_blocks
 
-            compile_blocks(subject.model)
+            compile_blocks(target.model)
     return smooth
 
 
-def describe(subject: Subject, settings: Settings, device: torch.device) -> dict[str, Any]:
+def describe(target: Target, settings: Settings, device: torch.device) -> dict[str, Any]:
     """What the TSV's first line says, of a network that is not compiled yet."""
-    network, images = digest(subject.model, subject.images)
-    probe = answers(subject.model, subject.images, device, DTYPES[settings.dtype])
-    blocks = device.type == "cuda" and settings.dtype == "bfloat16" and _fused(subject, device)
+    network, images = digest(target.model, target.images)
+    probe = answers(target.model, target.images, device, DTYPES[settings.dtype])
+    blocks = device.type == "cuda" and settings.dtype == "bfloat16" and _fused(target, device)
     fast = settings.fast and device.type == "cuda"
     tf32 = device.type == "cuda" and settings.dtype == "float32" and torch.backends.cudnn.allow_tf32
     return {
-        "subject": subject.name,
+        "subject": target.name,
         "model": network,
         "answers": probe,
         "images": images,
@@ -161,17 +162,17 @@ def describe(subject: Subject, settings: Settings, device: torch.device) -> dict
         "sampling": "adaptive" if settings.adaptive else "fixed",
         "radii": list(settings.radii) if settings.radii is not None else None,
         "seed": settings.seed,
-        "classes": list(subject.images.classes),
+        "classes": list(target.images.classes),
         "environment": environment(),
     }
 
 
 @torch.no_grad()
-def _fused(subject: Subject, device: torch.device) -> bool:
+def _fused(target: Target, device: torch.device) -> bool:
     """Whether the network's blocks run in the kernel of `maxup.cuda.fused`, which rounds less often than layers."""
     before = fused.launches
     with torch.random.fork_rng([device]), torch.autocast(device.type, torch.bfloat16):
-        subject.model(subject.pixels([0]).to(device))
+        target.model(target.pixels([0]).to(device))
     return fused.launches > before
 
 

@@ -9,16 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor, autocast, nn
 
+from maxup.errors import RunError, format_error
 from maxup.lab.data.images import Images
-from maxup.lab.models.normalize import Normalised
+from maxup.lab.models.normalize import Normalized
 from maxup.lab.recipes.schema import Recipe, noise_of
 from maxup.lab.tasks.vision import load_splits
-from maxup.lab.train.signals import RunError
-from maxup.lab.user_code import raised_in_own_code, told
+from maxup.lab.user_code import raised_in_own_code
 
 
 @dataclass
-class Subject:
+class Target:
     """A network with the images it is certified on."""
 
     name: str
@@ -35,7 +35,7 @@ class Subject:
         return self.images.x[indices].float() / self.images.top
 
 
-def of_folder(folder: Path, which: str = "last", *, root: str | None = None, **own: Any) -> Subject:
+def of_folder(folder: Path, which: str = "last", *, root: str | None = None, **own: Any) -> Target:
     """From the folder of a run, or of a model that `maxup export` wrote.
 
     `root` is where its data are now, if not where the recipe says; `own` are `model_from` and `data_from` of a run
@@ -45,7 +45,8 @@ def of_folder(folder: Path, which: str = "last", *, root: str | None = None, **o
     from maxup.lab.train.runs import open_run
 
     if (folder / CONFIG).is_file():
-        from maxup.lab.recipes.load import RecipeError, recipe_from
+        from maxup.errors import RecipeError
+        from maxup.lab.recipes.load import recipe_from
 
         model = load(folder, own.get("model_from"))
         try:
@@ -55,17 +56,17 @@ def of_folder(folder: Path, which: str = "last", *, root: str | None = None, **o
         if recipe.task != "vision":
             raise RunError(f"{folder} holds a language model; certificates are of images")
         recipe.data.root = root or recipe.data.root
-        return _subject(str(folder), model, recipe, load_splits(recipe, own.get("data_from"))[2])
+        return _target(str(folder), model, recipe, load_splits(recipe, own.get("data_from"))[2])
     run = open_run(folder, which, task="vision", root=root, **own)
-    return replace(_subject(str(folder), run.model, run.recipe, run.task.test), step=run.step)
+    return replace(_target(str(folder), run.model, run.recipe, run.task.test), step=run.step)
 
 
-def of_module(name: str, build: Callable[[], Any], images: Images) -> Subject:
+def of_module(name: str, build: Callable[[], Any], images: Images) -> Target:
     """A user's own network, which takes pixels."""
     model = build()
     if not isinstance(model, nn.Module):
         raise RunError(f"--module {name} returned a {type(model).__name__}; it must return a torch.nn.Module")
-    return Subject(name, model.eval(), images)
+    return Target(name, model.eval(), images)
 
 
 def digest(model: nn.Module, images: Images) -> tuple[str, str]:
@@ -110,15 +111,17 @@ def answers(model: nn.Module, images: Images, device: torch.device, dtype: torch
         if raised_in_own_code(error) or isinstance(error, torch.OutOfMemoryError):
             raise
         seen = f"the network, for images of shape {tuple(x.shape)} in float32,"
-        raise ValueError(f"{seen} raised {told(error)}; it must take pixels, and have weights of --dtype") from error
+        raise ValueError(
+            f"{seen} raised {format_error(error)}; it must take pixels, and have weights of --dtype"
+        ) from error
     if not isinstance(logits, Tensor):
         return []  # certifying says what is wrong with it
     return [float(f"{value:.4g}") for value in logits.flatten()[:20].float().nan_to_num().tolist()]
 
 
-def _subject(name: str, model: nn.Module, recipe: Recipe, images: Any) -> Subject:
+def _target(name: str, model: nn.Module, recipe: Recipe, images: Any) -> Target:
     if not isinstance(images, Images) or not len(images):
         raise RunError(f"{name} has no test images in memory to certify on; give some with --data or --data_from")
-    if not recipe.model.normalise:  # certificates are in units of pixels
-        model = Normalised(model, images.mean, images.std).to(next(iter(model.parameters())).device)
-    return Subject(name, model.eval(), images, noise_of(recipe))
+    if not recipe.model.normalize:  # certificates are in units of pixels
+        model = Normalized(model, images.mean, images.std).to(next(iter(model.parameters())).device)
+    return Target(name, model.eval(), images, noise_of(recipe))

@@ -21,7 +21,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from maxup.errors import reason
+from maxup.errors import CertificateError, error_message
 from maxup.lab.certify.validate import SAME, Limits, check_settings
 from maxup.lab.output import say
 from maxup.lab.storage import atomic_io
@@ -33,10 +33,6 @@ DIGITS = 16  # of a hash
 LARGEST = 1 << 28  # bytes: two million images and more
 WANTED = "give a TSV that maxup certify wrote, which begins with a line of JSON"
 AGAIN = "restore the file, or remove this line and all below, and the same maxup certify command writes them again"
-
-
-class RowsError(RuntimeError):
-    """A file that holds no certificates, or those of something else, in one sentence."""
 
 
 @dataclass(frozen=True)
@@ -108,18 +104,20 @@ def begin(path: Path, about: dict[str, Any], labels: Sequence[int] | None = None
         return []
     for key in SAME:
         if theirs.get(key) != about.get(key):
-            raise RowsError(
+            raise CertificateError(
                 f"{path} belongs to another {key}: it has {_short(theirs.get(key))}, but this is "
                 f"{_short(about.get(key))}; write elsewhere with --out, or remove it"
             )
     if not _agree(theirs.get("answers"), about.get("answers")):
-        raise RowsError(
+        raise CertificateError(
             f"{path} belongs to another forward pass of the same weights, or was written before answers were compared; "
             "write elsewhere with --out, or remove it"
         )
     for number, row in enumerate(rows, 3):
         if labels is not None and (row.idx >= len(labels) or row.label != labels[row.idx]):
-            raise RowsError(f"{path} has a line {number} with an image or a label that the data does not have; {AGAIN}")
+            raise CertificateError(
+                f"{path} has a line {number} with an image or a label that the data does not have; {AGAIN}"
+            )
     if end < path.stat().st_size:
         os.truncate(path, end)
     return rows
@@ -148,7 +146,9 @@ def gather(path: Path, about: dict[str, Any], labels: Sequence[int] | None = Non
     for part in [*parts, path]:
         for row in begin(part, about, labels) if part.exists() else []:
             if found.setdefault(row.idx, row) != row:
-                raise RowsError(f"{part} has another certificate of image {row.idx} than a file beside it; remove one")
+                raise CertificateError(
+                    f"{part} has another certificate of image {row.idx} than a file beside it; remove one"
+                )
     rows = [found[idx] for idx in sorted(found)]
     if parts or not path.exists() or rows != _read(path)[1]:
         kept = read(path)[0] if path.exists() else about
@@ -206,7 +206,7 @@ def _read(path: Path) -> tuple[dict[str, Any], list[Row], int]:
     width = len(_columns(about))
     *cells, last = torn.split("\t")
     if len(cells) >= width or (len(cells) == width - 1 and not re.fullmatch(f"[0-9a-f]{{0,{DIGITS}}}", last)):
-        raise RowsError(f"{path} was changed in line {len(lines) + 3}, which is not the start of a row; {AGAIN}")
+        raise CertificateError(f"{path} was changed in line {len(lines) + 3}, which is not the start of a row; {AGAIN}")
     rows: dict[int, Row] = {}
     limits, above = Limits.of(about), _hash(first, columns)
     for number, line in enumerate(lines, 3):
@@ -214,14 +214,14 @@ def _read(path: Path) -> tuple[dict[str, Any], list[Row], int]:
         above = _hash(above, text)
         if said != above:
             where = f"line {number}" + (" or above" if number == 3 else "")
-            raise RowsError(f"{path} was changed in {where}: its hash is another; {AGAIN}")
+            raise CertificateError(f"{path} was changed in {where}: its hash is another; {AGAIN}")
         try:
             row = Row.parse(text)
             why = limits.complaint(row) or ("its image has a line above" if row.idx in rows else None)
         except ValueError as error:
-            why = reason(error)
+            why = error_message(error)
         if why:
-            raise RowsError(f"{path} has a line {number} that is no certificate: {why}; {AGAIN}")
+            raise CertificateError(f"{path} has a line {number} that is no certificate: {why}; {AGAIN}")
         rows[row.idx] = row
     return about, list(rows.values()), sum(len(line) + 1 for line in [first, columns, *lines])
 
@@ -231,12 +231,12 @@ def _lines(path: Path) -> list[str]:
     try:
         data = atomic_io.read_bytes(path, most=LARGEST)
     except FileNotFoundError:
-        raise RowsError(f"there is no file {path}; name a TSV that maxup certify wrote") from None
+        raise CertificateError(f"there is no file {path}; name a TSV that maxup certify wrote") from None
     except (OSError, ValueError) as error:
-        raise RowsError(f"{path} is no table of certificates: {reason(error)}; {WANTED}") from None
+        raise CertificateError(f"{path} is no table of certificates: {error_message(error)}; {WANTED}") from None
     lines = data.decode("latin-1").split("\n")  # a character for every byte, whatever it is
     if len(lines) < 3:
-        raise RowsError(f"{path} is no table of certificates; {WANTED}")
+        raise CertificateError(f"{path} is no table of certificates; {WANTED}")
     return lines
 
 
@@ -245,21 +245,21 @@ def _about(path: Path, first: str, columns: str) -> dict[str, Any]:
     try:
         about = atomic_io.parse(path.name, first.removeprefix("# ").encode())
     except (ValueError, RecursionError):
-        raise RowsError(f"{path} is no table of certificates; {WANTED}") from None
+        raise CertificateError(f"{path} is no table of certificates; {WANTED}") from None
     if not isinstance(about, dict) or about.get("format") != FORMAT:
-        raise RowsError(f"{path} is no table of certificates: its first line does not say so; {WANTED}")
+        raise CertificateError(f"{path} is no table of certificates: its first line does not say so; {WANTED}")
     if about.get("version") != VERSION:
-        raise RowsError(
+        raise CertificateError(
             f"{path} has certificates of another version than {VERSION}, the one with hashes; remove it, and certify "
             "again"
         )
     try:
         check_settings(about)
     except ValueError as error:
-        raise RowsError(f"{path} is no table of certificates: {reason(error)}; {WANTED}") from None
+        raise CertificateError(f"{path} is no table of certificates: {error_message(error)}; {WANTED}") from None
     if columns.split("\t") != _columns(about):
         came = " ".join(columns.split())[:60]
-        raise RowsError(f"{path} is no table of certificates: its columns are {came}; {WANTED}")
+        raise CertificateError(f"{path} is no table of certificates: its columns are {came}; {WANTED}")
     return about
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from maxup.lab.registry import nearest
+from maxup.errors import DataError, unknown_name
 
 if TYPE_CHECKING:
     from maxup.lab.data.folder import Folder
@@ -16,10 +16,6 @@ __all__ = ["DATA", "DataError", "Root", "list_data", "load_data"]
 
 Root = str | os.PathLike[str] | None  # a folder to look in first
 Load = Callable[[Root], "tuple[Images | Folder, Images | Folder | None] | Text"]
-
-
-class DataError(RuntimeError):
-    """Something is wrong with the data, in a sentence: what came, what was wanted, what to do."""
 
 
 def _later(module: str, function: str) -> Load:
@@ -68,5 +64,5 @@ def load_data(name: str, root: Root = None) -> Any:
         (1797, (1797, 1, 8, 8), None)
     """
     if name not in list_data():
-        raise DataError(nearest(str(name), DATA, "data set"))
+        raise DataError(unknown_name(str(name), DATA, "data set"))
     return DATA[name](root)

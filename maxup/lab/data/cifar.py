@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maxup.lab.data import DataError, Root
+from maxup.errors import DataError
+from maxup.lab.data import Root
 from maxup.lab.data.find import find
 from maxup.lab.data.images import Images
 from maxup.lab.data.pickles import Bytes2d, read_pickle

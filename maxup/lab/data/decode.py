@@ -1,4 +1,4 @@
-"""One image file as bytes of a fixed size: a random part of it in training, its centre in evaluation.
+"""One image file as bytes of a fixed size: a random part of it in training, its center in evaluation.
 
 The crops are torchvision's `RandomResizedCrop` and `Resize` + `CenterCrop` on PIL images, without torchvision.
 """
@@ -23,7 +23,7 @@ SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)  # of a random crop: its part of the 
 
 
 def read_rgb(path: str | os.PathLike[str]) -> Image.Image:
-    """The whole picture in RGB: grey, palette, CMYK and 16-bit ones are converted, transparency is left out.
+    """The whole picture in RGB: gray, palette, CMYK and 16-bit ones are converted, transparency is left out.
 
     A rotation noted in its EXIF data is not applied, as is usual with ImageNet. Raises what PIL raises on a file that
     is not an image of `FORMATS`, whatever its name is, or is damaged or cut short; a ValueError for an image of more
@@ -37,7 +37,7 @@ def read_rgb(path: str | os.PathLike[str]) -> Image.Image:
                 raise ValueError(f"{path} has {size} pixels, and at most {PIXELS:,} are decoded; make it smaller")
             if image.mode.startswith("I"):  # 16 bits a pixel, which PIL would clip at 255
                 return Image.fromarray((np.asarray(image).clip(0, 65535) // 257).astype(np.uint8)).convert("RGB")
-            if image.mode == "P":  # whose transparent colours PIL knows in RGBA alone
+            if image.mode == "P":  # whose transparent colors PIL knows in RGBA alone
                 return image.convert("RGBA").convert("RGB")
             return image.convert("RGB")
 
@@ -59,7 +59,7 @@ def random_box(width: int, height: int, generator: Generator) -> Box:
             top = int(torch.randint(height - h + 1, (1,), generator=generator))
             left = int(torch.randint(width - w + 1, (1,), generator=generator))
             return left, top, left + w, top + h
-    w, h = min(width, round(height * RATIO[1])), min(height, round(width / RATIO[0]))  # an extreme shape: its centre
+    w, h = min(width, round(height * RATIO[1])), min(height, round(width / RATIO[0]))  # an extreme shape: its center
     return (width - w) // 2, (height - h) // 2, (width - w) // 2 + w, (height - h) // 2 + h
 
 
@@ -69,11 +69,11 @@ def random_crop(image: Image.Image, size: int, generator: Generator, interpolati
     return to_bytes(part.resize((size, size), FILTERS[interpolation]))
 
 
-def centre_crop(image: Image.Image, size: int, crop_fraction: float, interpolation: Interpolation) -> Tensor:
-    """The centre, (3, size, size) bytes, of the image resized so that its short side is size / crop_fraction.
+def center_crop(image: Image.Image, size: int, crop_fraction: float, interpolation: Interpolation) -> Tensor:
+    """The center, (3, size, size) bytes, of the image resized so that its short side is size / crop_fraction.
 
     Example:
-        >>> centre_crop(Image.new("RGB", (500, 375)), 224, 0.875, "bilinear").shape
+        >>> center_crop(Image.new("RGB", (500, 375)), 224, 0.875, "bilinear").shape
         torch.Size([3, 224, 224])
     """
     short = int(size / crop_fraction)

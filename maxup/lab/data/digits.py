@@ -2,13 +2,14 @@
 
 import torch
 
-from maxup.lab.data import DataError, Root
+from maxup.errors import DataError
+from maxup.lab.data import Root
 from maxup.lab.data.find import missing
 from maxup.lab.data.images import Images
 
 
 def load_digits(root: Root = None) -> tuple[Images, None]:
-    """1,797 images of 8 x 8 pixels, 0 to 16, and no test set of their own. They are not normalised beyond [0, 1].
+    """1,797 images of 8 x 8 pixels, 0 to 16, and no test set of their own. They are not normalized beyond [0, 1].
 
     Example:
         >>> images, _ = load_digits()

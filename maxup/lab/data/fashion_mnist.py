@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from maxup.lab.data import DataError, Root
+from maxup.errors import DataError
+from maxup.lab.data import Root
 from maxup.lab.data.find import file_in, find
 from maxup.lab.data.images import Images
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from maxup.lab.data import DataError, Root
-from maxup.lab.registry import nearest
+from maxup.errors import DataError, unknown_name
+from maxup.lab.data import Root
 
 PACKAGES = {"digits": "sklearn", "text": "pydoc_data"}  # data sets inside a package
 SYSTEM = (Path("/usr/share/datasets"),)  # where Debian's packages put theirs
@@ -138,7 +138,7 @@ def file_in(folder: Path, file: str, *, zipped: bool) -> Path | None:
 
 def _source(name: str) -> Source:
     if name not in list(SOURCES):
-        raise DataError(nearest(str(name), SOURCES, "data set"))
+        raise DataError(unknown_name(str(name), SOURCES, "data set"))
     return SOURCES[name]
 
 

@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from maxup.lab.data import DataError
-from maxup.lab.data.images import normalise
-from maxup.lab.registry import some
+from maxup.errors import DataError, first_names
+from maxup.lab.data.images import normalize
 
 if TYPE_CHECKING:
     from maxup.lab.data.folder_loader import FolderLoader
@@ -24,7 +23,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's
 
 @dataclass(frozen=True, eq=False)
 class Folder:
-    """A set of labelled image files; as `Images`, but what its loader decodes them to is said here.
+    """A set of labeled image files; as `Images`, but what its loader decodes them to is said here.
 
     Args:
         root: The folder that holds a folder for each class.
@@ -68,7 +67,7 @@ class Folder:
         return self.root / self.classes[int(self.y[index])] / os.fsdecode(self.names[index])
 
     def loader(self, batch_size: int, *, training: bool, **options: Any) -> "FolderLoader":
-        """Batches: random crops, shuffled and equal on all ranks, in training; else centres, in order, each once."""
+        """Batches: random crops, shuffled and equal on all ranks, in training; else centers, in order, each once."""
         from maxup.lab.data.folder_loader import FolderLoader
 
         return FolderLoader(self, batch_size, training=training, **options)
@@ -78,9 +77,9 @@ class Folder:
         rows = torch.as_tensor(indices).long()
         return replace(self, names=self.names[rows.numpy()], y=self.y[rows])
 
-    def normalise(self, x: Tensor) -> Tensor:
+    def normalize(self, x: Tensor) -> Tensor:
         """(x / 255 - mean) / std, for bytes (..., C, H, W) on any device."""
-        return normalise(x, self.mean, self.std, self.top)
+        return normalize(x, self.mean, self.std, self.top)
 
 
 def scan(root: Path, classes: tuple[str, ...] | None = None) -> Folder:
@@ -98,11 +97,11 @@ def scan(root: Path, classes: tuple[str, ...] | None = None) -> Folder:
     classes = tuple(found) if classes is None else classes
     if strange := sorted(set(found) - set(classes)):
         raise DataError(
-            f"{root} holds {some(strange)}, which no class of the training images is called; rename or remove them"
+            f"{root} holds {first_names(strange)}, which are not classes of the training images; rename or remove them"
         )
     names = {name: _images(root / name) for name in found}
     if empty := [name for name in found if not names[name]]:
-        raise DataError(f"{root} holds {some(empty)} without any image; fill or remove such folders")
+        raise DataError(f"{root} holds {first_names(empty)} without any image; fill or remove such folders")
     files = np.array([file for name in found for file in names[name]], dtype=bytes)
     number = {name: i for i, name in enumerate(classes)}
     y = torch.tensor([number[name] for name in found for _ in names[name]])

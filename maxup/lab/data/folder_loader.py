@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from maxup.errors import reason
-from maxup.lab.data import DataError
-from maxup.lab.data.decode import centre_crop, random_crop, read_rgb
+from maxup.errors import DataError, error_message
+from maxup.lab.data.decode import center_crop, random_crop, read_rgb
 from maxup.lab.data.folder import Folder
-from maxup.lab.data.loader import Batch, Loader, generator_of
+from maxup.lab.data.loader import Batch, Loader
+from maxup.rng import make_generator
 
 # What torch says of a worker that is gone, or without shared memory: these errors have no type of their own.
 GONE = re.compile(r"DataLoader worker \(pid|Pin memory thread exited|shared memory|\bshm\b")
@@ -38,7 +38,7 @@ class FolderLoader(Loader):
         folder: What to iterate over.
         batch_size: Images in a batch of one rank.
         device: Where batches go.
-        training: Random crops in random order and equal ranks, or centres in order and every image once.
+        training: Random crops in random order and equal ranks, or centers in order and every image once.
         options: Those of `Loader`: seed, drop_last, rank, world_size.
     """
 
@@ -74,7 +74,7 @@ class FolderLoader(Loader):
             multiprocessing_context=_server() if workers else None,
             worker_init_fn=_end_with_parent,
             pin_memory=self.device.type == "cuda",
-            generator=generator_of("workers"),  # else it takes a number from the global stream
+            generator=make_generator("workers"),  # else it takes a number from the global stream
         )
         for indices, x, unreadable in _losing_workers(decoded):
             self.unreadable.update(unreadable.tolist())
@@ -114,8 +114,10 @@ class _Decoded(Dataset[tuple[Tensor, Tensor, Tensor]]):
         except Exception:  # PIL raises many kinds on damaged files
             return None
         if self.seed is None:
-            return centre_crop(image, folder.test_size or folder.size, folder.crop_fraction, folder.interpolation)
-        return random_crop(image, folder.size, generator_of("crop", self.seed, self.epoch, index), folder.interpolation)
+            return center_crop(image, folder.test_size or folder.size, folder.crop_fraction, folder.interpolation)
+        return random_crop(
+            image, folder.size, make_generator("crop", self.seed, self.epoch, index), folder.interpolation
+        )
 
 
 def _losing_workers(decoded: Iterable[Any]) -> Iterator[Any]:
@@ -126,8 +128,8 @@ def _losing_workers(decoded: Iterable[Any]) -> Iterator[Any]:
         if isinstance(error, RuntimeError) and not GONE.search(str(error)):
             raise
         raise DataError(
-            f"lost a process that decodes images ({reason(error)[:150]}); memory or shared memory (/dev/shm) may be "
-            "short: use fewer data.workers, and the same command goes on from the last checkpoint"
+            f"lost a process that decodes images ({error_message(error)[:150]}); memory or shared memory (/dev/shm) "
+            "may be short: use fewer data.workers, and the same command goes on from the last checkpoint"
         ) from error
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from maxup.lab.data import DataError
+from maxup.errors import DataError
 from maxup.lab.data.loader import DeviceLoader
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ Data = TypeVar("Data", "Images", "Folder")
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """A set of labelled images.
+    """A set of labeled images.
 
     Args:
         x: Bytes, (N, C, H, W).
@@ -33,7 +33,7 @@ class Images:
     Example:
         >>> x, y = torch.zeros(2, 1, 4, 4, dtype=torch.uint8), torch.tensor([0, 1])
         >>> images = Images(x, y, ("cat", "dog"), mean=(0.5,), std=(0.25,))
-        >>> len(images), images.normalise(images.x[:1]).unique()
+        >>> len(images), images.normalize(images.x[:1]).unique()
         (2, tensor([-2.]))
     """
 
@@ -95,19 +95,19 @@ class Images:
             )
         return replace(self, x=self.x[rows.long()], y=self.y[rows.long()])
 
-    def normalise(self, x: Tensor) -> Tensor:
+    def normalize(self, x: Tensor) -> Tensor:
         """(x / top - mean) / std, for bytes (..., C, H, W) on any device.
 
         The first call on a device puts the constants there; later ones do not make it wait.
         """
-        return normalise(x, self.mean, self.std, self.top)
+        return normalize(x, self.mean, self.std, self.top)
 
 
-def normalise(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...], top: int) -> Tensor:
+def normalize(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...], top: int) -> Tensor:
     """(x / top - mean) / std, for bytes (..., C, H, W) on any device.
 
     Example:
-        >>> normalise(torch.full((1, 1, 1), 255, dtype=torch.uint8), (0.5,), (0.25,), 255)
+        >>> normalize(torch.full((1, 1, 1), 255, dtype=torch.uint8), (0.5,), (0.25,), 255)
         tensor([[[2.0000]]])
     """
     scale, shift = _line(mean, std, top, x.device)
@@ -172,7 +172,7 @@ def split(images: Data, n: int, seed: int) -> tuple[Data, Data]:
 def own_images(found: Any) -> tuple[Images, Images | None]:
     """A user's own arrays as images: (x, y), or (x, y, x_test, y_test), bytes (N, H, W) or (N, C, H, W) and classes.
 
-    Channels are normalised by the mean and deviation of x.
+    Channels are normalized by the mean and deviation of x.
 
     Example:
         >>> x, y = torch.randint(256, (6, 8, 8), dtype=torch.uint8), [0, 1, 0, 1, 0, 1]

@@ -1,14 +1,14 @@
 """Batches in an order that (seed, epoch, position) decide; those of a small data set live on the device as bytes."""
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
-from maxup.lab.data import DataError
+from maxup.errors import DataError
+from maxup.rng import make_generator
 from maxup.validate import is_whole
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Loader(ABC):
         """Indices of this rank's images in this epoch, (share,): every world_size-th of the global order."""
         order = torch.arange(self.n)
         if self.shuffle:
-            order = torch.randperm(self.n, generator=generator_of("order", self.seed, self.epoch))
+            order = torch.randperm(self.n, generator=make_generator("order", self.seed, self.epoch))
         turns = self.rank + self.world_size * torch.arange(self._share())
         return order[turns % self.n]  # wraps around where ranks are made equal
 
@@ -144,14 +144,3 @@ class DeviceLoader(Loader):
             rows = torch.cat(rows).to(self.x.device).split(sizes)  # once an epoch: no batch makes the device wait
         for batch in rows:
             yield batch, self.x[batch], self.y[batch]
-
-
-def generator_of(*what: object) -> Generator:
-    """A generator that these words and numbers decide, the same on every machine.
-
-    Example:
-        >>> generator_of("order", 0, 1).initial_seed() == generator_of("order", 0, 1).initial_seed()
-        True
-    """
-    digest = hashlib.sha256(" ".join(map(str, ("maxup", *what))).encode()).digest()
-    return Generator().manual_seed(int.from_bytes(digest[:7], "big"))

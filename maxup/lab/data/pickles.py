@@ -12,8 +12,7 @@ from pathlib import Path
 from pickletools import opcodes
 from typing import Any
 
-from maxup.errors import reason
-from maxup.lab.data import DataError
+from maxup.errors import DataError, error_message
 from maxup.lab.storage.atomic_io import read_bytes
 
 MOST_BYTES = 2**28  # the largest usual file, the training set of CIFAR-100, has 155 MB
@@ -66,7 +65,7 @@ def read_pickle(path: Path) -> Any:
     try:
         raw = read_bytes(path, most=MOST_BYTES)
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read ({reason(error)}); replace it by a fresh copy") from error
+        raise DataError(f"{path} cannot be read ({error_message(error)}); replace it by a fresh copy") from error
     try:
         return parse(raw)
     except (ValueError, IndexError, KeyError) as error:

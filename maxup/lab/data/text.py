@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from maxup.errors import reason
-from maxup.lab.data import DataError, Root
+from maxup.errors import DataError, error_message
+from maxup.lab.data import Root
 from maxup.lab.data.find import find
 from maxup.lab.storage.atomic_io import read_bytes
 
@@ -118,7 +118,7 @@ def _lines(path: Path) -> list[str]:
             f"{path.parent} lacks {path.name}; it must hold one file for each of train, valid, test"
         ) from None
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read ({reason(error)}); put a text file there") from error
+        raise DataError(f"{path} cannot be read ({error_message(error)}); put a text file there") from error
     if not data.strip():
         raise DataError(f"{path} is empty; put a sentence on every line")
     if 0 in data:

@@ -1,12 +1,12 @@
 """Windows of a text for truncated back-propagation through time, of lengths that (seed, epoch, position) decide."""
 
-import hashlib
 from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
 
-from maxup.lab.data import DataError
+from maxup.errors import DataError
+from maxup.rng import make_generator
 
 SHORTEST, SPREAD, HALVED = 5, 5.0, 0.05
 
@@ -72,8 +72,7 @@ class Windows:
         if self.seed is None:
             drawn = torch.full((n // self.bptt + 1,), self.bptt)
         else:
-            digest = hashlib.sha256(f"maxup windows {self.seed} {epoch}".encode()).digest()
-            generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+            generator = make_generator("windows", self.seed, epoch)
             u = torch.rand(n // SHORTEST + 1, generator=generator)
             z = torch.randn(n // SHORTEST + 1, generator=generator)
             mean = torch.where(u < HALVED, self.bptt / 2, float(self.bptt))

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from maxup.errors import RunError
 from maxup.lab.environment import environment
 from maxup.lab.experiments.measure import join_lone, measure
 from maxup.lab.recipes.schema import Recipe
@@ -19,7 +20,6 @@ from maxup.lab.storage.atomic_io import read_json, write_json
 from maxup.lab.tasks.vision import perturbation
 from maxup.lab.train.loop import train
 from maxup.lab.train.runs import build_task, open_run
-from maxup.lab.train.signals import RunError
 from maxup.objectives.adversarial import Adversarial
 
 COPIES = 20
@@ -159,7 +159,7 @@ def run_once(
         raise RunError(f"{recipe.data.name} has no test images to compare on")
     batches = join_lone((task.prepare(x), y) for _, x, y in task.evaluation["test"])
     drawn = perturbation(recipe.perturb, len(task.train.classes), **task.pixels)
-    built = attack.build(clip=(0.0, 1.0) if recipe.model.normalise else None)  # where x is pixels, it stays so
+    built = attack.build(clip=(0.0, 1.0) if recipe.model.normalize else None)  # where x is pixels, it stays so
     found = measure(run.model, batches, drawn, copies=COPIES, attack=built, seed=recipe.seed)
     about = {"seed": recipe.seed, "epochs": recipe.epochs}
     return about | found | {"seconds": finished["training_seconds"]}, finished["environment"]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from maxup.errors import reason
+from maxup.errors import error_message
 from maxup.lab.recipes.difference import difference
 from maxup.lab.recipes.load import list_recipes, parse_recipe, run_name
 from maxup.lab.recipes.schema import Recipe, noise_of
@@ -89,7 +89,7 @@ def state(job: Job, results: Path) -> str:
     try:
         changed = difference(read_run(path)["recipe"], job.resolved())
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        return f"{path} cannot be used ({reason(error)}): remove it to train again"
+        return f"{path} cannot be used ({error_message(error)}): remove it to train again"
     if changed:
         return f"{path} is of another version of the recipe (different: {', '.join(changed)}): remove it to train again"
     return "done"

@@ -9,7 +9,7 @@ from torch import Generator, Tensor, nn
 from maxup import theory
 from maxup.batch import Batch
 from maxup.objectives.adversarial import Adversarial
-from maxup.perturb.in_model import attached
+from maxup.perturb.in_model import in_model_parts
 
 
 @torch.no_grad()
@@ -40,7 +40,7 @@ def right_under_attack(model: nn.Module, batch: Batch, attack: Adversarial, gene
 
 
 def gradient_norm(model: nn.Module, batch: Batch) -> Tensor:
-    """The norm of the loss's gradient at the input, (B,), which Theorem 1 says MaxUp penalises."""
+    """The norm of the loss's gradient at the input, (B,), which Theorem 1 says MaxUp penalizes."""
     return theory.penalty(model, *batch, m=2, sigma=1.0).gradient_norm
 
 
@@ -84,7 +84,7 @@ def measure(
         if draws is None:
             draws, starts = (Generator(batch[1].device).manual_seed(seed + k) for k in (0, 1))
         found = {"clean": right(model, batch)}
-        if not attached(perturbation):
+        if not in_model_parts(perturbation):
             found["worst"] = right_on_all(model, batch, perturbation, copies, draws)
         found["attacked"] = right_under_attack(model, batch, attack, starts)
         found["gradient"] = gradient_norm(model, batch)

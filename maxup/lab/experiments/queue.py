@@ -15,14 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from maxup.errors import InterruptedQueueError
 from maxup.lab.storage.atomic_io import check_regular
 
 LOG = "train.log"
 LOCK = ".queue"
-
-
-class Interrupted(RuntimeError):  # noqa: N818
-    """The queue was asked to stop; what ran has saved its state."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +107,9 @@ def run_queue(
             if working == len(slots) or requests or not waiting:
                 time.sleep(poll)
     if requests and tally.ended < tally.total:
-        raise Interrupted(f"stopped with {tally.ended} of {tally.total} done; the same command goes on from there")
+        raise InterruptedQueueError(
+            f"stopped with {tally.ended} of {tally.total} done; the same command goes on from there"
+        )
     return tally.failures
 
 

@@ -7,7 +7,7 @@ from torch import nn
 from maxup.lab.limits import check_model_args
 
 
-def conv(shape: Sequence[int], classes: int, width: int = 32, dropout: float = 0.0) -> nn.Sequential:
+def conv(shape: Sequence[int], num_classes: int, width: int = 32, dropout: float = 0.0) -> nn.Sequential:
     """Three 3x3 convolutions, each with BatchNorm and ReLU, the last two at half the resolution; global average.
 
     Example:
@@ -21,5 +21,5 @@ def conv(shape: Sequence[int], classes: int, width: int = 32, dropout: float = 0
         layers += [nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
         inputs = outputs
     return nn.Sequential(
-        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(dropout), nn.Linear(inputs, classes)
+        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(dropout), nn.Linear(inputs, num_classes)
     )

@@ -13,19 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from maxup.errors import reason
+from maxup.errors import LoadError, error_message
 from maxup.lab.models import create_model
-from maxup.lab.models.normalize import Normalised
+from maxup.lab.models.normalize import Normalized
 from maxup.lab.registry import LANGUAGE_MODELS, build
 from maxup.lab.storage.atomic_io import dump, parse, read, remove, sha256, sync, to_words, write
 
 FORMAT, VERSION = "maxup-model", 1
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 LARGEST = 1 << 24  # bytes of config.json: a million words of 12 letters fit, and parsing takes at most half a GiB
-
-
-class LoadError(RuntimeError):
-    """A folder that holds no model of ours, or a damaged one, in one sentence."""
 
 
 def save(
@@ -52,7 +48,7 @@ def save(
             raise LoadError(f"{folder} is there already and not an empty folder; choose another, or remove it")
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:  # of a name that no file can have, too
-        raise LoadError(f"{folder} could not be written: {reason(error)}") from error
+        raise LoadError(f"{folder} could not be written: {error_message(error)}") from error
     try:
         weights = to_bytes(pack(dict(model.state_dict()))[0])
         files = {WEIGHTS: {"size": len(weights), "sha256": sha256(weights)}}
@@ -68,24 +64,24 @@ def save(
                 if made:
                     folder.rmdir()
         if isinstance(error, LoadError):
-            why = reason(error.__cause__ or error)
+            why = error_message(error.__cause__ or error)
             raise LoadError(f"the exported model cannot be read back ({why}); nothing was left in {folder}") from error
         if isinstance(error, OSError | ValueError):
-            raise LoadError(f"{folder} could not be written: {reason(error)}") from error
+            raise LoadError(f"{folder} could not be written: {error_message(error)}") from error
         raise
 
 
 def load(folder: str | os.PathLike[str], model_from: Callable[..., nn.Module] | None = None) -> nn.Module:
     """The model that `maxup export RUN DIR` wrote, in evaluation mode; its `config` says what it was trained on.
 
-    It takes images normalised as the config says, `(x / top - mean) / std` for bytes x of shape (B, C, H, W), or
-    pixels, `x / top`, if the recipe's `model.normalise` says that it normalises by itself. A language model takes
+    It takes images normalized as the config says, `(x / top - mean) / std` for bytes x of shape (B, C, H, W), or
+    pixels, `x / top`, if the recipe's `model.normalize` says that it normalizes by itself. A language model takes
     tokens (B, T), which are places in `config["words"]`; `model.decode(model(tokens).output)` are scores of the next
     ones. Nothing in the folder can run code.
 
     Args:
         folder: The folder with model.safetensors and config.json.
-        model_from: Your own network's function, `(shape, classes, **model.args)`, of a run trained with --model_from.
+        model_from: Your function `(shape, num_classes, **model.args)`, for a run trained with --model_from.
 
     Raises:
         LoadError: One sentence about what is missing or wrong.
@@ -93,14 +89,14 @@ def load(folder: str | os.PathLike[str], model_from: Callable[..., nn.Module] | 
     Example:
         >>> load("nowhere")
         Traceback (most recent call last):
-        maxup.lab.models.export.LoadError: nowhere holds no model: No such file or directory (config.json)
+        maxup.errors.LoadError: nowhere holds no model: No such file or directory (config.json)
     """
     folder = Path(folder)
     try:
         config = _config(folder)
         model = _build(config, _weights(folder, config), model_from)
     except Exception as error:  # of whatever type: the files may be hostile
-        raise LoadError(f"{folder} holds no model: {reason(error)}") from error
+        raise LoadError(f"{folder} holds no model: {error_message(error)}") from error
     model.config = config  # type: ignore[assignment]
     return model.eval()
 
@@ -150,9 +146,9 @@ def _build(
     else:
         # Nothing is downloaded, whatever the arguments say.
         make = model_from or partial(create_model, named["name"], pretrained=False)
-        data = {"shape": tuple(config["shape"]), "classes": len(config["classes"])}
-        if named.get("normalise") is True:
-            make = partial(_normalised, make)
+        data = {"shape": tuple(config["shape"]), "num_classes": len(config["classes"])}
+        if named.get("normalize") is True:
+            make = partial(_normalized, make)
     arguments = {k: v for k, v in named["args"].items() if k != "pretrained"} | data
     if model_from is None:
         with torch.device("meta"):
@@ -172,6 +168,6 @@ def _check_fit(model: nn.Module, weights: dict[str, Tensor]) -> None:
         raise ValueError(f"{WEIGHTS} does not fit the model that {CONFIG} names: it has no {min(more)!r:.60}")
 
 
-def _normalised(make: Callable[..., nn.Module], *, shape: tuple[int, ...], **arguments: Any) -> nn.Module:
-    """A network that normalises by itself; by what comes with its weights."""
-    return Normalised(make(shape=shape, **arguments), [0.0] * shape[0], [1.0] * shape[0])
+def _normalized(make: Callable[..., nn.Module], *, shape: tuple[int, ...], **arguments: Any) -> nn.Module:
+    """A network that normalizes by itself; by what comes with its weights."""
+    return Normalized(make(shape=shape, **arguments), [0.0] * shape[0], [1.0] * shape[0])

@@ -12,11 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from maxup.errors import reason
+from maxup.errors import ModelError, error_message, format_error, unknown_name
 from maxup.lab.limits import check_model_args
 from maxup.lab.models.weights import load_weights
-from maxup.lab.registry import nearest
-from maxup.lab.user_code import told
 
 FAMILIES = ("timm", "pytorchcv")
 ARGUMENTS: dict[str, list[str]] = {"timm": ["drop_rate", "drop_path_rate", "drop_block_rate"], "pytorchcv": []}
@@ -32,10 +30,6 @@ PAPER = {  # the paper's networks, and the height and width of the images it giv
 _kept: list[torch.library.Library] = []  # definitions of operators live as long as these objects
 
 
-class ExternalError(RuntimeError):
-    """A network of another package that cannot be built, in one sentence."""
-
-
 def is_external(name: str) -> bool:
     """Whether a name, or a pattern, is one of timm or pytorchcv.
 
@@ -47,7 +41,7 @@ def is_external(name: str) -> bool:
 
 
 def create_external(
-    name: str, *, shape: Sequence[int], classes: int, pretrained: bool = False, **args: Any
+    name: str, *, shape: Sequence[int], num_classes: int, pretrained: bool = False, **args: Any
 ) -> nn.Module:
     """Build a network of timm or pytorchcv; with `pretrained` its published weights are downloaded, once.
 
@@ -57,21 +51,23 @@ def create_external(
     for argument in args:
         if argument not in ARGUMENTS[family]:
             known = f"; it takes {', '.join(ARGUMENTS[family])}" if ARGUMENTS[family] else ""
-            raise ExternalError(f"{name} takes no argument {argument!r} from a recipe{known}")
+            raise ModelError(f"{name} takes no argument {argument!r} from a recipe{known}")
     check_model_args(**{key: value for key, value in args.items() if value is not None})
     names = _names(family)
     if short.partition(".")[0] not in names:
-        raise ExternalError(nearest(name, [f"{family}/{n}" for n in names], "model") if names else f"no {name}")
+        raise ModelError(unknown_name(name, [f"{family}/{n}" for n in names], "model") if names else f"no {name}")
     make = {"timm": _timm, "pytorchcv": _pytorchcv}[family]
     try:
-        return make(short, shape[0], classes, pretrained, args)
+        return make(short, shape[0], num_classes, pretrained, args)
     except Exception as error:  # of many kinds, by what a network lacks or a download meets
         if pretrained:
-            raise ExternalError(
-                f"{name} with its published weights cannot be had ({told(error)}); connect, or name "
+            raise ModelError(
+                f"{name} with its published weights cannot be had ({format_error(error)}); connect, or name "
                 "a file with model.weights, or train from scratch with model.pretrained false"
             ) from error
-        raise ExternalError(f"{name} cannot be built with {args} for {shape[0]} channels: {reason(error)}") from error
+        raise ModelError(
+            f"{name} cannot be built with {args} for {shape[0]} channels: {error_message(error)}"
+        ) from error
 
 
 def list_external(pattern: str) -> list[str]:
@@ -103,7 +99,7 @@ def _import(module: str) -> Any:
         import_torchvision()
         return import_module(module)
     except ImportError as error:
-        raise ExternalError(
+        raise ModelError(
             f"{module.partition('.')[0]} networks need the imagenet extra: in the clone, pip install -c "
             f"constraints.txt '.[imagenet]' ({error})"
         ) from error
@@ -115,16 +111,16 @@ def _names(family: str) -> list[str]:
     return list(_import("pytorchcv.model_provider")._models)
 
 
-def _timm(name: str, channels: int, classes: int, pretrained: bool, args: dict[str, Any]) -> nn.Module:
+def _timm(name: str, channels: int, num_classes: int, pretrained: bool, args: dict[str, Any]) -> nn.Module:
     model: nn.Module = _import("timm").create_model(
-        name, pretrained=pretrained, in_chans=channels, num_classes=classes, **args
+        name, pretrained=pretrained, in_chans=channels, num_classes=num_classes, **args
     )
     return model
 
 
-def _pytorchcv(name: str, channels: int, classes: int, pretrained: bool, args: dict[str, Any]) -> nn.Module:
+def _pytorchcv(name: str, channels: int, num_classes: int, pretrained: bool, args: dict[str, Any]) -> nn.Module:
     make = _import("pytorchcv.model_provider").get_model
-    model: nn.Module = make(name, in_channels=channels, num_classes=classes)
+    model: nn.Module = make(name, in_channels=channels, num_classes=num_classes)
     if pretrained:  # by our reader: theirs would run code that a file holds
         store = _import("pytorchcv.models.common.model_store")
         load_weights(model, store.get_model_file(name), new_head=True)

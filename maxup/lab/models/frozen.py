@@ -1,5 +1,6 @@
 """BatchNorm as a pretrained network has it: neither statistics nor weights change in training."""
 
+import copy
 from functools import cache
 from typing import Any
 
@@ -20,7 +21,7 @@ def _frozen(kind: Any) -> Any:
 
 
 def freeze_norm(model: nn.Module) -> nn.Module:
-    """Fix every BatchNorm layer of a model, in place: it normalises with its running statistics, and is not trained.
+    """Fix every BatchNorm layer of a model, in place: it normalizes with its running statistics, and is not trained.
 
     Selection then scores copies exactly as the update sees them, whichever `norm` it is told.
 
@@ -37,3 +38,12 @@ def freeze_norm(model: nn.Module) -> nn.Module:
         layer.__class__ = _frozen(kind)
         layer.eval().requires_grad_(False)
     return model
+
+
+def frozen_copy(model: nn.Module) -> nn.Module:
+    """A copy that is not trained, for an average of the weights."""
+    copied = copy.deepcopy(model).requires_grad_(False)
+    for module in copied.modules():
+        if isinstance(module, nn.RNNBase):
+            module.flatten_parameters()  # a copy's weights lie apart, and cuDNN wants them in one piece
+    return copied

@@ -6,10 +6,11 @@ from math import prod
 
 from torch import nn
 
-from maxup.lab.limits import MOST_VALUES, check_model_args, shown
+from maxup.errors import format_value
+from maxup.lab.limits import MOST_VALUES, check_model_args
 
 
-def mlp(shape: Sequence[int], classes: int, hidden: tuple[int, ...] | list[int] = (512, 512)) -> nn.Sequential:
+def mlp(shape: Sequence[int], num_classes: int, hidden: tuple[int, ...] | list[int] = (512, 512)) -> nn.Sequential:
     """Flatten the image, then hidden layers with ReLU.
 
     Example:
@@ -17,11 +18,13 @@ def mlp(shape: Sequence[int], classes: int, hidden: tuple[int, ...] | list[int] 
         301066
     """
     if not isinstance(hidden, list | tuple) or len(hidden) > MOST_VALUES:
-        raise ValueError(f"hidden={shown(hidden)} must be a list of {MOST_VALUES} widths at most, such as [512, 512]")
+        raise ValueError(
+            f"hidden={format_value(hidden)} must be a list of {MOST_VALUES} widths at most, such as [512, 512]"
+        )
     for width in hidden:
         check_model_args(hidden=width)
     widths = [prod(shape), *hidden]
     layers: list[nn.Module] = [nn.Flatten()]
     for inputs, outputs in pairwise(widths):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Linear(widths[-1], classes))
+    return nn.Sequential(*layers, nn.Linear(widths[-1], num_classes))

@@ -1,4 +1,4 @@
-"""Normalisation inside the model: what it takes is pixels, and its mean and deviation travel with its weights."""
+"""Normalization inside the model: what it takes is pixels, and its mean and deviation travel with its weights."""
 
 from collections.abc import Sequence
 
@@ -6,16 +6,16 @@ import torch
 from torch import Tensor, nn
 
 
-class Normalised(nn.Module):
+class Normalized(nn.Module):
     """(x - mean) / std, then the model. Both are buffers, so that a checkpoint and the code cannot disagree on them.
 
     Args:
-        model: Takes normalised images.
+        model: Takes normalized images.
         mean: Of each channel, of pixels in [0, 1].
         std: Likewise.
 
     Example:
-        >>> Normalised(nn.Identity(), mean=[0.5], std=[0.25])(torch.ones(1, 1, 1, 1))
+        >>> Normalized(nn.Identity(), mean=[0.5], std=[0.25])(torch.ones(1, 1, 1, 1))
         tensor([[[[2.]]]])
     """
 

@@ -9,14 +9,14 @@ from torch.nn import functional as F
 from maxup.lab.models.resnet import blocks_of_stage, conv3x3, he_normal
 
 
-def preact_resnet(shape: Sequence[int], classes: int, depth: int = 20) -> "PreActResNet":
+def preact_resnet(shape: Sequence[int], num_classes: int, depth: int = 20) -> "PreActResNet":
     """A pre-activation ResNet of 6n + 2 layers.
 
     Example:
         >>> sum(p.numel() for p in preact_resnet((3, 32, 32), 10, depth=110).parameters())
         1730522
     """
-    return PreActResNet(shape[0], classes, blocks_of_stage(depth, 2), (16, 32, 64))
+    return PreActResNet(shape[0], num_classes, blocks_of_stage(depth, 2), (16, 32, 64))
 
 
 class PreActBlock(nn.Module):
@@ -38,7 +38,7 @@ class PreActBlock(nn.Module):
 class PreActResNet(nn.Module):
     """A convolution to 16 channels, three stages of blocks, BatchNorm and ReLU, a global average, a linear layer."""
 
-    def __init__(self, channels: int, classes: int, blocks: int, widths: Sequence[int]) -> None:
+    def __init__(self, channels: int, num_classes: int, blocks: int, widths: Sequence[int]) -> None:
         super().__init__()
         self.conv = conv3x3(channels, 16)
         layers, inputs = [], 16
@@ -47,7 +47,7 @@ class PreActResNet(nn.Module):
                 layers.append(PreActBlock(inputs, outputs, first if i == 0 else 1))
                 inputs = outputs
         self.blocks, self.norm = nn.Sequential(*layers), nn.BatchNorm2d(inputs)
-        self.head = nn.Linear(inputs, classes)
+        self.head = nn.Linear(inputs, num_classes)
         he_normal(self)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from maxup.cuda.fused import conv_norm_relu, fits
 from maxup.lab.limits import check_model_args
 
 
-def resnet(shape: Sequence[int], classes: int, depth: int = 20, width: int = 16) -> "ResNet":
+def resnet(shape: Sequence[int], num_classes: int, depth: int = 20, width: int = 16) -> "ResNet":
     """A ResNet of 20, 32, 44, 56, 110 ... layers; a stage doubles the channels and halves the resolution.
 
     Example:
@@ -18,7 +18,7 @@ def resnet(shape: Sequence[int], classes: int, depth: int = 20, width: int = 16)
         1730714
     """
     check_model_args(width=width)
-    return ResNet(shape[0], classes, blocks_of_stage(depth, 2), width)
+    return ResNet(shape[0], num_classes, blocks_of_stage(depth, 2), width)
 
 
 def blocks_of_stage(depth: int, outside: int) -> int:
@@ -67,7 +67,7 @@ class Block(nn.Module):
 class ResNet(nn.Module):
     """Three stages of blocks, a global average and a linear layer."""
 
-    def __init__(self, channels: int, classes: int, blocks: int, width: int) -> None:
+    def __init__(self, channels: int, num_classes: int, blocks: int, width: int) -> None:
         super().__init__()
         self.conv, self.norm = conv3x3(channels, width), nn.BatchNorm2d(width)
         layers, inputs = [], width
@@ -76,7 +76,7 @@ class ResNet(nn.Module):
                 layers.append(Block(inputs, outputs, first if i == 0 else 1))
                 inputs = outputs
         self.blocks = nn.Sequential(*layers)
-        self.head = nn.Linear(inputs, classes)
+        self.head = nn.Linear(inputs, num_classes)
         he_normal(self)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -8,35 +8,30 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from maxup.errors import reason
-from maxup.lab.models.normalize import Normalised
-from maxup.lab.registry import some
+from maxup.errors import WeightsError, error_message, first_names
+from maxup.lab.models.normalize import Normalized
 
 COUNTERS = "num_batches_tracked"  # of BatchNorm, which older files do not have
-
-
-class WeightsError(RuntimeError):
-    """A file of weights that cannot be used, in one sentence."""
 
 
 def load_weights(model: nn.Module, path: str | Path, *, new_head: bool = False) -> None:
     """Fill a model with the weights in a file, all of them.
 
     Args:
-        model: What to fill; of a `Normalised` one the network inside, where the file has no mean and std.
+        model: What to fill; of a `Normalized` one the network inside, where the file has no mean and std.
         path: A safetensors file, or a state dict that `torch.load` reads with `weights_only`; the latter may lie in a
             checkpoint under "state_dict" or "model", and its names may begin with "module.".
         new_head: Leave the last layer as it is where the file's has another number of classes.
     """
     found = read_weights(path)
-    if isinstance(model, Normalised) and not {"mean", "std"} <= set(found):
+    if isinstance(model, Normalized) and not {"mean", "std"} <= set(found):
         model = model.model
     wanted = model.state_dict()
     missing = [name for name in wanted if name not in found and not name.endswith(COUNTERS)]
     extra = [name for name in found if name not in wanted]
     if missing or extra:
-        lacks = f"; it lacks {some(missing)}" if missing else ""
-        has = f"; the model has no {some(extra)}" if extra else ""
+        lacks = f"; it lacks {first_names(missing)}" if missing else ""
+        has = f"; the model has no {first_names(extra)}" if extra else ""
         raise WeightsError(f"{path} does not fit the model{lacks}{has}: name another file or another model")
     other = [name for name in found if found[name].shape != wanted[name].shape]
     head = {name for name, _ in _last_layer(model)}
@@ -67,7 +62,7 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
         ) from error
     except Exception as error:  # of whatever type: the file may be hostile
         raise WeightsError(
-            f"{path} cannot be read as weights, a safetensors file or a state dict: {reason(error)}"
+            f"{path} cannot be read as weights, a safetensors file or a state dict: {error_message(error)}"
         ) from error
     for key in ("state_dict", "model"):
         if isinstance(found, dict) and isinstance(found.get(key), dict):

@@ -8,7 +8,7 @@ from maxup.lab.models.preact_resnet import PreActResNet
 from maxup.lab.models.resnet import blocks_of_stage
 
 
-def wide_resnet(shape: Sequence[int], classes: int, depth: int = 16, width: int = 4) -> PreActResNet:
+def wide_resnet(shape: Sequence[int], num_classes: int, depth: int = 16, width: int = 4) -> PreActResNet:
     """A WRN-depth-width.
 
     Example:
@@ -16,7 +16,7 @@ def wide_resnet(shape: Sequence[int], classes: int, depth: int = 16, width: int 
         36479194
     """
     check_model_args(width=width)
-    return PreActResNet(shape[0], classes, blocks_of_stage(depth, 4), (16 * width, 32 * width, 64 * width))
+    return PreActResNet(shape[0], num_classes, blocks_of_stage(depth, 4), (16 * width, 32 * width, 64 * width))
 
 
 wrn16_4, wrn40_2, wrn28_10 = (partial(wide_resnet, depth=d, width=w) for d, w in ((16, 4), (40, 2), (28, 10)))

@@ -12,10 +12,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 import yaml
 from jsonargparse import ArgumentParser
 
-from maxup.errors import reason
-from maxup.lab.limits import MOST_BASES, MOST_NODES, MOST_VALUES, check_recipe, shown
+from maxup.errors import RecipeError, error_message, first_names, format_value, unknown_name
+from maxup.lab.limits import MOST_BASES, MOST_NODES, MOST_VALUES, check_recipe
 from maxup.lab.recipes.schema import Recipe, Spec
-from maxup.lab.registry import nearest, some
 from maxup.lab.storage.atomic_io import read_text
 
 FOLDER = Path(__file__).parent
@@ -33,10 +32,6 @@ READERS = {  # of settings and sections that change something only if another se
 SHOW_ALL = "maxup train RECIPE --print_config shows all"
 TOO_LARGE = f"it has more than {MOST_NODES:,} values; give fewer"
 SECTIONS = {f.name for f in dataclasses.fields(Recipe) if dataclasses.is_dataclass(f.default_factory)}
-
-
-class RecipeError(ValueError):
-    """A recipe that cannot be used, in one sentence."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -74,7 +69,7 @@ def parse_yaml(text: str) -> Any:
         {'a': [1, 'b']}
         >>> parse_yaml("[&a x, *a]")
         Traceback (most recent call last):
-        maxup.lab.recipes.load.RecipeError: line 1 uses the alias *a; write out what it stands for
+        maxup.errors.RecipeError: line 1 uses the alias *a; write out what it stands for
     """
     return yaml.load(text, _Loader)  # a SafeLoader
 
@@ -94,9 +89,9 @@ def find_recipe(name: str) -> Path:
     if name not in list_recipes():
         if inside := [one for one in list_recipes() if one.startswith(f"{name.rstrip('/')}/")]:
             raise RecipeError(
-                f"{name} is a folder of recipes; name one of them: {some(inside)} (`maxup ls` lists them)"
+                f"{name} is a folder of recipes; name one of them: {first_names(inside)} (`maxup ls` lists them)"
             )
-        raise RecipeError(nearest(name, list_recipes(), "recipe") + " (`maxup ls` lists them)")
+        raise RecipeError(unknown_name(name, list_recipes(), "recipe") + " (`maxup ls` lists them)")
     return FOLDER / f"{name}.yaml"
 
 
@@ -182,7 +177,7 @@ def check_keys(said: Any, schema: type, where: str) -> None:
     for key, value in said.items():
         if key not in fields:
             known = [*fields, *(["base"] if schema is Recipe else [])]
-            raise RecipeError(f"{where}: " + nearest(str(key), known, "key"))
+            raise RecipeError(f"{where}: " + unknown_name(str(key), known, "key"))
         inner = fields[key].default_factory
         if dataclasses.is_dataclass(inner) and isinstance(inner, type):
             check_keys(value, inner, f"{where}, {key}")
@@ -194,7 +189,7 @@ def refuse_settings(recipe: Recipe, names: Iterable[str], of: str) -> None:
     Example:
         >>> refuse_settings(Recipe(batch_size=3), ["batch_size"], "text")
         Traceback (most recent call last):
-        maxup.lab.recipes.load.RecipeError: batch_size is for text, and nothing of this run reads it; leave it out
+        maxup.errors.RecipeError: batch_size is for text, and nothing of this run reads it; leave it out
     """
     said, default = (flat(dataclasses.asdict(one)) for one in (recipe, Recipe()))
     for name in names:
@@ -224,7 +219,7 @@ def plain(path: Path) -> dict[str, Any]:
     except RecipeError as error:
         raise RecipeError(f"{path}: {error}") from None
     except Exception as error:  # of many kinds: "!!bool 3" is a KeyError, "!!int ''" an IndexError
-        raise RecipeError(f"{path} cannot be read as YAML: {reason(error)}") from None
+        raise RecipeError(f"{path} cannot be read as YAML: {error_message(error)}") from None
     if not isinstance(said, dict):
         raise RecipeError(f"{path} must hold keys and values, but holds a {type(said).__name__}")
     return said
@@ -239,7 +234,7 @@ def check_document(said: Any) -> None:
     Example:
         >>> check_document({"optim": {"milestones": [0.5] * 101}})
         Traceback (most recent call last):
-        maxup.lab.recipes.load.RecipeError: optim.milestones has 101 values; give 100 at most
+        maxup.errors.RecipeError: optim.milestones has 101 values; give 100 at most
     """
     waiting, count = [("", said)], 0
     while waiting:
@@ -248,7 +243,7 @@ def check_document(said: Any) -> None:
         if count > MOST_NODES:
             raise RecipeError(TOO_LARGE)
         if isinstance(value, Mapping):
-            words = ((key if isinstance(key, str) else shown(key), one) for key, one in value.items())
+            words = ((key if isinstance(key, str) else format_value(key), one) for key, one in value.items())
             waiting += [(f"{name}.{key:.60}".lstrip(".")[:80], one) for key, one in words]
         elif isinstance(value, list | tuple):
             if len(value) > MOST_VALUES:
@@ -296,7 +291,7 @@ def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
     if base is None:
         return said
     if not isinstance(base, str):
-        raise RecipeError(f"{path}: base must be the name of a recipe, but is {shown(base)}")
+        raise RecipeError(f"{path}: base must be the name of a recipe, but is {format_value(base)}")
     return _merge(_read(find_base(base, path), (*above, path.resolve())), said)
 
 
@@ -306,7 +301,7 @@ def find_base(base: str, path: Path) -> Path:
     try:
         return beside if beside.is_file() else find_recipe(base)
     except (RecipeError, OSError, ValueError) as error:  # a name may be too long, or hold a null byte
-        raise RecipeError(f"{path}, base: {reason(error)}") from None
+        raise RecipeError(f"{path}, base: {error_message(error)}") from None
 
 
 def _merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
@@ -326,7 +321,7 @@ def _instantiate(parser: ArgumentParser, found: Any) -> Recipe:
     if sentence := check_recipe(flat(dataclasses.asdict(recipe))):
         raise RecipeError(sentence)
     if recipe.adversarial.p not in (2, math.inf):
-        raise RecipeError(f"adversarial.p={shown(recipe.adversarial.p)} is not known; it must be 2 or .inf")
+        raise RecipeError(f"adversarial.p={format_value(recipe.adversarial.p)} is not known; it must be 2 or .inf")
     if recipe.optim.nesterov and recipe.optim.name != "adamw" and not recipe.optim.momentum:
         raise RecipeError("optim.nesterov is a kind of momentum; set optim.momentum above 0")
     if recipe.optim.sam is not None and (recipe.optim.accumulate > 1 or recipe.precision == "fp16"):
@@ -356,7 +351,7 @@ def _sentence(error: Exception) -> str:
         if same := [key for key in keys if key.endswith(f".{unknown[2]}")]:
             meant = " or ".join(f"--{key}" for key in same)
             return f"option {unknown[2]!r} is unknown; did you mean {meant}? ({SHOW_ALL})"
-        return f"{nearest(unknown[2], keys, 'option')} ({SHOW_ALL})"
+        return f"{unknown_name(unknown[2], keys, 'option')} ({SHOW_ALL})"
     if section := re.match(r'.*?"(\w+)": Unable to load config', text):
         return f"{section[1]} is a section of settings; give one of them, such as --{_first_of(section[1])}"
     if wrong := re.search(r'"([\w.]+)": (?:Expected|Does not validate).*(?:Got|Given) value: (.*)$', text):
@@ -383,7 +378,7 @@ def _kind(key: str, came: str) -> str:
     choices = [kind for kind in get_args(wanted) if kind is not type(None)] if wanted else []
     if choices and isinstance(choices[0], str):  # a Literal
         hint = " (YAML reads no as false: write 'no')" if came == "False" and "no" in choices else ""
-        return nearest(came, choices, key) + hint
+        return unknown_name(came, choices, key) + hint
     if wanted == list[Spec]:
         return f"{key} must be a list of {{name: ..., arguments}}, but has {came:.60}"
     null = " or null" if type(None) in get_args(wanted) else ""

@@ -23,7 +23,7 @@ class Data:
     test_size: int | None = None
     """Of image folders: height and width in evaluation; default as in training. FixRes evaluates larger ones."""
     crop_fraction: float = 0.875
-    """Of image folders: evaluation resizes the short side to test_size / crop_fraction, then crops the centre."""
+    """Of image folders: evaluation resizes the short side to test_size / crop_fraction, then crops the center."""
     interpolation: Literal["bilinear", "bicubic"] = "bilinear"
     """Of image folders: how images are resized."""
     mean: list[float] | None = None
@@ -42,8 +42,8 @@ class Model:
     """Model: see `maxup ls --models`."""
     args: Spec = field(default_factory=dict)
     """Its arguments."""
-    normalise: bool = False
-    """Normalise inside the network: augmentation and perturbation then see pixels in [0, 1], as certification wants."""
+    normalize: bool = False
+    """Normalize inside the network: augmentation and perturbation then see pixels in [0, 1], as certification wants."""
     pretrained: bool = False
     """Begin with the published weights of a timm/... or pytorchcv/... network; a last layer of other classes is new."""
     weights: str | None = None
@@ -59,7 +59,7 @@ class Optim:
     """How weights are updated."""
 
     name: Literal["sgd", "adamw", "asgd"] = "sgd"
-    """Optimiser; "asgd" is SGD whose weights are averaged, and the average is what is evaluated."""
+    """Optimizer; "asgd" is SGD whose weights are averaged, and the average is what is evaluated."""
     lr: float = 0.1
     """Learning rate at the start."""
     momentum: float = 0.9
@@ -81,7 +81,7 @@ class Optim:
     accumulate: int = 1
     """Batches whose gradients are added up before a step."""
     sam: float | None = None
-    """Radius of sharpness-aware minimisation, such as 0.05: the gradient is taken at the worst weights that near."""
+    """Radius of sharpness-aware minimization, such as 0.05: the gradient is taken at the worst weights that near."""
     ema: float | None = None
     """Decay of an exponential moving average of the weights, which is then what is evaluated; default none."""
     average_from: float | None = 0.0
@@ -93,7 +93,7 @@ class Optim:
 
 
 @dataclass
-class MaxUpKnobs:
+class MaxUpConfig:
     """The method's own settings."""
 
     m: int = 4
@@ -115,7 +115,7 @@ class MaxUpKnobs:
 
 
 @dataclass
-class AdversarialKnobs:
+class AdversarialConfig:
     """Settings of PGD adversarial training."""
 
     radius: float = 0.5
@@ -127,7 +127,7 @@ class AdversarialKnobs:
 
 
 @dataclass
-class SmoothAdvKnobs:
+class SmoothAdvConfig:
     """Settings of SmoothAdv, adversarial training of the smoothed classifier; its noise is what perturb says."""
 
     radius: float = 0.5
@@ -143,7 +143,7 @@ class SmoothAdvKnobs:
 
 
 @dataclass
-class LanguageKnobs:
+class LanguageConfig:
     """Settings of language models."""
 
     bptt: int = 70
@@ -175,13 +175,13 @@ class Recipe:
     perturb: list[Spec] = field(default_factory=list)
     """P(.|x), the augmentation under study, redrawn for every copy; "adversarial" and "hard_examples" draw it once."""
     objective: Literal["standard", "maxup", "average", "adversarial", "hard_examples", "smoothadv"] = "standard"
-    """What is minimised; "standard" is maxup with m = 1."""
-    maxup: MaxUpKnobs = field(default_factory=MaxUpKnobs)
-    adversarial: AdversarialKnobs = field(default_factory=AdversarialKnobs)
-    smoothadv: SmoothAdvKnobs = field(default_factory=SmoothAdvKnobs)
+    """What is minimized; "standard" is maxup with m = 1."""
+    maxup: MaxUpConfig = field(default_factory=MaxUpConfig)
+    adversarial: AdversarialConfig = field(default_factory=AdversarialConfig)
+    smoothadv: SmoothAdvConfig = field(default_factory=SmoothAdvConfig)
     hard_fraction: float = 0.25
     """Of "hard_examples": the fraction of a batch trained on."""
-    language: LanguageKnobs = field(default_factory=LanguageKnobs)
+    language: LanguageConfig = field(default_factory=LanguageConfig)
     optim: Optim = field(default_factory=Optim)
     epochs: int = 60
     """Passes over the training examples; with optim.restarts, the most passes of every stage."""
@@ -209,10 +209,10 @@ def noise_of(recipe: Recipe) -> float | None:
     """The sigma of a recipe whose perturbation is Gaussian noise on pixels, which is what certification smooths with.
 
     Example:
-        >>> noise_of(Recipe(perturb=[{"name": "gaussian", "sigma": 0.5}])) is None  # of normalised images
+        >>> noise_of(Recipe(perturb=[{"name": "gaussian", "sigma": 0.5}])) is None  # of normalized images
         True
     """
     match recipe.perturb:
-        case [{"name": "gaussian", "sigma": int() | float() as sigma}] if recipe.model.normalise:
+        case [{"name": "gaussian", "sigma": int() | float() as sigma}] if recipe.model.normalize:
             return float(sigma)
     return None

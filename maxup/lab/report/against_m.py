@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from maxup.lab.report.figure import COLOURS, Plot, blank, finish, machines, main_metric, metric_label, time_unit
+from maxup.lab.report.figure import COLORS, Plot, blank, finish, machines, main_metric, metric_label, time_unit
 from maxup.lab.report.tables import Comparison, Line, belongs, called
 from maxup.lab.results.files import Result
 
@@ -89,5 +89,5 @@ def _counted(name: str, seeds: Sequence[int | None]) -> str:
 def _look(name: str, i: int) -> dict[str, Any]:
     if name.startswith(PAPER):
         return {"fmt": "s--", "color": "#777777", "markersize": 5}
-    colour: dict[str, Any] = {"color": COLOURS[1 + i % 7], "marker": "o", "markersize": 5}
-    return colour
+    color: dict[str, Any] = {"color": COLORS[1 + i % 7], "marker": "o", "markersize": 5}
+    return color

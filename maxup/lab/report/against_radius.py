@@ -2,7 +2,7 @@
 
 from itertools import cycle
 
-from maxup.lab.report.figure import COLOURS, MARKERS, Plot, blank, finish
+from maxup.lab.report.figure import COLORS, MARKERS, Plot, blank, finish
 from maxup.lab.report.tables import Comparison, called
 
 
@@ -14,7 +14,7 @@ def accuracy_against_radius(comparison: Comparison) -> Plot | None:
     said = []
     for i, (key, row) in enumerate(comparison.table.rows.items()):
         lines = [line for line in comparison.lines if line.key == key]
-        name, look = row.method.partition(" (")[0], {"color": COLOURS[i], "marker": MARKERS[i], "markersize": 4}
+        name, look = row.method.partition(" (")[0], {"color": COLORS[i], "marker": MARKERS[i], "markersize": 4}
         if paper := [(float(line.metric), line.paper.mean) for line in lines if line.paper]:
             panel.plot(*zip(*paper, strict=True), "--", **look, alpha=0.6, label=f"the paper: {name}")
         for budget, style in zip(comparison.budgets, cycle(("-", ":", "-.")), strict=False):

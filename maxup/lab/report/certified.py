@@ -6,7 +6,7 @@ from typing import Any
 
 from maxup.lab.certify.analysis import RADII, Share, abstained, average_radius, certified_accuracy, envelope
 from maxup.lab.certify.tsv import Row, missing
-from maxup.lab.report.figure import COLOURS, STYLE, save_figure
+from maxup.lab.report.figure import COLORS, STYLE, save_figure
 from maxup.lab.report.tables import against
 from maxup.lab.report.terminal import show_table, wide_console
 from maxup.lab.results.paper import load_paper
@@ -179,20 +179,20 @@ def draw(path: Path, tables: Sequence[Table]) -> None:
         radii = [last * 1.02 * k / 400 for k in range(401)]
         for number, (name, (about, rows)) in enumerate(zip(names(tables), tables, strict=True)):
             name += f" ({part} images)" if (part := missing(about, rows)) else ""
-            colour = COLOURS[(number + 1) % len(COLOURS)]
+            color = COLORS[(number + 1) % len(COLORS)]
             if about["radii"] is not None:  # between them nothing is known
                 asked = sorted({radius for radius in _radii(about) if radius <= _reach(about)})
                 points = [certified_accuracy(rows, radius) for radius in asked]
                 errors = [[100 * (s.mean - s.low) for s in points], [100 * (s.high - s.mean) for s in points]]
-                axes.errorbar(asked, [100 * s.mean for s in points], errors, fmt="o", color=colour, label=name)
+                axes.errorbar(asked, [100 * s.mean for s in points], errors, fmt="o", color=color, label=name)
                 continue
             within = [radius for radius in radii if radius <= _reach(about)]
             shares = [certified_accuracy(rows, radius) for radius in within]
             low, high = [100 * s.low for s in shares], [100 * s.high for s in shares]
-            axes.fill_between(within, low, high, color=colour, alpha=0.15, linewidth=0, step="post")
-            axes.step(within, [100 * s.mean for s in shares], where="post", color=colour, label=name)
+            axes.fill_between(within, low, high, color=color, alpha=0.15, linewidth=0, step="post")
+            axes.step(within, [100 * s.mean for s in shares], where="post", color=color, label=name)
         for (name, values), style in zip(_paper(tables).items(), (":", "-.", "--"), strict=False):
-            axes.plot(*zip(*values.items(), strict=True), style, color=COLOURS[0], label=name)
+            axes.plot(*zip(*values.items(), strict=True), style, color=COLORS[0], label=name)
         axes.set(
             xlabel=f"l2 radius, of pixels in [0, 1]{_sigma(tables)}", ylabel="certified accuracy [%]",
             ylim=(0, 100), xlim=(0, None),

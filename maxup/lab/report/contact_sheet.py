@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Generator, Tensor, nn
 
-from maxup.isolation import untraced
+from maxup.isolation import preserve_state
 from maxup.lab.report.figure import save_figure
 from maxup.objectives.maxup import MaxUp
-from maxup.perturb.in_model import attached
+from maxup.perturb.in_model import in_model_parts
 from maxup.perturb.labels import entropy
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Copies:
     x: Tensor
     """All copies, (m, B, C, H, W)."""
     scores: Tensor
-    """What they were compared by, (m, B): their losses, less the entropy of mixed labels with rank="kl"."""
+    """What they were compared by, (m, B): their losses, less the entropy of mixed labels with score="kl"."""
     winner: Tensor
     """The copy chosen for every example, (B,)."""
 
@@ -45,24 +45,24 @@ def draw_copies(maxup: MaxUp, model: nn.Module, x: Tensor, y: Tensor) -> Copies:
     Example:
         >>> from maxup import Cutout
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
-        >>> maxup = MaxUp(Cutout(4), m=5, generator=Generator().manual_seed(0))
-        >>> copies = draw_copies(maxup, model, torch.rand(2, 1, 8, 8), torch.tensor([0, 2]))
+        >>> objective = MaxUp(Cutout(4), m=5, generator=Generator().manual_seed(0))
+        >>> copies = draw_copies(objective, model, torch.rand(2, 1, 8, 8), torch.tensor([0, 2]))
         >>> copies.x.shape, bool((copies.winner == copies.scores.argmax(0)).all())
         (torch.Size([5, 2, 1, 8, 8]), True)
     """
-    if attached(maxup.perturbation):
+    if in_model_parts(maxup.perturbation):
         raise ValueError("this perturbation acts inside the model, so that its copies cannot be seen in the images")
     if maxup.generator is None:
         raise ValueError("its draws are made twice; give MaxUp a generator")
     m, again = maxup.copies(), Generator(x.device)
     again.set_state(maxup.generator.get_state())
-    with torch.no_grad(), untraced(model, (x, y), norm=maxup.norm):
+    with torch.no_grad(), preserve_state(model, (x, y), norm=maxup.norm):
         worst = maxup.run(model, x, y).worst
     if worst is None or worst.copy is None:
         raise ValueError("with m = 1 there is nothing to choose from; take m = 2 or more")
     batches = [maxup.perturbation.apply((x, y), maxup.perturbation.draw((x, y), again)) for _ in range(m)]
     scores = torch.stack(worst.losses)  # (m, B)
-    if maxup.rank == "kl" and batches[0][1].is_floating_point():
+    if maxup.score == "kl" and batches[0][1].is_floating_point():
         scores = scores - torch.stack([entropy(target) for _, target in batches])
     return Copies(torch.stack([copy for copy, _ in batches]), scores, worst.copy)
 
@@ -123,8 +123,8 @@ def contact_sheet(
 def show_pixels(panel: "Axes", pixels: Tensor) -> None:
     """An image (C, H, W) of pixels in [0, 1], without axes."""
     shown = pixels.detach().float().cpu().clamp(0, 1)
-    grey = len(shown) == 1
-    shown = shown[0] if grey else shown[:3].permute(1, 2, 0)  # (H, W) or (H, W, 3)
-    panel.imshow(shown.numpy(), cmap="gray" if grey else None, vmin=0, vmax=1, interpolation="nearest")
+    gray = len(shown) == 1
+    shown = shown[0] if gray else shown[:3].permute(1, 2, 0)  # (H, W) or (H, W, 3)
+    panel.imshow(shown.numpy(), cmap="gray" if gray else None, vmin=0, vmax=1, interpolation="nearest")
     panel.set(xticks=[], yticks=[])
     panel.spines[:].set_visible(False)

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from maxup.lab.report.figure import COLOURS, MARKERS, Plot, blank, finish, label, machines, metric_label, time_unit
+from maxup.lab.report.figure import COLORS, MARKERS, Plot, blank, finish, label, machines, metric_label, time_unit
 from maxup.lab.report.tables import Comparison, Line, belongs
 from maxup.lab.results.files import Result
 
 
 def cost(comparison: Comparison, subject: str, lines: Sequence[Line], results: Sequence[Result]) -> Plot | None:
-    """The main metric of our runs against their training time; a grey line leads from a twin to its MaxUp."""
+    """The main metric of our runs against their training time; a gray line leads from a twin to its MaxUp."""
     points = [(i, line, b) for i, line in enumerate(lines) for b in comparison.budgets if b in line.seconds]
     if not points:
         return None
@@ -21,7 +21,7 @@ def cost(comparison: Comparison, subject: str, lines: Sequence[Line], results: S
         x, found = line.seconds[budget] / unit, line.ours[budget]
         places[line.key, budget] = x, found.mean
         panel.errorbar(
-            x, found.mean, found.std or 0, color=COLOURS[i % 8], marker=MARKERS[i % 8], markersize=7, capsize=3,
+            x, found.mean, found.std or 0, color=COLORS[i % 8], marker=MARKERS[i % 8], markersize=7, capsize=3,
             linestyle="none", fillstyle="full" if budget == 1 else "none",
             label=f"{label(line, budget)} (n = {found.n})",
         )  # fmt: skip

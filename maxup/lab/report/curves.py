@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from maxup.lab.report.figure import COLOURS, HUGE, Plot, blank, finish, label, metric_label
+from maxup.lab.report.figure import COLORS, HUGE, Plot, blank, finish, label, metric_label
 from maxup.lab.report.tables import Comparison, Line, belongs, measured
 from maxup.lab.results.files import Result
 from maxup.lab.results.statistics import estimate
@@ -32,7 +32,7 @@ def curves(comparison: Comparison, subject: str, lines: Sequence[Line], results:
     with_loss = any(losses for read in found.values() for _, losses in read)
     figure, panels = blank(2 if with_loss else 1)
     for (i, budget), read in found.items():
-        look: Any = {"color": COLOURS[i % 8], "linestyle": "-" if budget == 1 else "--"}
+        look: Any = {"color": COLORS[i % 8], "linestyle": "-" if budget == 1 else "--"}
         name = f"{label(lines[i], budget)} (n = {len(read)})"
         _band(panels[-1], [values for values, _ in read], name, look)
         if with_loss:

@@ -5,17 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from maxup.errors import reason
+from maxup.errors import RecipeError, TableError, error_message
 from maxup.lab.limits import COPIES
-from maxup.lab.recipes.load import RecipeError, check_document, parse_recipe, parse_yaml, run_name
+from maxup.lab.recipes.load import check_document, parse_recipe, parse_yaml, run_name
 from maxup.lab.report.tables import belongs
 from maxup.lab.results.files import Result, known_recipe
 from maxup.lab.results.paper import Metric, Row, Table, load_paper, table_names
 from maxup.lab.storage.atomic_io import read_text
-
-
-class TableError(ValueError):
-    """A table that cannot be used, in one sentence."""
 
 
 def find_table(name: str) -> Table:
@@ -123,7 +119,7 @@ def _read_list(path: Path) -> Table:
     except RecipeError as error:
         raise TableError(f"{path}: {error}") from None
     except Exception as error:  # of many kinds: "!!bool 3" is a KeyError
-        raise TableError(f"{path} cannot be read as YAML: {reason(error)}") from None
+        raise TableError(f"{path} cannot be read as YAML: {error_message(error)}") from None
     rows = said.get("recipes") if isinstance(said, dict) and set(said) == {"recipes"} else None
     wanted = "such as  recipes: [digits/mlp-gaussian, {recipe: digits/mlp-gaussian-maxup, m: 10}]"
     if not isinstance(rows, list) or not rows:

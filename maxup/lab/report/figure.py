@@ -27,7 +27,7 @@ STYLE: Any = {
     "legend.frameon": False,
     "legend.fontsize": 9,
 }
-COLOURS = ["#5a6b78", "#1b6ca8", "#d1495b", "#2a9d6f", "#8f5fbf", "#c98a1b", "#00a0a8", "#a0522d"]
+COLORS = ["#5a6b78", "#1b6ca8", "#d1495b", "#2a9d6f", "#8f5fbf", "#c98a1b", "#00a0a8", "#a0522d"]
 MARKERS = "os^Dv<>P"
 HUGE = 1e100  # no axis shows more
 LONGEST = 200  # characters of a text in a plot

@@ -123,7 +123,7 @@ def _section(comparison: Comparison, plots: Iterable[Plot]) -> str:
 
 
 def _table(name: str, headings: Sequence[str], rows: Sequence[Sequence[Cell]], keys: Sequence[tuple[str, bool]]) -> str:
-    """A table whose rows have a key, and are MaxUp's or not; neighbours with one key make a body, a card on a phone."""
+    """A table whose rows have a key, and are MaxUp's or not; neighbors with one key make a body, a card on a phone."""
     head = "".join(f'<th scope="col"{_kind(h)}>{escape(h)}</th>' for h in headings)
     bodies = []
     for (_, maxup), group in groupby(zip(rows, keys, strict=True), key=lambda pair: pair[1]):

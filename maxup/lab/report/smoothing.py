@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from maxup.lab.report.contact_sheet import show_pixels
-from maxup.lab.report.figure import COLOURS, STYLE, save_figure
+from maxup.lab.report.figure import COLORS, STYLE, save_figure
 from maxup.smoothing.smooth import Certificate
 
 COPIES = 6
@@ -51,8 +51,8 @@ def picture(
         panels[0, 2].set_title(f"with noise, sigma {sigma:g}", fontsize=9)
         axes, shown = right.subplots(), sorted(range(len(counts)), key=lambda c: -counts[c])[:10]
         share = [100 * counts[c] / max(1, sum(counts)) for c in shown]
-        colours = [COLOURS[3] if c == label and found.predict >= 0 else COLOURS[0] for c in shown]
-        axes.barh(range(len(shown)), share, color=colours)
+        colors = [COLORS[3] if c == label and found.predict >= 0 else COLORS[0] for c in shown]
+        axes.barh(range(len(shown)), share, color=colors)
         axes.set_yticks(range(len(shown)), [classes[c] for c in shown])
         axes.invert_yaxis()
         axes.set_axisbelow(True)

@@ -16,7 +16,7 @@ NAMES = ("model", "size", "method", "m")  # said once for all metrics of a row
 
 
 def show(comparisons: Sequence[Comparison]) -> None:
-    """Print the tables of a report; with lines and colours on a terminal, plain elsewhere."""
+    """Print the tables of a report; with lines and colors on a terminal, plain elsewhere."""
     console = wide_console()
     for comparison in comparisons:
         out = grid(comparison)
@@ -34,7 +34,7 @@ def show(comparisons: Sequence[Comparison]) -> None:
 
 
 def wide_console() -> "Console":
-    """Of the terminal's width; 200 columns and no colours elsewhere."""
+    """Of the terminal's width; 200 columns and no colors elsewhere."""
     console = make_console()
     return console if console.is_terminal else make_console(width=200, no_color=True)
 

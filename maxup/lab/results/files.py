@@ -14,9 +14,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from maxup.errors import reason
+from maxup.errors import RecipeError, error_message
 from maxup.lab.recipes.difference import difference
-from maxup.lab.recipes.load import RecipeError, list_recipes, parse_recipe
+from maxup.lab.recipes.load import list_recipes, parse_recipe
 from maxup.lab.recipes.schema import Recipe
 from maxup.lab.storage import atomic_io
 from maxup.smoothing.sampling import plan, reach
@@ -76,7 +76,7 @@ def load_results(results: Path, runs: Path, recipes: dict[str, str] | None = Non
         try:
             result = _result(name, path, stem, (recipes or {}).get(name, name))
         except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:  # any content
-            notes.append(f"{path} is left out: {reason(error)}")
+            notes.append(f"{path} is left out: {error_message(error)}")
             continue
         key = (result.recipe, result.seed, result.m, result.budget)
         old = found.get(key)

@@ -1,4 +1,4 @@
-"""The paper's numbers, from `paper.yaml`, which says how they are organised."""
+"""The paper's numbers, from `paper.yaml`, which says how they are organized."""
 
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache

@@ -13,7 +13,7 @@ from typing import Any
 
 import safetensors.torch
 
-from maxup.errors import reason
+from maxup.errors import CheckpointError, error_message
 from maxup.lab.storage.atomic_io import (
     check_regular,
     dump,
@@ -35,10 +35,6 @@ HEAD = {"format": "maxup-checkpoint", "version": 1}
 TENSORS, STATE, MANIFEST, BEST = "tensors.safetensors", "state.json", "manifest.json", "best.json"
 Folder = str | os.PathLike[str]
 Warn = Callable[[str], Any]
-
-
-class CheckpointError(RuntimeError):
-    """A checkpoint could not be written, read or locked; one sentence says which and why."""
 
 
 def save(folder: Folder, step: int, state: Any, *, keep: int = 2, best: bool = False) -> Path:
@@ -91,7 +87,7 @@ def save(folder: Folder, step: int, state: Any, *, keep: int = 2, best: bool = F
     except OSError as error:
         good = next(_whole(before, lambda sentence: None), None)
         last = f"the last good checkpoint is step {good[0]}" if good else "there is no good checkpoint yet"
-        raise CheckpointError(f"could not save step {step} in {folder}: {reason(error)}; {last}") from error
+        raise CheckpointError(f"could not save step {step} in {folder}: {error_message(error)}; {last}") from error
     finally:
         sweep(folder)
     return final
@@ -103,7 +99,7 @@ def load(path: Folder) -> Any:
     Example:
         >>> load("x")
         Traceback (most recent call last):
-        maxup.lab.storage.checkpoint.CheckpointError: x is not a whole checkpoint: No such file or directory \
+        maxup.errors.CheckpointError: x is not a whole checkpoint: No such file or directory \
 (manifest.json)
     """
     return _load(Path(path))[1]
@@ -171,7 +167,7 @@ def locked(folder: Folder, what: str = "") -> Iterator[None]:
         os.ftruncate(lock, 0)
         os.pwrite(lock, str(os.getpid()).encode(), 0)
     except (OSError, ValueError) as error:
-        why = f"cannot be locked: {reason(error)}"
+        why = f"cannot be locked: {error_message(error)}"
         if isinstance(error, BlockingIOError):
             holder = os.pread(lock, 20, 0)
             why = f"is in use by process {int(holder) if holder.isdigit() else '?'}: let it end, or end it"
@@ -232,7 +228,7 @@ def _load(path: Path) -> tuple[int, Any]:
         # Copied to memory aligned as torch's own is, lest a kernel should sum in another order after a resume.
         return step, unpack({name: tensor.clone() for name, tensor in tensors.items()}, document)
     except (OSError, ValueError, RecursionError, MemoryError) as error:
-        raise CheckpointError(f"{path} is not a whole checkpoint: {reason(error)}") from error
+        raise CheckpointError(f"{path} is not a whole checkpoint: {error_message(error)}") from error
 
 
 def _whole(found: list[tuple[int, Path]], warn: Warn) -> Iterator[tuple[int, Any]]:
@@ -255,7 +251,7 @@ def _found(folder: Path) -> list[tuple[int, Path]]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise CheckpointError(f"{folder} cannot be searched for checkpoints: {reason(error)}") from error
+        raise CheckpointError(f"{folder} cannot be searched for checkpoints: {error_message(error)}") from error
     return sorted(((int(match[1]), path) for match, path in matches if match), key=lambda item: (-item[0], item[1]))
 
 
@@ -269,7 +265,7 @@ def _best_steps(folder: Path) -> list[int]:
     except FileNotFoundError:
         return []
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{folder} does not say which checkpoint is the best: {reason(error)}") from error
+        raise CheckpointError(f"{folder} does not say which checkpoint is the best: {error_message(error)}") from error
 
 
 def _best_there(folder: Path) -> int | None:

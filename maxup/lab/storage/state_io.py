@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-DEPTH = 64  # of nesting: far above any optimiser's, far below Python's limit of recursion
+DEPTH = 64  # of nesting: far above any optimizer's, far below Python's limit of recursion
 BITS = 2048  # of an int: what Python reads from decimal digits under any setting
 DTYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.bool}
 DTYPES |= {torch.int8, torch.int16, torch.int32, torch.int64}

@@ -18,13 +18,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from maxup.cuda.graph import record
+from maxup.errors import InterruptedRunError
 from maxup.lab.data.text import Text
 from maxup.lab.data.windows import Windows
+from maxup.lab.models.frozen import frozen_copy
+from maxup.lab.progress import Progress
 from maxup.lab.storage import atomic_io
 from maxup.lab.tasks.language import perplexity
-from maxup.lab.train.log import Progress
-from maxup.lab.train.optim import frozen_copy
-from maxup.lab.train.signals import InterruptedRunError
 
 RATES = (3e-5, 5e-5, 7e-5, 1e-4)
 DECAYS = (1e-3, 2e-3, 3e-3, 5e-3)

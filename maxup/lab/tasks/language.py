@@ -1,4 +1,4 @@
-"""Language modelling: what a recipe builds, what a step does, what is measured."""
+"""Language modeling: what a recipe builds, what a step does, what is measured."""
 
 import math
 import warnings
@@ -12,6 +12,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
+from maxup.errors import MaxUpWarning, RunError
 from maxup.lab.data import load_data
 from maxup.lab.data.text import Text
 from maxup.lab.data.windows import Windows
@@ -21,19 +22,17 @@ from maxup.lab.recipes.load import refuse_settings
 from maxup.lab.recipes.schema import Recipe, first_epochs
 from maxup.lab.registry import LANGUAGE_MODELS
 from maxup.lab.tasks.vision import perturbation
-from maxup.lab.train.signals import RunError
 from maxup.objectives.maxup import MaxUp
 from maxup.objectives.outcome import Outcome
 from maxup.objectives.schedules import warmup
-from maxup.perturb.in_model import attached
+from maxup.perturb.in_model import in_model_parts
 from maxup.rng import stream_seed
-from maxup.validate import MaxUpWarning
 
 Batch = tuple[Tensor, Tensor, Tensor]
 
 FOR_IMAGES = (
     "data.train_size", "data.validation", "data.size", "data.test_size", "data.crop_fraction", "data.interpolation",
-    "data.mean", "data.std", "model.normalise", "model.pretrained", "model.weights", "model.new_head",
+    "data.mean", "data.std", "model.normalize", "model.pretrained", "model.weights", "model.new_head",
     "model.freeze_norm", "maxup.norm", "maxup.rank", "optim.sam",
 )  # fmt: skip  # settings that nothing here reads
 
@@ -53,7 +52,7 @@ class Language:
         own: A network or data of the user's own, for images only.
     """
 
-    judge, lower, unit = "perplexity", True, "tokens"
+    monitor, lower_is_better, unit = "perplexity", True, "tokens"
     metrics = ("loss", "perplexity")
     every_epoch = ("validation",)  # the test text at the end only
 
@@ -94,7 +93,7 @@ class Language:
                 check_network(self, create())
         self.model = create().to(device)
         self.objective = self._objective()
-        for inside in attached(self.objective.perturbation):
+        for inside in in_model_parts(self.objective.perturbation):
             inside.attach(self.model)
         self.objective.generator = Generator(device).manual_seed(stream_seed(recipe.seed, rank, 1))
         self.generator = Generator(device)  # of augmentation, which text has none of
@@ -113,7 +112,7 @@ class Language:
                 "maxup.unit=token mixes copies within a sentence, which no one pass repeats; set maxup.strategy=retain"
             )
         drawn = perturbation(recipe.perturb, len(self.text.words))
-        if len(attached(drawn)) < len(recipe.perturb):
+        if len(in_model_parts(drawn)) < len(recipe.perturb):
             names = ", ".join(part["name"] for part in recipe.perturb)
             raise ValueError(f"perturb: {names}: a text's perturbations act inside the model; use embedding_dropout")
         # Only MaxUp's first stage begins with m = 1, so fine-tuning is at m at once.
@@ -123,10 +122,10 @@ class Language:
         if recipe.objective == "maxup":
             chosen = {"strategy": knobs.strategy, "chunk": knobs.chunk, "masks": knobs.masks}
         forward = partial(_forward, shared=knobs.masks == "shared")
-        return MaxUp(drawn, m=m, forward=forward, loss=self.loss, **chosen)
+        return MaxUp(drawn, m=m, forward=forward, loss_fn=self.loss, **chosen)
 
     def step(self, model: Any, batch: Batch) -> Outcome:
-        """One window's loss: of the worst copies' words, and the activation regularisers of these copies."""
+        """One window's loss: of the worst copies' words, and the activation regularizers of these copies."""
         _, tokens, target = batch
         if self.loader.position == 1:  # the first window
             self.hidden = self.model.start(len(tokens))
@@ -170,7 +169,7 @@ class Language:
         """Loss and perplexity."""
         return means | {"perplexity": perplexity(means["loss"])}
 
-    def pace(self, batch: Batch) -> float:
+    def lr_scale(self, batch: Batch) -> float:
         """A window's length in bptt: a short one's gradient is an average of fewer words."""
         return batch[2].shape[1] / self.recipe.language.bptt
 

@@ -10,21 +10,20 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from maxup.isolation import untraced
-from maxup.lab.data import DataError, load_data
+from maxup.errors import DataError, RunError, format_error
+from maxup.isolation import preserve_state
+from maxup.lab.data import load_data
 from maxup.lab.data.folder import MEAN, STD, Folder
 from maxup.lab.data.images import Images, own_images, own_scale, split
 from maxup.lab.models import create_model
 from maxup.lab.models.external import is_external
 from maxup.lab.models.frozen import freeze_norm
-from maxup.lab.models.normalize import Normalised
+from maxup.lab.models.normalize import Normalized
 from maxup.lab.models.weights import load_weights
 from maxup.lab.recipes.load import refuse_settings
-from maxup.lab.recipes.schema import Data, LanguageKnobs, Recipe, Spec, first_epochs, noise_of
+from maxup.lab.recipes.schema import Data, LanguageConfig, Recipe, Spec, first_epochs, noise_of
 from maxup.lab.registry import PERTURBATIONS, build, takes
 from maxup.lab.storage.atomic_io import sha256
-from maxup.lab.train.signals import RunError
-from maxup.lab.user_code import told
 from maxup.objectives.adversarial import Adversarial
 from maxup.objectives.average import Average
 from maxup.objectives.base import Objective, cross_entropy
@@ -35,14 +34,14 @@ from maxup.objectives.schedules import warmup
 from maxup.objectives.smoothadv import SmoothAdv, rising
 from maxup.perturb.base import Perturbation
 from maxup.perturb.compose import Compose
-from maxup.perturb.in_model import attached, clear
+from maxup.perturb.in_model import clear, in_model_parts
 from maxup.rng import stream_seed
 
 Batch = tuple[Tensor, Tensor, Tensor]
 
 FOR_TEXT = (
     "maxup.unit",
-    *(f"language.{field.name}" for field in fields(LanguageKnobs)),
+    *(f"language.{field.name}" for field in fields(LanguageConfig)),
 )  # settings that nothing here reads
 
 
@@ -61,7 +60,7 @@ class Vision:
         check_network: Gets this task and its network on the meta device, to refuse it before its memory is taken.
     """
 
-    judge, lower, unit = "accuracy", False, "examples"
+    monitor, lower_is_better, unit = "accuracy", False, "examples"
 
     def __init__(
         self,
@@ -99,7 +98,7 @@ class Vision:
         self.metrics = ["loss", "accuracy", *["top5_accuracy"] * (classes > (5 if files else 10))]
         self.model = self._network(device, classes, model_from)
         mean, std = self.train.mean, self.train.std
-        if recipe.model.normalise:  # what is augmented is pixels
+        if recipe.model.normalize:  # what is augmented is pixels
             mean, std = (0.0,) * len(mean), (1.0,) * len(std)
         self.pixels: dict[str, Any] = {"mean": mean, "std": std}  # of what `prepare` returns
         self.augment = perturbation(recipe.augment, classes, **self.pixels) if recipe.augment else None
@@ -107,7 +106,7 @@ class Vision:
         if recipe.objective in ("hard_examples", "adversarial") and recipe.perturb:
             self.once = perturbation(recipe.perturb, classes, **self.pixels)
         self.objective = objective(recipe, classes, len(self.loader), **self.pixels)
-        for inside in attached(self.objective.perturbation) + attached(self.once):
+        for inside in in_model_parts(self.objective.perturbation) + in_model_parts(self.once):
             inside.attach(self.model)
         # Streams of their own for augmentation and copies, the same in every run of this seed and rank.
         seeds = [stream_seed(recipe.seed, rank, stream) for stream in range(2)]
@@ -119,21 +118,21 @@ class Vision:
             raise ValueError(
                 "model.pretrained is for networks by name; with --model_from use model.weights, or neither"
             )
-        given = {"shape", "classes"} if model_from else {"shape", "classes", "name", "pretrained"}
+        given = {"shape", "num_classes"} if model_from else {"shape", "num_classes", "name", "pretrained"}
         if twice := sorted(given & set(said.args)):
             raise ValueError(
                 f"model.args must not have {twice[0]!r}: name and pretrained stand beside args, in model, and shape "
-                "and classes are the data's"
+                "and num_classes are the data's"
             )
         if said.new_head and said.weights is None:
             raise ValueError("model.new_head is for the last layer of model.weights, and there are none; leave it out")
         create = model_from or partial(create_model, said.name, pretrained=said.pretrained)
 
         def build() -> nn.Module:
-            model = create(shape=self.train.shape, classes=classes, **said.args)
+            model = create(shape=self.train.shape, num_classes=classes, **said.args)
             if not isinstance(model, nn.Module):
                 raise TypeError(f"model_from returned a {type(model).__name__}; it must return a torch.nn.Module")
-            return Normalised(model, self.train.mean, self.train.std) if said.normalise else model
+            return Normalized(model, self.train.mean, self.train.std) if said.normalize else model
 
         if self.check_network and model_from is None and not is_external(said.name):  # others may not build there
             with torch.device("meta"):
@@ -174,8 +173,8 @@ class Vision:
         return (x, y) if self.once is None else self.once(x, y, generator=self.objective.generator)
 
     def prepare(self, x: Tensor) -> Tensor:
-        """Bytes as the network takes them: pixels in [0, 1] where it normalises by itself, else normalised."""
-        pixels: Tensor = x.float() / self.train.top if self.recipe.model.normalise else self.train.normalise(x)
+        """Bytes as the network takes them: pixels in [0, 1] where it normalizes by itself, else normalized."""
+        pixels: Tensor = x.float() / self.train.top if self.recipe.model.normalize else self.train.normalize(x)
         return pixels
 
     @torch.no_grad()
@@ -201,7 +200,7 @@ class Vision:
         """What is told of a split, from the means of what `evaluate` sums."""
         return means
 
-    def pace(self, batch: Batch) -> float:
+    def lr_scale(self, batch: Batch) -> float:
         """Factor of the learning rate."""
         return 1.0
 
@@ -262,10 +261,10 @@ def _try(who: str, model: nn.Module, x: Tensor, classes: int) -> None:
     """Call a network that is not ours once, without a trace: a sentence where it does not fit the data."""
     seen = f"{who}, for images of shape {tuple(x.shape)},"
     try:
-        with untraced(model, (x, None)), torch.no_grad():
+        with preserve_state(model, (x, None)), torch.no_grad():
             output = model(x)
     except Exception as error:  # of whatever type: it is others' code
-        raise ValueError(f"{seen} raised {told(error)}") from error
+        raise ValueError(f"{seen} raised {format_error(error)}") from error
     if not isinstance(output, Tensor):
         raise ValueError(f"{seen} returned a {type(output).__name__}; return logits of shape (2, {classes})")
     if output.ndim != 2 or len(output) != 2 or output.shape[1] < classes:
@@ -285,7 +284,7 @@ def load_splits(recipe: Recipe, data_from: Callable[[], Any] | None = None) -> t
     """Training, validation (None unless asked for) and test images; the seed decides who goes where.
 
     All are `Images` or all are `Folder`s. Where the test is the rest of one's own images, it has no part in the mean
-    and deviation that all are normalised by.
+    and deviation that all are normalized by.
     """
     train: Any
     test: Any
@@ -317,7 +316,7 @@ def load_splits(recipe: Recipe, data_from: Callable[[], Any] | None = None) -> t
 
 
 def _as_said(images: Images | Folder, recipe: Recipe) -> Images | Folder:
-    """Images normalised as the recipe says, and those of folders decoded so."""
+    """Images normalized as the recipe says, and those of folders decoded so."""
     said, decoding = recipe.data, ("size", "test_size", "crop_fraction", "interpolation")
     if isinstance(images, Images):
         for name in decoding:
@@ -334,7 +333,7 @@ def _as_said(images: Images | Folder, recipe: Recipe) -> Images | Folder:
 def perturbation(specs: list[Spec], classes: int, **pixels: Any) -> Perturbation:
     """A perturbation from a recipe's list, composed where there are several.
 
-    Those that take `num_classes`, and `mean` and `std` of the normalisation, learn them where the recipe says nothing.
+    Those that take `num_classes`, and `mean` and `std` of the normalization, learn them where the recipe says nothing.
     """
     known, parts = {"num_classes": classes, **pixels}, []
     for spec in specs:
@@ -354,7 +353,7 @@ def perturbation(specs: list[Spec], classes: int, **pixels: Any) -> Perturbation
 
 
 def objective(recipe: Recipe, classes: int, steps_per_epoch: int, **pixels: Any) -> Objective:
-    """The recipe's objective; `pixels` are `mean` and `std` of the normalisation."""
+    """The recipe's objective; `pixels` are `mean` and `std` of the normalization."""
     knobs = recipe.maxup
     if recipe.optim.sam is not None and recipe.objective not in ("standard", "maxup"):
         raise ValueError(f"optim.sam goes with the objectives standard and maxup, not {recipe.objective!r}")
@@ -363,7 +362,7 @@ def objective(recipe: Recipe, classes: int, steps_per_epoch: int, **pixels: Any)
     if recipe.objective == "adversarial":
         ball, beyond = recipe.adversarial, ("gaussian", "uniform_ball", "lighting")
         # Pixels stay in [0, 1], unless they carry noise that is not cut off there.
-        inside = recipe.model.normalise and not any(spec["name"] in beyond for spec in recipe.augment + recipe.perturb)
+        inside = recipe.model.normalize and not any(spec["name"] in beyond for spec in recipe.augment + recipe.perturb)
         return Adversarial(ball.radius, p=ball.p, steps=ball.steps, clip=(0.0, 1.0) if inside else None)
     if not recipe.perturb:
         raise ValueError(f"objective {recipe.objective!r} draws copies, but the recipe's perturb is empty")
@@ -377,7 +376,13 @@ def objective(recipe: Recipe, classes: int, steps_per_epoch: int, **pixels: Any)
     if recipe.objective == "average":
         return Average(drawn, m=m)
     return MaxUp(
-        drawn, m=m, norm=knobs.norm, strategy=knobs.strategy, chunk=knobs.chunk, masks=knobs.masks, rank=knobs.rank
+        drawn,
+        m=m,
+        norm=knobs.norm,
+        strategy=knobs.strategy,
+        chunk_size=knobs.chunk,
+        masks=knobs.masks,
+        score=knobs.rank,
     )
 
 
@@ -386,7 +391,7 @@ def _smoothadv(recipe: Recipe, steps_per_epoch: int) -> SmoothAdv:
     if sigma is None:
         raise ValueError(
             f"objective 'smoothadv' attacks pixels under Gaussian noise, but the recipe's perturb is {recipe.perturb} "
-            f"and model.normalise {recipe.model.normalise}; set [{{name: gaussian, sigma: ...}}] and true"
+            f"and model.normalize {recipe.model.normalize}; set [{{name: gaussian, sigma: ...}}] and true"
         )
     epochs = first_epochs(knobs.warmup, recipe.epochs)
     radius = rising(knobs.radius, epochs=epochs, steps_per_epoch=steps_per_epoch)

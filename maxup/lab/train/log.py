@@ -2,17 +2,13 @@
 
 import json
 import os
-import sys
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from maxup.errors import reason
-from maxup.lab.output import make_console, say
+from maxup.errors import RunError, error_message
 from maxup.lab.storage.atomic_io import LONG, check_regular, from_words, read, to_words
-from maxup.lab.train.signals import RunError
 
 
 @contextmanager
@@ -23,14 +19,15 @@ def writing(path: Path) -> Iterator[None]:
         >>> with writing(Path("run.json")):
         ...     raise OSError(28, "No space left on device")
         Traceback (most recent call last):
-        maxup.lab.train.signals.RunError: could not write run.json: No space left on device; what is saved stays: \
+        maxup.errors.RunError: could not write run.json: No space left on device; what is saved stays: \
 make room, and the same command goes on
     """
     try:
         yield
     except OSError as error:
         raise RunError(
-            f"could not write {path}: {reason(error)}; what is saved stays: make room, and the same command goes on"
+            f"could not write {path}: {error_message(error)}; what is saved stays: make room, and the same command "
+            "goes on"
         ) from error
 
 
@@ -99,108 +96,3 @@ def _records(held: bytes, path: Path) -> list[dict[str, Any]]:
     if not all(isinstance(record, dict) and type(record.get("step")) is int for record in records):
         raise ValueError(f"{path} has a line that is no record; remove it, and the run goes on without its past lines")
     return [from_words(record) for record in records]
-
-
-class Progress:
-    """A bar with loss, speed and time left on a terminal; a plain line now and then elsewhere.
-
-    Args:
-        total: Steps of the whole run.
-        done: Steps that an earlier part of the run did.
-        quiet: Show nothing, as the processes after the first.
-        every: Seconds between plain lines.
-    """
-
-    def __init__(self, total: int, done: int = 0, *, quiet: bool = False, every: float = 10.0) -> None:
-        self.total, self.done, self.quiet, self.every = total, done, quiet, every
-        self.start, self.begun, self.last = time.monotonic(), done, 0.0
-        self.bar: Any = None
-        if not quiet and sys.stdout.isatty():
-            from rich.progress import Progress
-
-            self.bar = Progress(console=make_console())
-            self.task = self.bar.add_task("", total=total, completed=done)
-            self._draw(done, ["training"])
-
-    def __enter__(self) -> "Progress":
-        if self.bar:
-            self.bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self.bar:
-            if error[:1] == (None,):  # to the end, also where the last steps were not shown
-                self._draw(self.total, ["done"])
-            self.bar.stop()
-
-    def due(self) -> bool:
-        """Whether it is time to show something: reading a loss makes a GPU wait, so ask before."""
-        now = time.monotonic()
-        return not self.quiet and now - self.last >= (0.2 if self.bar else self.every)
-
-    def show(self, done: int, text: str, examples: int, unit: str = "examples") -> None:
-        """Show where the run is; `examples` is how many a step has, and `unit` what they are."""
-        now = time.monotonic()
-        self.last, self.done = now, done
-        speed = (done - self.begun) * examples / max(now - self.start, 1e-9)
-        left = (self.total - done) * (now - self.start) / max(done - self.begun, 1)
-        line = f"{text}  {speed:,.0f} {unit}/s"
-        if self.bar:
-            self._draw(done, line.split("  "))
-        else:
-            self.say(f"{line}  {100 * done / self.total:.0f} %  {_clock(left)} left")
-
-    def _draw(self, done: int, words: list[str]) -> None:
-        """As many of the words as fit beside percentage and time left, which stay; and a bar if there is room."""
-        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-
-        room = self.bar.console.width - len("100 % 00:00:00 ")
-        while len(words) > 1 and len("  ".join(words)) > room:
-            words = words[:-1]
-        line = "  ".join(words)
-        width = min(40, room - len(line) - 1)
-        self.bar.columns = (
-            TextColumn("{task.description}", markup=False),
-            *([BarColumn(width)] if width >= 5 else []),
-            TextColumn("{task.percentage:.0f} %"),
-            TimeRemainingColumn(),
-        )
-        self.bar.update(self.task, completed=done, description=line)
-
-    def say(self, line: str) -> None:
-        """A line of its own, above the bar."""
-        if self.quiet:
-            return
-        if self.bar:
-            self.bar.console.print(line)
-        else:
-            say(line, flush=True)
-
-
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}" if minutes >= 60 else f"{minutes}:{seconds:02}"
-
-
-def describe(found: Mapping[str, float]) -> str:
-    """Metrics for a reader.
-
-    Example:
-        >>> describe({"test_loss": 0.25, "test_accuracy": 0.915, "dynamic_lr": 7e-5})
-        'test loss 0.2500  test accuracy 91.50 %  dynamic lr 7e-05'
-    """
-    return "  ".join(f"{name.replace('_', ' ')} {amount(name, v)}" for name, v in found.items() if name != "epoch")
-
-
-def amount(name: str, value: float) -> str:
-    """A metric's value for a reader.
-
-    Example:
-        >>> amount("test_perplexity", 68.526), amount("test_perplexity", 1e30)
-        ('68.53', '1e+30')
-    """
-    if name.endswith("accuracy"):
-        return f"{100 * value:.2f} %"
-    if name.endswith("perplexity"):
-        return f"{value:,.2f}" if value < 1e6 else f"{value:.3g}"
-    return f"{value:g}" if 0 < abs(value) < 0.001 else f"{value:.4f}"

@@ -1,7 +1,7 @@
 """Training: one loop for every task, resumable at every step with the same command.
 
 A step is the task's own (`task.step(model, batch) -> Outcome`); the loop adds processes and precision (Accelerate), the
-optimiser, the schedule, checkpoints, and what is told to the user.
+optimizer, the schedule, checkpoints, and what is told to the user.
 """
 
 import math
@@ -21,18 +21,21 @@ from torch import Tensor, nn
 
 from maxup.cuda.capture import captured, reason_against
 from maxup.cuda.compile import compile_blocks
+from maxup.errors import InterruptedRunError, RunError
 from maxup.lab.environment import environment
+from maxup.lab.models.frozen import frozen_copy
 from maxup.lab.output import say
+from maxup.lab.progress import Progress, describe
 from maxup.lab.recipes.difference import difference
 from maxup.lab.recipes.schema import Recipe
 from maxup.lab.storage.atomic_io import make_folder, read_json, sweep, write_json
 from maxup.lab.storage.checkpoint import locked
 from maxup.lab.tasks import create_task
-from maxup.lab.train.log import Metrics, Progress, describe, writing
-from maxup.lab.train.optim import average, create_optimizer, frozen_copy, learning_rate, set_learning_rate
+from maxup.lab.train.log import Metrics, writing
+from maxup.lab.train.optim import average, create_optimizer, learning_rate, set_learning_rate
 from maxup.lab.train.resume import load_best, resume, save
 from maxup.lab.train.sam import sharp
-from maxup.lab.train.signals import InterruptedRunError, RunError, asked_to_stop, interruptible, losing_peers
+from maxup.lab.train.signals import asked_to_stop, interruptible, losing_peers
 from maxup.lab.train.stages import Stages
 from maxup.lab.train.trackers import check_trackers, start_trackers, track
 
@@ -61,7 +64,7 @@ def train(
         trackers: Accelerate's trackers, such as ["tensorboard"].
         quiet: Show no progress.
         accept_changed_data: Resume also where the images are no longer those that the run was begun with.
-        model_from: Builds the network instead of the recipe's: (shape, classes, **model.args).
+        model_from: Builds the network instead of the recipe's: (shape, num_classes, **model.args).
         data_from: Returns the data instead of the recipe's: (x, y) or (x, y, x_test, y_test), images as bytes.
 
     Returns:
@@ -102,13 +105,13 @@ class _Run:
         set_seed(recipe.seed, device_specific=True)  # other dropout masks in every process
         optimizer = create_optimizer(self.task.model, recipe.optim)
         self.model = accelerator.prepare(self.task.model)
-        # Around an optimiser Accelerate looks for a package at every step, which a small net feels: only for fp16.
+        # Around an optimizer Accelerate looks for a package at every step, which a small net feels: only for fp16.
         self.optimizer = optimizer if accelerator.scaler is None else accelerator.prepare(optimizer)
         wanted = recipe.compile and accelerator.device.type == "cuda"
         self.compiled = compile_blocks(self.task.model) if wanted else 0
         self.ema = frozen_copy(self.task.model) if recipe.optim.ema else None
         self.averaged = 0  # weights in the uniform average of "asgd"
-        self.stages = Stages(recipe.optim, recipe.epochs, lower=self.task.lower)
+        self.stages = Stages(recipe.optim, recipe.epochs, lower_is_better=self.task.lower_is_better)
         self.step, self.recorded, self.trained = 0, 0, False
         self.seconds, self.training_seconds = 0.0, 0.0  # in all, and in steps alone
         self.best: dict[str, Any] = {}
@@ -173,7 +176,7 @@ class _Run:
                     self.training_seconds += time.monotonic() - tick
                     if progress.due():
                         text = f"epoch {epoch + 1}/{self.stages.longest}  loss {float(self.recent[-1][1]):.4f}"
-                        judged = {k: v for k, v in self.last.items() if k.endswith(self.task.judge)}
+                        judged = {k: v for k, v in self.last.items() if k.endswith(self.task.monitor)}
                         text += f"  {describe(judged)}" if judged else ""
                         progress.show(self.step, text, self._size(batch), self.task.unit)
                     if whole and self._agree(asked() or time.monotonic() - saved > save_every):
@@ -199,7 +202,7 @@ class _Run:
     def _step(self, batch: tuple[Tensor, Tensor, Tensor]) -> bool:
         """One batch; whether it ended with an update of the weights."""
         optim, loader = self.recipe.optim, self.task.loader
-        set_learning_rate(self.optimizer, self.task.pace(batch) * learning_rate(optim, self.step / self.total))
+        set_learning_rate(self.optimizer, self.task.lr_scale(batch) * learning_rate(optim, self.step / self.total))
         first = (loader.position - 1) // optim.accumulate * optim.accumulate  # batch of this accumulation
         self.parts = min(optim.accumulate, len(loader) - first)
         self.whole = loader.position == first + self.parts
@@ -277,20 +280,20 @@ class _Run:
     def _end_of_epoch(self, epoch: int, progress: Progress) -> bool:
         """Evaluate; whether this is the best epoch so far by validation, or by test where nothing is held out."""
         found = self._measure(self.task.every_epoch)
-        judge = f"{'validation' if 'validation' in self.task.every_epoch else 'test'}_{self.task.judge}"
+        monitor = f"{'validation' if 'validation' in self.task.every_epoch else 'test'}_{self.task.monitor}"
         self.last = {"epoch": epoch + 1, **found}
         if skipped := sorted(set().union(*gather_object([self.task.skipped()]))):
             self.last["skipped_images"] = len(skipped)
             progress.say(f"images skipped because they cannot be read: {len(skipped)}, such as {skipped[0]}")
         better = not self.best or (
-            found[judge] < self.best[judge] if self.task.lower else found[judge] > self.best[judge]
+            found[monitor] < self.best[monitor] if self.task.lower_is_better else found[monitor] > self.best[monitor]
         )
         if better:
             self.best = self.last
         self._write(step=self.step, seconds=self.seconds, **self.last)
         averaged = "" if self.ema is None or self.recipe.optim.ema else "  averaged"
         progress.say(f"epoch {epoch + 1}/{self.stages.longest}  {describe(found)}{averaged}")
-        self.stages.check(epoch + 1, found[judge])
+        self.stages.check(epoch + 1, found[monitor])
         return better
 
     def _next_stage(self, epoch: int, progress: Progress) -> None:

@@ -1,6 +1,5 @@
-"""Optimisers, and learning rates as functions of how far training is."""
+"""Optimizers, and learning rates as functions of how far training is."""
 
-import copy
 import math
 from typing import Any
 
@@ -12,7 +11,7 @@ from maxup.lab.recipes.schema import Optim
 
 
 def create_optimizer(model: nn.Module, optim: Optim) -> Optimizer:
-    """The recipe's optimiser over the parameters that are trained.
+    """The recipe's optimizer over the parameters that are trained.
 
     Example:
         >>> type(create_optimizer(nn.Linear(2, 2), Optim(name="adamw", lr=1e-3))).__name__
@@ -56,15 +55,6 @@ def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
             group["lr"].fill_(rate)
         else:
             group["lr"] = rate
-
-
-def frozen_copy(model: nn.Module) -> nn.Module:
-    """A copy that is not trained, for an average of the weights."""
-    copied = copy.deepcopy(model).requires_grad_(False)
-    for module in copied.modules():
-        if isinstance(module, nn.RNNBase):
-            module.flatten_parameters()  # a copy's weights lie apart, and cuDNN wants them in one piece
-    return copied
 
 
 @torch.no_grad()

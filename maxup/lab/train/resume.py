@@ -7,14 +7,13 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from maxup.errors import reason
+from maxup.errors import RunError, error_message
+from maxup.lab.models.frozen import frozen_copy
 from maxup.lab.output import say
 from maxup.lab.recipes.difference import difference
 from maxup.lab.storage import checkpoint
 from maxup.lab.train import validate_state
-from maxup.lab.train.optim import frozen_copy
-from maxup.lab.train.signals import RunError
-from maxup.lab.train.streams import random_streams, restore_streams
+from maxup.rng import load_rng_state_dict, rng_state_dict
 
 if TYPE_CHECKING:
     from maxup.lab.train.loop import _Run
@@ -77,7 +76,7 @@ def resume(run: "_Run") -> int:
         except RunError as error:
             foreign[step] = error
         except Exception as error:  # of whatever type: the checkpoint may be hostile, with a manifest to match
-            why = f"it has no {error}" if isinstance(error, KeyError) else reason(error)
+            why = f"it has no {error}" if isinstance(error, KeyError) else error_message(error)
             warn(f"{saved / f'step-{step:06d}'} does not fit this run: {why}")
         else:
             size = int(state["metrics_size"])
@@ -112,7 +111,7 @@ def _rank_state(run: "_Run") -> dict[str, Any]:
         "task": run.task.state_dict(),
         "augment": run.task.generator.get_state(),
         "loss": run.loss.cpu(),
-        "streams": random_streams(),
+        "streams": rng_state_dict(),
     }
 
 
@@ -142,7 +141,7 @@ def _load(run: "_Run", state: dict[str, Any]) -> None:
     run.task.objective.load_state_dict(mine["objective"])
     run.task.load_state_dict(mine["task"])
     run.task.generator.set_state(mine["augment"])
-    restore_streams(mine["streams"])
+    load_rng_state_dict(mine["streams"])
 
 
 def _refuse_another(run: "_Run", state: dict[str, Any]) -> None:

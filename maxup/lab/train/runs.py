@@ -9,13 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from maxup.errors import reason
+from maxup.errors import RunError, error_message
 from maxup.lab.output import say
 from maxup.lab.recipes.load import recipe_from
 from maxup.lab.recipes.schema import Recipe
 from maxup.lab.storage import checkpoint
 from maxup.lab.tasks import create_task
-from maxup.lab.train.signals import RunError
 
 
 @dataclass
@@ -73,7 +72,7 @@ def open_run(
     try:
         built.model.load_state_dict(weights)
     except (RuntimeError, TypeError, AttributeError) as error:
-        raise RunError(f"{folder} holds weights that do not fit its recipe: {reason(error)}") from error
+        raise RunError(f"{folder} holds weights that do not fit its recipe: {error_message(error)}") from error
     found = state["best" if which == "best" else "last"]
     return Run(recipe, built, built.model.eval(), step, found)
 
@@ -96,7 +95,7 @@ def build_task(recipe: Recipe, **own: Callable[..., Any] | None) -> Any:
     try:
         return create_task(recipe, torch.device("cuda" if torch.cuda.is_available() else "cpu"), **own)
     except (ValueError, TypeError) as error:
-        raise RunError(f"the recipe cannot be built: {reason(error)}") from error
+        raise RunError(f"the recipe cannot be built: {error_message(error)}") from error
 
 
 def _check_shapes(folder: Path, weights: dict[str, Any], network: nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""Sharpness-aware minimisation (Foret, Kleiner, Mobahi and Neyshabur, 2021), a rival that composes with MaxUp.
+"""Sharpness-aware minimization (Foret, Kleiner, Mobahi and Neyshabur, 2021), a rival that composes with MaxUp.
 
     min_w  max_{|e| <= rho} L(w + e),    e = rho g / |g|,    g = grad L(w)
 
@@ -12,8 +12,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from maxup.isolation import remember_random, untraced
+from maxup.isolation import preserve_state
 from maxup.objectives.base import bare
+from maxup.rng import remember_rng
 from maxup.validate import is_capturing
 
 
@@ -39,10 +40,10 @@ def sharp(model: nn.Module, loss: Callable[[], Tensor], backward: Callable[[Tens
         True
     """
     weight = next(model.parameters())  # says which device
-    rewind = remember_random([] if is_capturing(weight.device) else [weight.device])
+    rewind = remember_rng([] if is_capturing(weight.device) else [weight.device])
     first = loss()
     backward(first)
-    with climbed(model, rho), untraced(bare(model), (weight, weight)):
+    with climbed(model, rho), preserve_state(bare(model), (weight, weight)):
         rewind()
         backward(loss())
     return first.detach()

@@ -11,19 +11,11 @@ from typing import Any
 
 from torch.distributed import DistError
 
-from maxup.errors import reason
+from maxup.errors import InterruptedRunError, RunError, error_message
 
 # What backends say where a peer is gone: gloo's errors have no type of their own.
 GONE = re.compile(r"gloo|connection (closed|reset|refused)|broken pipe|timed out", re.IGNORECASE)
 PATIENCE = 5.0  # seconds that a step may go on after the run was asked to stop
-
-
-class RunError(RuntimeError):
-    """A run that cannot go on, in one sentence."""
-
-
-class InterruptedRunError(RunError):
-    """Asked to stop; the state is saved."""
 
 
 @contextmanager
@@ -41,7 +33,7 @@ def losing_peers(processes: int, folder: Path) -> Iterator[None]:
         if processes == 1 or isinstance(error, RunError) or not gone:
             raise
         raise RunError(
-            f"lost another process of this run ({reason(error)[:150]}); the same command goes on from the last "
+            f"lost another process of this run ({error_message(error)[:150]}); the same command goes on from the last "
             f"checkpoint in {folder}"
         ) from error
 

@@ -18,21 +18,21 @@ class Stages:
         lower: Whether a lower number is better.
 
     Example:
-        >>> stages = Stages(Optim(name="asgd", schedule="constant", average_from=None, patience=1), 9, lower=True)
+        >>> stages = Stages(Optim(name="asgd", schedule="constant", average_from=None, patience=1), 9, lower_is_better=True)
         >>> for epoch, perplexity in enumerate([80, 90, 85], 1):
         ...     stages.check(epoch, perplexity)
         >>> stages.averaging
         True
     """
 
-    def __init__(self, optim: Optim, epochs: int, *, lower: bool) -> None:
+    def __init__(self, optim: Optim, epochs: int, *, lower_is_better: bool) -> None:
         if optim.restarts and (optim.name != "asgd" or optim.schedule != "constant"):
             raise ValueError(
                 "optim.restarts are of averages at one rate: set optim.name=asgd and optim.schedule=constant"
             )
         if optim.name == "asgd" and optim.ema is not None:
             raise ValueError("optim.name=asgd and optim.ema are two averages of the weights; choose one")
-        self.optim, self.epochs, self.sign = optim, epochs, 1 if lower else -1
+        self.optim, self.epochs, self.sign = optim, epochs, 1 if lower_is_better else -1
         self.stage, self.begun, self.over = 0, 0, False
         self.checks: list[float] = []
         self.averaging = optim.name == "asgd" and optim.average_from == 0

@@ -12,11 +12,9 @@ from accelerate import Accelerator
 from accelerate.tracking import get_available_trackers
 from accelerate.utils import LoggerType
 
-from maxup.errors import reason
-from maxup.lab.registry import nearest
+from maxup.errors import RunError, format_error, unknown_name
 from maxup.lab.storage.atomic_io import remove, temporary, write
 from maxup.lab.train.log import read_records, writing
-from maxup.lab.train.signals import RunError
 
 KNOWN = sorted(str(kind) for kind in LoggerType if kind != LoggerType.ALL)
 EXTRA = ("wandb", "mlflow")  # what `pip install '.[track]'` brings
@@ -29,11 +27,11 @@ def check_trackers(names: Sequence[str]) -> None:
         >>> check_trackers(["tensorboard"])
         >>> check_trackers(["wand"])
         Traceback (most recent call last):
-        maxup.lab.train.signals.RunError: tracker 'wand' is unknown; did you mean 'wandb'?
+        maxup.errors.RunError: tracker 'wand' is unknown; did you mean 'wandb'?
     """
     for name in names:
         if name not in KNOWN:
-            raise RunError(nearest(name, KNOWN, "tracker"))
+            raise RunError(unknown_name(name, KNOWN, "tracker"))
         if LoggerType(name) not in get_available_trackers():
             package = "'.[track]'" if name in EXTRA else name.replace("_", "-")
             raise RunError(f"tracker {name!r} needs a package that is not here; pip install {package}")
@@ -82,6 +80,6 @@ def _sentence() -> Iterator[None]:
         yield
     except Exception as error:
         raise RunError(
-            f"a tracker failed ({type(error).__name__}: {reason(error)[:200]}); mend that, or use --trackers none: "
+            f"a tracker failed ({format_error(error)[:200]}); fix that, or use --trackers none: "
             "the run goes on from its last checkpoint"
         ) from error

@@ -11,7 +11,7 @@ from maxup.validate import is_whole
 if TYPE_CHECKING:
     from maxup.lab.train.loop import _Run
 
-# By optimiser, what it keeps of every parameter, and which of it has the parameter's shape; the rest are numbers.
+# By optimizer, what it keeps of every parameter, and which of it has the parameter's shape; the rest are numbers.
 KEPT = {
     "SGD": {"momentum_buffer"},
     "AdamW": {"step", "exp_avg", "exp_avg_sq"},
@@ -102,7 +102,7 @@ def _shapes(tensors: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def _is_optimizer(optimizer: Any, state: dict[str, Any]) -> bool:
-    """Whether an optimiser with the parameters of this one could be in a state."""
+    """Whether an optimizer with the parameters of this one could be in a state."""
     groups = [{k: v for k, v in group.items() if k != "lr"} for group in state["param_groups"]]
     mine = optimizer.state_dict()["param_groups"]
     rates = [float(group["lr"]) for group in state["param_groups"]]

@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-from maxup.lab.certify.tsv import Row, RowsError, append, begin, read
+from maxup.errors import CertificateError
+from maxup.lab.certify.tsv import Row, append, begin, read
 from maxup.lab.report.certified import columns
 
 ABOUT = {"model": "a" * 64, "images": "b" * 64, "sigma": 0.5, "dtype": "float32", "forward": "eager", "n0": 100,
@@ -97,9 +98,9 @@ def test_a_mutation_is_refused_or_changes_nothing(tmp_path, sampling):
         path.write_bytes(changed)
         try:
             after = table()
-        except RowsError:
+        except CertificateError:
             refused += 1
-            with pytest.raises(RowsError) as error:
+            with pytest.raises(CertificateError) as error:
                 begin(path, ABOUT | {"sampling": sampling})
             assert str(error.value).startswith(f"{path} ")
             assert "\n" not in str(error.value)

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import nn
 
+from maxup.errors import CertificateError
 from maxup.lab.certify import tsv
 from maxup.lab.certify.run import Settings, certify, describe, make_smooth
-from maxup.lab.certify.target import Subject
+from maxup.lab.certify.target import Target
 from maxup.lab.data import load_data
 
 SETTINGS = Settings(sigma=0.5, n0=20, n=200, batch_size=100)
@@ -28,10 +29,10 @@ class Stopping(nn.Sequential):
 
 
 @pytest.fixture
-def subject():
+def target():
     torch.manual_seed(0)
     images, _ = load_data("digits")
-    return Subject("net", Stopping(nn.Flatten(), nn.Linear(64, 10)).eval(), images)
+    return Target("net", Stopping(nn.Flatten(), nn.Linear(64, 10)).eval(), images)
 
 
 def lines(path):
@@ -40,31 +41,31 @@ def lines(path):
 
 
 @pytest.mark.parametrize("settings", [SETTINGS, replace(SETTINGS, adaptive=True, radii=(0.1, 0.25))])
-def test_the_rows_are_those_of_the_smoothed_classifier(subject, tmp_path, settings):
+def test_the_rows_are_those_of_the_smoothed_classifier(target, tmp_path, settings):
     chosen = list(range(0, 400, 20))
-    found = certify(subject, settings, chosen, tmp_path / "a.tsv", say=lambda _: None)
-    smooth = make_smooth(subject, settings, CPU)
+    found = certify(target, settings, chosen, tmp_path / "a.tsv", say=lambda _: None)
+    smooth = make_smooth(target, settings, CPU)
     how = {"indices": chosen, "adaptive": settings.adaptive, "radii": settings.radii}
-    wanted = smooth.certify_many(subject.pixels(chosen), 20, 200, 0.001, 100, **how)
+    wanted = smooth.certify_many(target.pixels(chosen), 20, 200, 0.001, 100, **how)
     for row, certificate in zip(found, wanted, strict=True):
-        assert (row.predict, row.label) == (certificate.predict, int(subject.images.y[row.idx]))
+        assert (row.predict, row.label) == (certificate.predict, int(target.images.y[row.idx]))
         assert row.radius == pytest.approx(certificate.radius, abs=1e-6)
         assert row.samples == (certificate.samples if settings.adaptive else None)
 
 
-def test_interrupted_and_gone_on_with_it_is_the_same_file(subject, tmp_path):
+def test_interrupted_and_gone_on_with_it_is_the_same_file(target, tmp_path):
     chosen = list(range(40))
-    certify(subject, SETTINGS, chosen, tmp_path / "whole.tsv", say=lambda _: None)
-    subject.model.left = 50  # in the second group of images
+    certify(target, SETTINGS, chosen, tmp_path / "whole.tsv", say=lambda _: None)
+    target.model.left = 50  # in the second group of images
     with pytest.raises(KeyboardInterrupt):
-        certify(subject, SETTINGS, chosen, tmp_path / "cut.tsv", say=lambda _: None)
+        certify(target, SETTINGS, chosen, tmp_path / "cut.tsv", say=lambda _: None)
     assert len(tsv.read(tmp_path / "cut.tsv")[1]) == 16
-    certify(subject, SETTINGS, chosen, tmp_path / "cut.tsv", say=lambda _: None)
+    certify(target, SETTINGS, chosen, tmp_path / "cut.tsv", say=lambda _: None)
     assert lines(tmp_path / "cut.tsv") == lines(tmp_path / "whole.tsv")
 
 
-def test_the_file_says_how(subject):
-    about = describe(subject, replace(SETTINGS, dtype="bfloat16", adaptive=True, seed=3), CPU)
+def test_the_file_says_how(target):
+    about = describe(target, replace(SETTINGS, dtype="bfloat16", adaptive=True, seed=3), CPU)
     said = {key: about[key] for key in ("subject", "sigma", "n0", "n", "alpha", "dtype", "forward", "sampling", "seed")}
     assert said == {
         "subject": "net", "sigma": 0.5, "n0": 20, "n": 200, "alpha": 0.001, "dtype": "bfloat16", "forward": "eager",
@@ -73,24 +74,24 @@ def test_the_file_says_how(subject):
     assert set(tsv.SAME) <= set(about)
 
 
-def test_labels_of_a_file_are_compared_with_the_data(subject, tmp_path):
+def test_labels_of_a_file_are_compared_with_the_data(target, tmp_path):
     """Also where the header says that they are the same images."""
     path, chosen = tmp_path / "a.tsv", list(range(8))
-    about, found = describe(subject, SETTINGS, CPU), certify(subject, SETTINGS, chosen, path, say=lambda _: None)
+    about, found = describe(target, SETTINGS, CPU), certify(target, SETTINGS, chosen, path, say=lambda _: None)
     path.unlink()
     tsv.begin(path, about)
     wrong = replace(found[3], label=(found[3].label + 1) % 10, predict=-1, radius=0.0, correct=False)
     tsv.append(path, [*found[:3], wrong, *found[4:]], samples=False)
     before = path.read_bytes()
-    with pytest.raises(tsv.RowsError, match="has a line 6 with an image or a label that the data does not have"):
-        certify(subject, SETTINGS, chosen, path, say=lambda _: None)
+    with pytest.raises(CertificateError, match="has a line 6 with an image or a label that the data does not have"):
+        certify(target, SETTINGS, chosen, path, say=lambda _: None)
     assert path.read_bytes() == before
 
 
-def test_what_a_killed_process_left_is_removed(subject, tmp_path):
+def test_what_a_killed_process_left_is_removed(target, tmp_path):
     (tmp_path / f".tmp-{2**22 + 1}-a.tsv").write_text("half")  # of a process that cannot be alive
     kept = [".tmp-mine", f".tmp-{2**22 + 1}-thesis", f".tmp-{2**22 + 1}-b.tsv"]  # files of other programs
     for name in kept:
         (tmp_path / name).write_text("kept")
-    certify(subject, SETTINGS, [0], tmp_path / "a.tsv", say=lambda _: None)
+    certify(target, SETTINGS, [0], tmp_path / "a.tsv", say=lambda _: None)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*kept, "a.tsv"])

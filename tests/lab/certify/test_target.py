@@ -5,12 +5,12 @@ import torch
 from torch import nn
 
 from maxup.cli.main import main
+from maxup.errors import DataError, RunError
 from maxup.lab.certify.target import answers, digest, of_folder, of_module
-from maxup.lab.data import DataError, load_data
+from maxup.lab.data import load_data
 from maxup.lab.recipes.load import parse_recipe
 from maxup.lab.train.loop import train
 from maxup.lab.train.runs import open_run
-from maxup.lab.train.signals import RunError
 from tests.lab.data.fake import write_cifar10
 
 
@@ -42,11 +42,11 @@ def test_images_that_moved_are_found_where_they_are_now(tmp_path):
         assert len(of_folder(tmp_path / name, root=str(tmp_path / "now")).images) == 4
 
 
-def test_a_network_that_was_given_normalised_images_takes_pixels_too(tmp_path):
+def test_a_network_that_was_given_normalized_images_takes_pixels_too(tmp_path):
     make(tmp_path / "run", "digits/mlp-gaussian")
-    subject, run = of_folder(tmp_path / "run"), open_run(tmp_path / "run")
-    assert subject.sigma is None  # its noise was not on pixels
-    torch.testing.assert_close(subject.model(subject.pixels([7])), run.model(run.task.prepare(run.task.test.x[[7]])))
+    target, run = of_folder(tmp_path / "run"), open_run(tmp_path / "run")
+    assert target.sigma is None  # its noise was not on pixels
+    torch.testing.assert_close(target.model(target.pixels([7])), run.model(run.task.prepare(run.task.test.x[[7]])))
 
 
 def test_a_digest_tells_weights_structures_and_images_apart():

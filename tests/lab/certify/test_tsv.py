@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from maxup.lab.certify.tsv import Row, RowsError, append, begin, expect, gather, missing, read
+from maxup.errors import CertificateError
+from maxup.lab.certify.tsv import Row, append, begin, expect, gather, missing, read
 from maxup.smoothing.smooth import Certificate
 
 ABOUT = {"model": "a" * 64, "images": "b" * 64, "sigma": 0.5, "dtype": "float32", "forward": "eager", "n0": 100,
@@ -61,13 +62,13 @@ def test_a_last_line_that_no_kill_leaves_is_refused(path):
     whole = path.read_bytes()
     for end in (b"J", b"7", b"\t", b"\r", b"\0"):
         path.write_bytes(whole[:-1] + end)
-        with pytest.raises(RowsError, match="was changed in line 7, which is not the start of a row"):
+        with pytest.raises(CertificateError, match="was changed in line 7, which is not the start of a row"):
             read(path)
     path.write_bytes(whole.replace(b"0:00:01", b"0:00:\xb11"))
-    with pytest.raises(RowsError, match="was changed in line 3 or above: its hash is another"):
+    with pytest.raises(CertificateError, match="was changed in line 3 or above: its hash is another"):
         read(path)
     path.write_bytes(whole.replace(b"\n", b"\r\n"))
-    with pytest.raises(RowsError, match=re.escape(str(path))):
+    with pytest.raises(CertificateError, match=re.escape(str(path))):
         read(path)
 
 
@@ -98,7 +99,7 @@ def test_a_last_line_that_was_cut_off_is_mended(path, cut):
 def test_rows_of_something_else_are_refused_and_kept(path, key, value):
     before = path.read_bytes()
     for again in (begin, gather):
-        with pytest.raises(RowsError, match=f"belongs to another {key}") as error:
+        with pytest.raises(CertificateError, match=f"belongs to another {key}") as error:
             again(path, ABOUT | {key: value})
         assert "\n" not in str(error.value)
     assert path.read_bytes() == before
@@ -110,7 +111,7 @@ def test_another_forward_pass_of_the_same_weights_is_refused(tmp_path):
     append(path, ROWS, samples=False)
     assert begin(path, ABOUT | {"answers": [1.1, -20.1]}) == ROWS  # rounding
     for other in ([1.0, -21.0], [1.0], None):
-        with pytest.raises(RowsError, match="belongs to another forward pass of the same weights"):
+        with pytest.raises(CertificateError, match="belongs to another forward pass of the same weights"):
             begin(path, ABOUT | {"answers": other})
 
 
@@ -128,7 +129,9 @@ def test_another_forward_pass_of_the_same_weights_is_refused(tmp_path):
 def test_a_row_with_the_right_hash_is_checked_all_the_same(path, change, why):
     append(path, [replace(Row(20, 3, 3, 0.5, True, "0:00:01"), **change)], samples=False)
     for again in (read, lambda path: begin(path, ABOUT)):
-        with pytest.raises(RowsError, match=rf"has a line 8 that is no certificate: .*({why}).*; restore the file, or"):
+        with pytest.raises(
+            CertificateError, match=rf"has a line 8 that is no certificate: .*({why}).*; restore the file, or"
+        ):
             again(path)
 
 
@@ -136,7 +139,7 @@ def test_rows_must_have_the_labels_of_the_data(path):
     before = path.read_bytes()
     assert begin(path, ABOUT, [3] * 5) == ROWS
     for labels in ([3, 3, 3, 7, 3], [3, 3, 3]):
-        with pytest.raises(RowsError, match="has a line 6 with an image or a label that the data does not have"):
+        with pytest.raises(CertificateError, match="has a line 6 with an image or a label that the data does not have"):
             begin(path, ABOUT, labels)
     assert path.read_bytes() == before
 
@@ -148,7 +151,7 @@ def test_parts_that_contradict_each_other_are_refused_and_kept(path):
     assert gather(path, ABOUT) == ROWS  # killed before the part was removed
     begin(part, ABOUT)
     append(part, [replace(ROWS[2], radius=0.75)], samples=False)
-    with pytest.raises(RowsError, match="another certificate of image 2"):
+    with pytest.raises(CertificateError, match="another certificate of image 2"):
         gather(path, ABOUT)
     assert part.exists()
     assert read(path)[1] == ROWS
@@ -158,14 +161,18 @@ def test_a_file_of_the_version_without_hashes_is_refused(path):
     first, *lines = path.read_text().splitlines()
     bare = [first.replace('"version": 2', '"version": 1'), *(line.rpartition("\t")[0] for line in lines)]
     path.write_text("\n".join(bare) + "\n")
-    with pytest.raises(RowsError, match="of another version than 2, the one with hashes; remove it, and certify again"):
+    with pytest.raises(
+        CertificateError, match="of another version than 2, the one with hashes; remove it, and certify again"
+    ):
         read(path)
 
 
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "a.tsv")
     for place in (tmp_path / "a.tsv", tmp_path):
-        with pytest.raises(RowsError, match=r"is no table of certificates: .*(not a regular file|Is a directory)"):
+        with pytest.raises(
+            CertificateError, match=r"is no table of certificates: .*(not a regular file|Is a directory)"
+        ):
             read(place)
 
 
@@ -195,7 +202,9 @@ def test_a_file_without_rows_may_become_about_something_else(tmp_path):
 def test_a_file_that_is_something_else_is_refused_and_kept(tmp_path, text):
     path = tmp_path / "a.tsv"
     path.write_bytes(text)
-    with pytest.raises(RowsError, match=r"is no table of certificates.*; give a TSV that maxup certify wrote") as error:
+    with pytest.raises(
+        CertificateError, match=r"is no table of certificates.*; give a TSV that maxup certify wrote"
+    ) as error:
         begin(path, ABOUT)
     assert "\n" not in str(error.value)
     assert path.read_bytes() == text
@@ -204,14 +213,16 @@ def test_a_file_that_is_something_else_is_refused_and_kept(tmp_path, text):
 @pytest.mark.parametrize("line", ["nonsense", "", "1\t2\t3", "9\t3\t3\t0.100000\t1\t0:00:01\t0123456789abcdef"])
 def test_a_line_without_the_right_hash_is_named(path, line):
     path.write_text(path.read_text() + line + "\n")
-    with pytest.raises(RowsError, match=r"was changed in line 8: its hash is another; restore the file, or remove"):
+    with pytest.raises(
+        CertificateError, match=r"was changed in line 8: its hash is another; restore the file, or remove"
+    ):
         begin(path, ABOUT)
 
 
 def test_the_lines_above_a_changed_one_can_be_kept(path):
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines).replace("0.500000", "0.600000"))
-    with pytest.raises(RowsError, match="was changed in line 5: "):
+    with pytest.raises(CertificateError, match="was changed in line 5: "):
         read(path)
     path.write_text("".join(lines[:4]))  # what the sentence says
     assert begin(path, ABOUT) == ROWS[:2]
@@ -261,5 +272,5 @@ def test_a_file_of_an_older_version_does_not_know_its_images(path):
 @pytest.mark.parametrize("asked", [-1, 1.5, "5", None, True, [5]])
 def test_a_number_of_images_that_is_none_is_refused(tmp_path, asked):
     begin(tmp_path / "a.tsv", ABOUT | {"asked": asked})
-    with pytest.raises(RowsError, match="asked must be a number of images"):
+    with pytest.raises(CertificateError, match="asked must be a number of images"):
         read(tmp_path / "a.tsv")

@@ -158,7 +158,7 @@ def hostile(marker):
 
 
 def write_folders(root, classes=("cat", "dog", "emu"), train=4, val=2, size=(40, 30)):
-    """train/CLASS/*.jpeg and val/CLASS/*.jpeg of smooth colours, no two alike."""
+    """train/CLASS/*.jpeg and val/CLASS/*.jpeg of smooth colors, no two alike."""
     from PIL import Image
 
     g = torch.Generator().manual_seed(0)

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maxup.lab.data import DataError
+from maxup.errors import DataError
 from maxup.lab.data.cifar import load_cifar10, load_cifar100
 from maxup.lab.recipes.load import parse_recipe
 from maxup.lab.train.loop import train as train_recipe

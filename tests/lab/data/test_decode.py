@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from maxup.lab.data.decode import centre_crop, random_box, random_crop, read_rgb
+from maxup.lab.data.decode import center_crop, random_box, random_crop, read_rgb
 from tests.lab.data.fake import cut_short
 from tests.oracles import torchvision_v2
 
@@ -24,7 +24,7 @@ def as_bytes(image):
 @settings(max_examples=200)
 @given(sides, sides, st.integers(0, 2**40))
 def test_random_boxes_are_torchvision_s(width, height, seed):
-    """Drawn alike from a stream with the same seed, also where no draw fits and the centre is taken."""
+    """Drawn alike from a stream with the same seed, also where no draw fits and the center is taken."""
     torchvision_v2()
     from torchvision.transforms import RandomResizedCrop
 
@@ -47,31 +47,31 @@ def test_a_random_crop_is_the_box_resized(interpolation):
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 @pytest.mark.parametrize(("width", "height"), [(500, 375), (375, 500), (60, 61), (33, 200), (224, 224), (7, 9)])
 @pytest.mark.parametrize(("size", "fraction"), [(224, 0.875), (60, 0.949), (45, 1.0)])
-def test_evaluation_is_torchvision_s_resize_and_centre_crop(width, height, size, fraction, interpolation):
+def test_evaluation_is_torchvision_s_resize_and_center_crop(width, height, size, fraction, interpolation):
     transforms = torchvision_v2()
     kind = getattr(transforms.InterpolationMode, interpolation.upper())
     theirs = transforms.Compose([transforms.Resize(int(size / fraction), kind), transforms.CenterCrop(size)])
     image = picture(width, height)
-    assert torch.equal(centre_crop(image, size, fraction, interpolation), as_bytes(theirs(image)))
+    assert torch.equal(center_crop(image, size, fraction, interpolation), as_bytes(theirs(image)))
 
 
 def test_every_kind_of_picture_becomes_rgb(tmp_path):
-    grey = np.arange(256, dtype=np.uint8).reshape(16, 16)
-    three = np.repeat(grey[:, :, None], 3, axis=2)
-    colour = np.array(picture(16, 16))
-    wanted = {"rgb.png": (Image.fromarray(colour), colour), "grey.png": (Image.fromarray(grey), three)}
-    wide = Image.fromarray(grey.astype(np.uint16) * 257)  # 16 bits: 0 ... 65535
+    gray = np.arange(256, dtype=np.uint8).reshape(16, 16)
+    three = np.repeat(gray[:, :, None], 3, axis=2)
+    color = np.array(picture(16, 16))
+    wanted = {"rgb.png": (Image.fromarray(color), color), "gray.png": (Image.fromarray(gray), three)}
+    wide = Image.fromarray(gray.astype(np.uint16) * 257)  # 16 bits: 0 ... 65535
     wanted |= {"wide.png": (wide, three), "wide.tif": (wide, three)}
-    wanted["bits.png"] = (Image.fromarray(grey > 99), np.where(three > 99, np.uint8(255), np.uint8(0)))
-    with_alpha = Image.fromarray(colour).convert("RGBA")
+    wanted["bits.png"] = (Image.fromarray(gray > 99), np.where(three > 99, np.uint8(255), np.uint8(0)))
+    with_alpha = Image.fromarray(color).convert("RGBA")
     with_alpha.putalpha(7)
-    wanted["alpha.png"] = (with_alpha, colour)
-    palette = Image.fromarray(grey).convert("P")
+    wanted["alpha.png"] = (with_alpha, color)
+    palette = Image.fromarray(gray).convert("P")
     wanted["palette.png"] = (palette, np.array(palette.convert("RGB")))
-    # CMYK by hand: a colour is what ink and black let through
+    # CMYK by hand: a color is what ink and black let through
     ink = np.array(picture(16, 16, seed=1))
-    cmyk = Image.fromarray(np.dstack([ink, grey]), mode="CMYK")
-    wanted["ink.tif"] = (cmyk, ((255 - ink.astype(int)) * (255 - grey[:, :, None].astype(int)) / 255))
+    cmyk = Image.fromarray(np.dstack([ink, gray]), mode="CMYK")
+    wanted["ink.tif"] = (cmyk, ((255 - ink.astype(int)) * (255 - gray[:, :, None].astype(int)) / 255))
     for name, (image, pixels) in wanted.items():
         image.save(tmp_path / name)
         found = read_rgb(tmp_path / name)
@@ -99,7 +99,7 @@ def test_a_stripe_is_cut_before_it_is_enlarged(width, height, monkeypatch):
     monkeypatch.setattr(
         Image.Image, "resize", lambda image, size, *more: sizes.append(size) or resize(image, size, *more)
     )
-    assert centre_crop(Image.new("RGB", (width, height), (1, 2, 3)), 16, 0.875, "bilinear")[:, 8, 8].tolist() == [
+    assert center_crop(Image.new("RGB", (width, height), (1, 2, 3)), 16, 0.875, "bilinear")[:, 8, 8].tolist() == [
         1,
         2,
         3,

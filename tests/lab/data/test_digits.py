@@ -4,7 +4,7 @@ import pytest
 import torch
 from sklearn import datasets
 
-from maxup.lab.data import DataError
+from maxup.errors import DataError
 from maxup.lab.data.digits import load_digits
 
 
@@ -19,7 +19,7 @@ def test_they_are_scikit_learns():
 
 def test_pixels_run_from_0_to_1():
     images, _ = load_digits()
-    pixels = images.normalise(images.x)
+    pixels = images.normalize(images.x)
     assert (pixels.min(), pixels.max()) == (0, 1)
     assert torch.equal(pixels * 16, images.x.float())
 

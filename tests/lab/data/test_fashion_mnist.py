@@ -6,7 +6,7 @@ import tracemalloc
 import pytest
 import torch
 
-from maxup.lab.data import DataError
+from maxup.errors import DataError
 from maxup.lab.data.fashion_mnist import load_fashion_mnist, read_idx
 from tests.lab.data.fake import hostile, idx, real, write_fashion_mnist
 

@@ -4,7 +4,8 @@ import sys
 
 import pytest
 
-from maxup.lab.data import DataError, find
+from maxup.errors import DataError
+from maxup.lab.data import find
 from maxup.lab.data.find import locate, missing, places
 from tests.lab.data.fake import write_cifar10, write_cifar100, write_fashion_mnist
 

@@ -3,7 +3,7 @@ import os
 import pytest
 import torch
 
-from maxup.lab.data import DataError
+from maxup.errors import DataError
 from maxup.lab.data.folder import MEAN, STD, scan
 from maxup.lab.data.images import split
 from tests.lab.data.fake import write_folders
@@ -39,7 +39,7 @@ def test_validation_has_the_classes_of_training(tmp_path):
     found = scan(root / "val", scan(root / "train").classes)
     assert found.y.tolist() == [1, 1, 2, 2]
     (root / "val" / "yak").mkdir()
-    with pytest.raises(DataError, match="holds yak, which no class of the training images is called"):
+    with pytest.raises(DataError, match="holds yak, which are not classes of the training images"):
         scan(root / "val", ("cat", "dog", "emu"))
 
 
@@ -62,11 +62,11 @@ def test_parts_are_stratified_and_disjoint(tmp_path):
     assert all(part.path(i).parent.name == part.classes[part.y[i]] for part in (chosen, rest) for i in range(12))
 
 
-def test_normalise_is_the_formula(tmp_path):
+def test_normalize_is_the_formula(tmp_path):
     found = scan(write_folders(tmp_path) / "train")
     x = torch.arange(12, dtype=torch.uint8).view(1, 3, 2, 2) * 20
     mean, std = (torch.tensor(v).view(3, 1, 1) for v in (MEAN, STD))
-    torch.testing.assert_close(found.normalise(x), (x / 255 - mean) / std)
+    torch.testing.assert_close(found.normalize(x), (x / 255 - mean) / std)
     assert found.shape == (3, 224, 224)
 
 

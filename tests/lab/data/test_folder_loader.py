@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from maxup.lab.data import DataError
+from maxup.errors import DataError
 from maxup.lab.data.decode import random_box
 from maxup.lab.data.folder import Folder, scan
 from maxup.lab.data.folder_loader import _losing_workers

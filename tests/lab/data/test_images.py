@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.model_selection import StratifiedShuffleSplit
 
-from maxup.lab.data import DataError, load_data
+from maxup.errors import DataError
+from maxup.lab.data import load_data
 from maxup.lab.data.images import Images, own_images, split, stratified
 
 MEAN, STD = (0.5, 0.25, 0.1), (0.2, 0.3, 0.4)
@@ -18,33 +19,33 @@ def some(n=5, classes=3):
     return Images(x, torch.arange(n) % classes, tuple("abcdefghij"[:classes]), MEAN, STD)
 
 
-def test_normalise_is_the_formula():
+def test_normalize_is_the_formula():
     images = some()
     pixels = images.x.numpy().astype(np.float64)
     wanted = (pixels / 255 - np.array(MEAN)[:, None, None]) / np.array(STD)[:, None, None]
-    got = images.normalise(images.x)
+    got = images.normalize(images.x)
     assert got.dtype == torch.float32
     assert np.abs(got.numpy() - wanted).max() < 1e-6
-    assert torch.equal(images.normalise(images.x[2]), got[2])
+    assert torch.equal(images.normalize(images.x[2]), got[2])
 
 
-def test_normalise_keeps_the_format():
+def test_normalize_keeps_the_format():
     x = some().x.to(memory_format=torch.channels_last)
-    assert some().normalise(x).is_contiguous(memory_format=torch.channels_last)
+    assert some().normalize(x).is_contiguous(memory_format=torch.channels_last)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")
-def test_normalise_on_a_gpu_waits_once():
+def test_normalize_on_a_gpu_waits_once():
     images = some()
     x = images.x.cuda()
-    images.normalise(x)
+    images.normalize(x)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        got = images.normalise(x)
+        got = images.normalize(x)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert torch.allclose(got.cpu(), images.normalise(images.x), atol=1e-6)
+    assert torch.allclose(got.cpu(), images.normalize(images.x), atol=1e-6)
 
 
 def test_subset_takes_rows_in_order():

@@ -1,7 +1,8 @@
 import pytest
 
+from maxup.errors import DataError
 from maxup.lab import data
-from maxup.lab.data import DATA, DataError, list_data, load_data
+from maxup.lab.data import DATA, list_data, load_data
 from maxup.lab.data.find import SOURCES
 from tests.lab.data.fake import write_cifar10, write_cifar100, write_fashion_mnist, write_folders
 

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from maxup.lab.data import DataError
+from maxup.errors import DataError
 from maxup.lab.data.images import Images
 from maxup.lab.data.loader import DeviceLoader
 

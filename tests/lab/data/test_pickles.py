@@ -12,7 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maxup.lab.data import DataError, pickles
+from maxup.errors import DataError
+from maxup.lab.data import pickles
 from maxup.lab.data.pickles import Bytes2d, parse, read_pickle
 from tests.lab.data.fake import hostile, images, py2, raw
 

@@ -6,7 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maxup.lab.data import DataError, load_data
+from maxup.errors import DataError
+from maxup.lab.data import load_data
 from maxup.lab.data.text import END, UNKNOWN, from_folder, from_lines, load_text
 
 PARTS = {"train": "the cat sat\nthe dog\n", "valid": "the cat\n", "test": "the bird sat\n"}

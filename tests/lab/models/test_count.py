@@ -49,7 +49,7 @@ PAPER = {
 def test_the_paper_s_networks_have_its_sizes(name):
     size, parameters, multiply_adds = PAPER[name]
     with torch.device("meta"):
-        model = create_model(name, shape=(3, size, size), classes=1000)
+        model = create_model(name, shape=(3, size, size), num_classes=1000)
     assert round(count_parameters(model) / 1e6, 2) == parameters
     if multiply_adds:
         assert count_multiply_adds(model, (3, size, size)) / 1e9 == pytest.approx(multiply_adds, rel=0.02)

@@ -9,9 +9,10 @@ import safetensors.torch
 import torch
 
 import maxup
+from maxup.errors import LoadError
 from maxup.lab.models import create_model
 from maxup.lab.models.awd_lstm import AWDLSTM
-from maxup.lab.models.export import LARGEST, LoadError, save
+from maxup.lab.models.export import LARGEST, save
 from maxup.lab.storage.atomic_io import sha256
 
 
@@ -19,7 +20,7 @@ from maxup.lab.storage.atomic_io import sha256
 def exported(tmp_path_factory):
     folder = tmp_path_factory.mktemp("export")
     torch.manual_seed(0)
-    net = create_model("conv", shape=(1, 8, 8), classes=10, width=4)
+    net = create_model("conv", shape=(1, 8, 8), num_classes=10, width=4)
     recipe = {"model": {"name": "conv", "args": {"width": 4}}}
     save(folder / "model", net, {"recipe": recipe, "classes": list("0123456789"), "shape": [1, 8, 8], "note": "mine"})
     return folder, net
@@ -64,7 +65,7 @@ def test_many_words_and_many_classes_come_back(tmp_path):
     save(tmp_path / "text", AWDLSTM(len(words), **args), {"recipe": recipe, "words": words})
     assert maxup.load(tmp_path / "text").config["words"] == words
     classes = [f"n{i:08d} an animal, a plant or a thing that has a long name" for i in range(21_841)]
-    net = create_model("mlp", shape=(1, 2, 2), classes=len(classes), hidden=[2])
+    net = create_model("mlp", shape=(1, 2, 2), num_classes=len(classes), hidden=[2])
     recipe = {"model": {"name": "mlp", "args": {"hidden": [2]}}}
     save(tmp_path / "images", net, {"recipe": recipe, "classes": classes, "shape": [1, 2, 2]})
     assert maxup.load(tmp_path / "images").config["classes"] == classes
@@ -140,8 +141,8 @@ def test_damage_gives_a_sentence(model, name, damage):
         lambda c: c.update(format="other"),
         lambda c: c.update(shape=[1, 8]),
         lambda c: c.update(shape=[1, -8, 8]),
-        lambda c: c.update(classes=["a", "b"]),
-        lambda c: c.update(classes=[]),
+        lambda c: c.update(num_classes=["a", "b"]),
+        lambda c: c.update(num_classes=[]),
         lambda c: c["recipe"]["model"].update(name="os.system"),
         lambda c: c["recipe"]["model"].update(name="os:system", args={"command": "touch ran"}),
         lambda c: c["recipe"]["model"].update(args={"width": 10**9}),
@@ -158,7 +159,7 @@ def test_a_hostile_config_gives_a_sentence(model, change):
 
 
 def test_a_config_cannot_ask_for_a_download(tmp_path, monkeypatch):
-    net = create_model("timm/resnet10t", shape=(3, 32, 32), classes=2)
+    net = create_model("timm/resnet10t", shape=(3, 32, 32), num_classes=2)
     timm = sys.modules["timm"]
     asked, theirs = [], timm.create_model
     recipe = {"model": {"name": "timm/resnet10t", "args": {"pretrained": True}}}

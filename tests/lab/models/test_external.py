@@ -4,9 +4,10 @@ import sys
 import pytest
 import torch
 
+from maxup.errors import ModelError
 from maxup.isolation import drop_probability
 from maxup.lab.models import create_model, list_models
-from maxup.lab.models.external import ExternalError, import_torchvision
+from maxup.lab.models.external import import_torchvision
 
 
 def test_names_with_a_pattern():
@@ -19,14 +20,14 @@ def test_names_with_a_pattern():
 
 @pytest.mark.parametrize(("name", "size"), [("timm/resnet18", 64), ("pytorchcv/proxylessnas_cpu", 224)])
 def test_built_for_our_classes_and_channels(name, size):
-    model = create_model(name, shape=(1, size, size), classes=7).eval()
+    model = create_model(name, shape=(1, size, size), num_classes=7).eval()
     with torch.no_grad():
         assert model(torch.zeros(1, 1, size, size)).shape == (1, 7)
 
 
-def test_regularisers_of_table_1():
+def test_regularizers_of_table_1():
     for argument in ("drop_rate", "drop_path_rate", "drop_block_rate"):
-        model = create_model("timm/resnet50", shape=(3, 64, 64), classes=10, **{argument: 0.5})
+        model = create_model("timm/resnet50", shape=(3, 64, 64), num_classes=10, **{argument: 0.5})
         for block in model.layer4:
             torch.nn.init.ones_(block.bn3.weight)  # 0 at first: to drop what is 0 would change nothing
         x = torch.randn(2, 3, 64, 64)
@@ -34,7 +35,7 @@ def test_regularisers_of_table_1():
         model.eval()
         assert torch.equal(model(x), model(x))
         assert max(map(drop_probability, model.modules())) == pytest.approx(0.5)  # a CUDA graph would not rewind it
-    assert max(map(drop_probability, create_model("timm/resnet18", shape=(3, 8, 8), classes=2).modules())) == 0
+    assert max(map(drop_probability, create_model("timm/resnet18", shape=(3, 8, 8), num_classes=2).modules())) == 0
 
 
 @pytest.mark.parametrize(
@@ -52,8 +53,8 @@ def test_regularisers_of_table_1():
     ],
 )
 def test_what_cannot_be_built_gets_a_sentence(name, args, sentence):
-    with pytest.raises(ExternalError) as caught:
-        create_model(name, shape=(3, 64, 64), classes=10, **args)
+    with pytest.raises(ModelError) as caught:
+        create_model(name, shape=(3, 64, 64), num_classes=10, **args)
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -68,10 +69,10 @@ def test_weights_that_cannot_be_downloaded_get_a_sentence(monkeypatch):
     monkeypatch.setattr(store, "get_model_file", unreachable)
     monkeypatch.setattr(timm, "create_model", unreachable)
     for name in ("timm/resnet18", "pytorchcv/proxylessnas_cpu"):
-        with pytest.raises(ExternalError, match=rf"{name} .*\(ConnectionError: no route\).*model\.weights"):
-            create_model(name, shape=(3, 64, 64), classes=10, pretrained=True)
+        with pytest.raises(ModelError, match=rf"{name} .*\(ConnectionError: no route\).*model\.weights"):
+            create_model(name, shape=(3, 64, 64), num_classes=10, pretrained=True)
     with pytest.raises(ValueError, match="no published weights of mlp"):
-        create_model("mlp", shape=(1, 8, 8), classes=10, pretrained=True)
+        create_model("mlp", shape=(1, 8, 8), num_classes=10, pretrained=True)
 
 
 @pytest.mark.parametrize("classes", [1000, 10])
@@ -79,10 +80,10 @@ def test_published_weights_of_pytorchcv_are_read_by_us(monkeypatch, tmp_path, cl
     """With another number of classes the last layer is a new one."""
     import pytorchcv.models.common.model_store as store
 
-    theirs = create_model("pytorchcv/proxylessnas_cpu", shape=(3, 224, 224), classes=1000)
+    theirs = create_model("pytorchcv/proxylessnas_cpu", shape=(3, 224, 224), num_classes=1000)
     torch.save(theirs.state_dict(), tmp_path / "theirs.pth")
     monkeypatch.setattr(store, "get_model_file", lambda name: str(tmp_path / "theirs.pth"))
-    ours = create_model("pytorchcv/proxylessnas_cpu", shape=(3, 224, 224), classes=classes, pretrained=True)
+    ours = create_model("pytorchcv/proxylessnas_cpu", shape=(3, 224, 224), num_classes=classes, pretrained=True)
     for name, tensor in theirs.state_dict().items():
         assert (name.startswith("output.") and classes == 10) or torch.equal(ours.state_dict()[name], tensor)
     assert ours.output.out_features == classes
@@ -92,8 +93,8 @@ def test_a_missing_extra_is_named(monkeypatch):
     for module in ("timm", "pytorchcv.model_provider"):
         monkeypatch.setitem(sys.modules, module, None)
     for name in ("timm/resnet50", "pytorchcv/proxylessnas_cpu"):
-        with pytest.raises(ExternalError, match=r"need the imagenet extra: in the clone, pip install"):
-            create_model(name, shape=(3, 64, 64), classes=10)
+        with pytest.raises(ModelError, match=r"need the imagenet extra: in the clone, pip install"):
+            create_model(name, shape=(3, 64, 64), num_classes=10)
 
 
 def test_torchvision_comes_in_beside_a_torch_without_its_operators():

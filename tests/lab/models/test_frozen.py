@@ -13,7 +13,7 @@ from maxup.lab.train.optim import create_optimizer
 
 
 def net():
-    model = create_model("timm/resnet18", shape=(3, 32, 32), classes=5)
+    model = create_model("timm/resnet18", shape=(3, 32, 32), num_classes=5)
     for norm in norms(model):
         nn.init.uniform_(norm.running_mean, -1, 1)
         nn.init.uniform_(norm.running_var, 0.5, 2)

@@ -14,17 +14,17 @@ def test_the_same_function_as_another_library_s():
 
 
 def test_the_family():
-    counts = [create_model(f"resnet{d}", shape=(3, 32, 32), classes=10) for d in (20, 32, 44, 56, 110)]
+    counts = [create_model(f"resnet{d}", shape=(3, 32, 32), num_classes=10) for d in (20, 32, 44, 56, 110)]
     assert [sum(isinstance(m, Block) for m in net.modules()) for net in counts] == [9, 15, 21, 27, 54]
 
 
 def test_convolutions_start_as_in_the_code_the_paper_names():
     torch.manual_seed(0)
-    weight = create_model("resnet20", shape=(3, 32, 32), classes=10).blocks[-1].conv2.weight
+    weight = create_model("resnet20", shape=(3, 32, 32), num_classes=10).blocks[-1].conv2.weight
     assert float(weight.detach().std()) == pytest.approx(math.sqrt(2 / (9 * 64)), rel=0.02)
 
 
 @pytest.mark.parametrize("depth", [21, 2])
 def test_depths_that_do_not_exist_are_refused(depth):
     with pytest.raises(ValueError, match=r"depth=\d+: it must be 6n \+ 2, such as 8, 14, 20"):
-        create_model("resnet20", shape=(3, 32, 32), classes=10, depth=depth)
+        create_model("resnet20", shape=(3, 32, 32), num_classes=10, depth=depth)

@@ -5,8 +5,9 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from maxup.errors import WeightsError
 from maxup.lab.models import create_model
-from maxup.lab.models.weights import WeightsError, load_weights
+from maxup.lab.models.weights import load_weights
 from maxup.lab.recipes.load import recipe_from
 from maxup.lab.train.loop import train
 from tests.lab.data.fake import Reduce, hostile
@@ -15,7 +16,7 @@ SHAPE = (1, 8, 8)
 
 
 def net(classes=10, width=4):
-    return create_model("conv", shape=SHAPE, classes=classes, width=width)
+    return create_model("conv", shape=SHAPE, num_classes=classes, width=width)
 
 
 def same(one, other):
@@ -63,7 +64,7 @@ def test_half_precision_becomes_the_model_s(tmp_path, source):
 
 def test_another_head(tmp_path, source):
     torch.save(source.state_dict(), tmp_path / "ten.pt")
-    model = net(classes=3)
+    model = net(num_classes=3)
     before = {k: v.clone() for k, v in model.state_dict().items()}
     with pytest.raises(WeightsError, match=r"is of 10 classes and the data have 3; .*model\.new_head"):
         load_weights(model, tmp_path / "ten.pt")

@@ -10,4 +10,4 @@ def test_the_same_function_as_another_library_s():
 
 def test_depths_that_do_not_exist_are_refused():
     with pytest.raises(ValueError, match=r"depth=20: it must be 6n \+ 4, such as 10, 16, 22"):
-        create_model("wrn16_4", shape=(3, 32, 32), classes=10, depth=20)
+        create_model("wrn16_4", shape=(3, 32, 32), num_classes=10, depth=20)

@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from maxup.cli.main import main
-from maxup.lab.recipes.load import RecipeError, check_document, list_recipes, parse_recipe, read_recipe, recipe_from
+from maxup.errors import RecipeError
+from maxup.lab.recipes.load import check_document, list_recipes, parse_recipe, read_recipe, recipe_from
 from maxup.lab.registry import MODELS, PERTURBATIONS, takes
 
 NAME = "digits/mlp-gaussian-maxup"

@@ -30,7 +30,7 @@ def folders(tmp_path_factory):
 
 def small(recipe, folders):
     """Two images a batch, at most 2 copies, small images where the network takes them, no weights from elsewhere."""
-    data, maxup = recipe.data, replace(recipe.maxup, m=min(recipe.maxup.m, 2), chunk=1, warmup=0)
+    data, maxup = recipe.data, replace(recipe.maxup, m=min(recipe.maxup.m, 2), chunk_size=1, warmup=0)
     if data.name in FOLDERS:
         assert data.size in (224, 600, 845)
         size = 224 if recipe.model.name.startswith("pytorchcv/") else 64  # whose last pooling is 7 x 7
@@ -98,7 +98,7 @@ def texts(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", [name for name in TASKS if TASKS[name] == "language"])
 def test_recipe_of_text(name, texts):
-    """With the recipe's layers, dropout, noise and regularisers; small in width, and without first epochs of m = 1."""
+    """With the recipe's layers, dropout, noise and regularizers; small in width, and without first epochs of m = 1."""
     recipe = parse_recipe(name, [])
     data = replace(recipe.data, root=str(texts / recipe.data.name))
     model = replace(recipe.model, args=recipe.model.args | {"embedding": 6, "hidden": 9})
@@ -119,9 +119,9 @@ def test_averaging_begins_after_epoch_200_as_the_headers_say(text, options):
 
 
 @pytest.mark.parametrize("name", [name for name in list_recipes() if name.startswith("certify/resnet")])
-def test_certified_networks_normalise_as_the_pipeline_they_follow(name):
+def test_certified_networks_normalize_as_the_pipeline_they_follow(name):
     recipe = parse_recipe(name, [])
-    assert recipe.model.normalise
+    assert recipe.model.normalize
     assert recipe.data.name == "cifar10"
     assert (recipe.data.mean, recipe.data.std) == ([0.4914, 0.4822, 0.4465], [0.2023, 0.1994, 0.2010])
 

@@ -28,7 +28,7 @@ def seeded(perturbation, **knobs):
     [
         (Cutout(4), {"m": 4}),
         (CutMix(5), {"m": 6}),
-        (CutMix(5), {"m": 6, "rank": "kl"}),
+        (CutMix(5), {"m": 6, "score": "kl"}),
         (Cutout(4), {"m": 5, "norm": "running", "chunk": 3}),
     ],
 )

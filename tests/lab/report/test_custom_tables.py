@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from maxup.cli.main import main
+from maxup.errors import TableError
 from maxup.lab.experiments.jobs import jobs_of
 from maxup.lab.recipes.load import parse_recipe
-from maxup.lab.report.custom_tables import TableError, find_table, other_results
+from maxup.lab.report.custom_tables import find_table, other_results
 from maxup.lab.report.tables import compare
 from maxup.lab.results.files import load_results
 from maxup.lab.results.paper import load_paper

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from maxup.lab.report.figure import COLOURS
+from maxup.lab.report.figure import COLORS
 from maxup.lab.report.smoothing import picture
 from maxup.smoothing.smooth import Certificate
 
@@ -19,5 +19,5 @@ def test_the_picture_says_what_is_certain(tmp_path, channels, predict, said):
     assert "with noise, sigma 0.5" in drawn
     assert "from 1,000 noisy copies" in drawn
     assert "answers to 100 other noisy copies" in drawn
-    assert (COLOURS[3].lower() in drawn) == (predict >= 0)  # nothing is right about an abstention
+    assert (COLORS[3].lower() in drawn) == (predict >= 0)  # nothing is right about an abstention
     assert drawn.count("<image") == 7  # the image and its copies

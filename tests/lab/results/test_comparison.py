@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from maxup.lab.results.comparison import METRICS, gain, plot, summary, text
+from maxup.lab.report.comparison import plot
+from maxup.lab.results.comparison import METRICS, gain, summary, text
 
 
 def fake(seeds=5, rows=("m = 1", "m = 4", "m = 1, time of m = 4")):

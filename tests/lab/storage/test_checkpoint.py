@@ -13,14 +13,15 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from maxup.lab.storage.checkpoint import CheckpointError, best, latest, load, locked, save
+from maxup.errors import CheckpointError
+from maxup.lab.storage.checkpoint import best, latest, load, locked, save
 from tests.lab.storage.test_state_io import same
 from tests.waiting import PATIENCE
 
 processes = multiprocessing.get_context("forkserver")  # real processes, which need not import all of this again
 processes.set_forkserver_preload(
     ["tests.lab.storage.test_checkpoint_failures", "torch._dynamo"]
-)  # an optimiser imports it
+)  # an optimizer imports it
 FILES = ["tensors.safetensors", "state.json", "manifest.json"]
 
 
@@ -82,37 +83,37 @@ OPTIMISERS = {
 
 
 class Training:
-    """A net, an optimiser, a schedule and a random stream."""
+    """A net, an optimizer, a schedule and a random stream."""
 
-    def __init__(self, optimiser):
+    def __init__(self, optimizer):
         torch.manual_seed(0)
         self.net = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4, bias=False))
-        self.optimiser = OPTIMISERS[optimiser](self.net.parameters())
-        self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimiser, 100)
+        self.optimizer = OPTIMISERS[optimizer](self.net.parameters())
+        self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, 100)
         self.generator = torch.Generator().manual_seed(1)
 
     def train(self, steps):
         for _ in range(steps):
             x = torch.randn(16, 8, generator=self.generator)
             y = torch.randint(4, (16,), generator=self.generator)
-            self.optimiser.zero_grad()
+            self.optimizer.zero_grad()
             nn.functional.cross_entropy(self.net(x), y).backward()
-            self.optimiser.step()
+            self.optimizer.step()
             self.schedule.step()
 
     def state(self):
-        parts = {name: getattr(self, name).state_dict() for name in ("net", "optimiser", "schedule")}
+        parts = {name: getattr(self, name).state_dict() for name in ("net", "optimizer", "schedule")}
         return parts | {"generator": self.generator.get_state()}
 
     def resume(self, state):
-        for name in ("net", "optimiser", "schedule"):
+        for name in ("net", "optimizer", "schedule"):
             getattr(self, name).load_state_dict(state[name])
         self.generator.set_state(state["generator"])
 
 
-@pytest.mark.parametrize("optimiser", OPTIMISERS)
-def test_training_goes_on_to_the_last_bit(optimiser, tmp_path):
-    straight, resumed = Training(optimiser), Training(optimiser)
+@pytest.mark.parametrize("optimizer", OPTIMISERS)
+def test_training_goes_on_to_the_last_bit(optimizer, tmp_path):
+    straight, resumed = Training(optimizer), Training(optimizer)
     straight.train(5)
     save(tmp_path, 5, straight.state())
     straight.train(20)

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from maxup.errors import CheckpointError
 from maxup.lab.storage import atomic_io, checkpoint, state_io
-from maxup.lab.storage.checkpoint import CheckpointError, best, latest, load, locked, save
+from maxup.lab.storage.checkpoint import best, latest, load, locked, save
 from tests.lab.storage.test_checkpoint import FILES, state_of
 from tests.lab.storage.test_state_io import same
 

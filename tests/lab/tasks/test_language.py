@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from maxup.lab.data import DataError
+from maxup.errors import DataError, InterruptedRunError, RunError
 from maxup.lab.models.awd_lstm import AWDLSTM
 from maxup.lab.recipes.load import recipe_from
 from maxup.lab.storage import checkpoint
@@ -22,7 +22,6 @@ from maxup.lab.tasks.language import Language, _forward, by_unit
 from maxup.lab.train import loop
 from maxup.lab.train.optim import create_optimizer
 from maxup.lab.train.runs import evaluate, open_run
-from maxup.lab.train.signals import InterruptedRunError, RunError
 
 ARGS = {"embedding": 6, "hidden": 9, "layers": 2, "input_dropout": 0.2, "hidden_dropout": 0.2, "output_dropout": 0.2}
 RECIPE = {
@@ -95,7 +94,7 @@ def naive_copies(made, batch):
     return torch.stack(losses), reads
 
 
-def naive_regularisers(output, raw):
+def naive_regularizers(output, raw):
     slow = sum(((raw[:, t] - raw[:, t - 1]) ** 2).sum() for t in range(1, raw.shape[1]))
     return 2.0 * (output**2).mean() + slow / raw[:, 1:].numel()
 
@@ -117,7 +116,7 @@ def test_a_step_against_plain_passes(folder, strategy, unit):
     rows = torch.arange(4)
     data = losses.max(0).values.mean() if unit == "token" else losses[column, rows].mean()
     output, raw = (torch.stack([getattr(r, k) for r in reads])[column, rows] for k in ("output", "raw"))
-    wanted = data + naive_regularisers(output, raw)
+    wanted = data + naive_regularizers(output, raw)
     gradients = torch.autograd.grad(wanted, list(made.model.parameters()))
     outcome = made.step(made.model, batch)
     torch.testing.assert_close(outcome.loss, wanted)
@@ -137,7 +136,7 @@ def test_a_standard_step_draws_one_mask_and_chooses_nothing(folder):
     batch = window(made)
     losses, (read,) = naive_copies(made, batch)
     outcome = made.step(made.model, batch)
-    torch.testing.assert_close(outcome.loss, losses.mean() + naive_regularisers(read.output, read.raw))
+    torch.testing.assert_close(outcome.loss, losses.mean() + naive_regularizers(read.output, read.raw))
 
 
 def test_token_units_carry_gradients_of_every_copy():
@@ -152,7 +151,7 @@ def test_token_units_carry_gradients_of_every_copy():
 def test_the_rate_is_scaled_by_the_window_s_length(folder):
     made = task(folder)
     for batch in made.loader:
-        assert made.pace(batch) == batch[1].shape[1] / 8
+        assert made.lr_scale(batch) == batch[1].shape[1] / 8
 
 
 @pytest.mark.parametrize(("split", "columns"), [("validation", 2), ("test", 1)])
@@ -348,7 +347,7 @@ def test_recipes_that_make_no_sense(folder, name):
 
 IGNORED = {
     "data.train_size": 100, "data.validation": 0.1, "data.size": 32, "data.test_size": 32, "data.crop_fraction": 1.0,
-    "data.interpolation": "bicubic", "data.mean": [0.0], "data.std": [1.0], "model.normalise": True,
+    "data.interpolation": "bicubic", "data.mean": [0.0], "data.std": [1.0], "model.normalize": True,
     "model.pretrained": True, "model.weights": "file", "model.new_head": True, "model.freeze_norm": True,
     "maxup.norm": "running", "maxup.rank": "kl", "optim.sam": 0.05,
 }  # fmt: skip

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from maxup import Average, HardExamples, MaxUp
-from maxup.lab.data import DataError
+from maxup.errors import DataError
 from maxup.lab.models import create_model
 from maxup.lab.recipes.load import recipe_from
 from maxup.lab.tasks.vision import Vision, load_splits, objective, perturbation
@@ -58,7 +58,7 @@ def test_mixing_perturbations_learn_the_classes():
         perturbation([{"name": "cutout", "length": 4, "mask_fill": 0}], 7)
 
 
-def test_perturbations_of_pixels_learn_the_normalisation():
+def test_perturbations_of_pixels_learn_the_normalization():
     said = BASE | {
         "augment": [{"name": "auto_augment"}, {"name": "color_jitter", "mean": 0.5}],
         "perturb": [{"name": "trivial_augment"}],
@@ -71,7 +71,7 @@ def test_perturbations_of_pixels_learn_the_normalisation():
     )
     assert (jitter.mean, jitter.std) == ((0.5,), std)  # what the recipe says stays
     _, x, y = next(iter(task.loader))
-    new, _ = policy(task.train.normalise(x), y)
+    new, _ = policy(task.train.normalize(x), y)
     levels = 255 * (new * std[0] + mean[0])
     torch.testing.assert_close(levels, levels.round(), atol=1e-2, rtol=0)
 
@@ -87,7 +87,7 @@ def test_manifold_mixup_is_attached_and_knows_the_classes():
     assert outcome.target.shape == (50, 10)
 
 
-def test_a_step_normalises_augments_and_draws():
+def test_a_step_normalizes_augments_and_draws():
     said = BASE | {
         "augment": [{"name": "crop_flip", "padding": 1}],
         "objective": "maxup",
@@ -102,9 +102,9 @@ def test_a_step_normalises_augments_and_draws():
 class Watched(nn.Module):
     """Remembers what it is given."""
 
-    def __init__(self, shape, classes):
+    def __init__(self, shape, num_classes):
         super().__init__()
-        self.net, self.seen = nn.Linear(shape[1] * shape[2], classes), []
+        self.net, self.seen = nn.Linear(shape[1] * shape[2], num_classes), []
 
     def forward(self, x):
         self.seen.append(x.detach().clone())
@@ -144,7 +144,7 @@ def test_an_adversary_begins_where_m_1_trains():
 )
 def test_pixels_under_attack_stay_pixels_unless_they_carry_noise(perturb, clip):
     said = BASE | {"objective": "adversarial", "perturb": [perturb]}
-    assert objective(recipe_from(said | {"model": {"normalise": True}}), 10, 1).clip == clip
+    assert objective(recipe_from(said | {"model": {"normalize": True}}), 10, 1).clip == clip
     assert objective(recipe_from(said), 10, 1).clip is None
 
 
@@ -154,7 +154,7 @@ def test_a_perturbation_inside_the_network_is_drawn_once_and_taken_away_again(ob
     said |= {"perturb": [{"name": "manifold_mixup", "layers": [0]}]}
     task = Vision(recipe_from(said), torch.device("cpu"))
     assert task.step(task.model, next(iter(task.loader))).target.shape == (50, 10)
-    assert all(slot.draw is None for slot in task.once.slots)
+    assert all(hook.draw is None for hook in task.once.hooks)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_top_5_is_counted_for_image_folders_and_many_classes(tmp_path):
     x, y = (torch.cat(parts) for parts in list(zip(*task.evaluation["test"], strict=True))[1:])
     assert x.shape == (20, 3, 12, 12)
     with torch.no_grad():
-        output = task.model.eval()(task.train.normalise(x))
+        output = task.model.eval()(task.train.normalize(x))
     places = [sorted(row.tolist(), reverse=True).index(row[k]) for row, k in zip(output, y, strict=True)]
     assert sums["accuracy"] == sum(place < 1 for place in places)
     assert sums["top5_accuracy"] == sum(place < 5 for place in places)
@@ -214,15 +214,15 @@ def test_what_a_recipe_says_of_image_folders_is_checked(tmp_path):
             load_splits(recipe)
 
 
-@pytest.mark.parametrize("normalise", [False, True])
-def test_a_recipe_s_mean_and_std_replace_those_of_arrays(normalise):
+@pytest.mark.parametrize("normalize", [False, True])
+def test_a_recipe_s_mean_and_std_replace_those_of_arrays(normalize):
     said = BASE | {"data": {"name": "digits", "train_size": 500, "mean": [0.25], "std": [0.5]}}
-    task = Vision(recipe_from(said | {"model": {"normalise": normalise}}), torch.device("cpu"))
+    task = Vision(recipe_from(said | {"model": {"normalize": normalize}}), torch.device("cpu"))
     for images in (task.train, task.test):
         assert (images.mean, images.std) == ((0.25,), (0.5,))
     pixels = task.train.x[:9] / 16
-    torch.testing.assert_close(task.prepare(task.train.x[:9]), pixels if normalise else (pixels - 0.25) / 0.5)
-    if normalise:  # noise and certificates are in units of pixels, whatever is said
+    torch.testing.assert_close(task.prepare(task.train.x[:9]), pixels if normalize else (pixels - 0.25) / 0.5)
+    if normalize:  # noise and certificates are in units of pixels, whatever is said
         assert task.pixels == {"mean": (0.0,), "std": (1.0,)}
         torch.testing.assert_close(task.model(pixels), task.model.model((pixels - 0.25) / 0.5))
 
@@ -263,10 +263,10 @@ def test_own_networks_have_no_published_weights():
         Vision(recipe_from(said), torch.device("cpu"), model_from=lambda shape, classes: torch.nn.Identity())
 
 
-NORMALISE = BASE | {"model": {"name": "mlp", "args": {"hidden": [8]}, "normalise": True}}
+NORMALISE = BASE | {"model": {"name": "mlp", "args": {"hidden": [8]}, "normalize": True}}
 
 
-def test_normalisation_inside_the_model_changes_what_is_perturbed_and_not_what_is_computed():
+def test_normalization_inside_the_model_changes_what_is_perturbed_and_not_what_is_computed():
     outside = Vision(recipe_from(BASE | {"model": {"name": "mlp", "args": {"hidden": [8]}}}), torch.device("cpu"))
     inside = Vision(recipe_from(NORMALISE), torch.device("cpu"))
     inside.model.model.load_state_dict(outside.model.state_dict())
@@ -287,7 +287,7 @@ def test_smoothadv_is_built_from_the_recipe_s_noise_and_warms_up():
     task.step(task.model, next(iter(task.loader))).loss.backward()
 
 
-@pytest.mark.parametrize("change", [{"perturb": [{"name": "cutout", "length": 2}]}, {"model": {"normalise": False}}])
+@pytest.mark.parametrize("change", [{"perturb": [{"name": "cutout", "length": 2}]}, {"model": {"normalize": False}}])
 def test_smoothadv_wants_noise_on_pixels(change):
     with pytest.raises(ValueError, match="attacks pixels under Gaussian noise"):
         objective(recipe_from(NORMALISE | {"objective": "smoothadv"} | change), 10, 10)
@@ -302,8 +302,8 @@ def test_arguments_of_a_network_are_its_own(argument):
 
 
 def test_a_network_of_ones_own_may_have_an_argument_pretrained():
-    def net(shape, classes, pretrained):
-        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, classes, bias=pretrained))
+    def net(shape, num_classes, pretrained):
+        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, num_classes, bias=pretrained))
 
     said = recipe_from(BASE | {"model": {"args": {"pretrained": False}}})
     assert Vision(said, torch.device("cpu"), model_from=net).model[1].bias is None

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from maxup.lab.train.log import Metrics, Progress, read_records
-from maxup.lab.train.signals import RunError
+from maxup.errors import RunError
+from maxup.lab.progress import Progress
+from maxup.lab.train.log import Metrics, read_records
 
 
 def test_metrics_are_cut_back_to_the_checkpoint(tmp_path):

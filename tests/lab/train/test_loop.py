@@ -8,11 +8,11 @@ import pytest
 import torch
 from accelerate.utils import set_seed
 
+from maxup.errors import CheckpointError, RunError
 from maxup.lab.recipes.load import recipe_from
 from maxup.lab.storage import checkpoint
 from maxup.lab.tasks.vision import Vision
 from maxup.lab.train import loop
-from maxup.lab.train.signals import RunError
 from tests.waiting import PATIENCE
 
 RECIPE = {
@@ -51,7 +51,7 @@ def test_evaluation_against_a_plain_count(whole):
     folder, result = whole
     task = Vision(recipe_from(RECIPE), torch.device("cpu"))
     task.model.load_state_dict(checkpoint.latest(folder / "checkpoints", print)[1]["model"])
-    right = (task.model.eval()(task.test.normalise(task.test.x)).argmax(1) == task.test.y).double().mean()
+    right = (task.model.eval()(task.test.normalize(task.test.x)).argmax(1) == task.test.y).double().mean()
     assert result["last"]["test_accuracy"] == pytest.approx(right.item())
 
 
@@ -108,7 +108,7 @@ def test_a_second_process_in_the_same_folder_is_refused(tmp_path):
     other = context.Process(target=hold, args=(tmp_path, ready, done))
     other.start()
     assert ready.wait(PATIENCE)
-    with pytest.raises(checkpoint.CheckpointError, match=str(other.pid)):
+    with pytest.raises(CheckpointError, match=str(other.pid)):
         train(tmp_path)
     done.set()
     other.join()
@@ -225,7 +225,7 @@ def test_accumulated_batches_are_one_batch(tmp_path, accumulate):
         for first in range(0, 5, accumulate):
             window = batches[first : first + accumulate]
             x, y = (torch.cat([batch[i] for batch in window]) for i in (1, 2))
-            loss = torch.nn.functional.cross_entropy(task.model(task.train.normalise(x)), y)
+            loss = torch.nn.functional.cross_entropy(task.model(task.train.normalize(x)), y)
             weights = list(task.model.parameters())
             for weight, gradient in zip(weights, torch.autograd.grad(loss, weights), strict=True):
                 weight.data -= 0.1 * gradient
@@ -243,7 +243,7 @@ def test_an_average_of_the_weights_is_what_is_evaluated(tmp_path):
     losses = {}
     for weights in ("ema", "model"):
         task.model.load_state_dict(state[weights])
-        output = task.model.eval()(task.test.normalise(task.test.x))
+        output = task.model.eval()(task.test.normalize(task.test.x))
         losses[weights] = torch.nn.functional.cross_entropy(output, task.test.y).item()
     assert result["last"]["test_loss"] == pytest.approx(losses["ema"], rel=1e-5)
     assert result["last"]["test_loss"] != pytest.approx(losses["model"], rel=1e-3)

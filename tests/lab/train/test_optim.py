@@ -43,7 +43,7 @@ def test_warmup_rises_from_zero_and_constant_stays():
 @pytest.mark.parametrize(
     ("name", "kind"), [("sgd", torch.optim.SGD), ("adamw", torch.optim.AdamW), ("asgd", torch.optim.SGD)]
 )
-def test_optimisers_by_name(name, kind):
+def test_optimizers_by_name(name, kind):
     model = nn.Linear(2, 2)
     model.bias.requires_grad_(False)
     optimizer = create_optimizer(model, Optim(name=name, lr=0.5, weight_decay=0.25))

@@ -6,10 +6,10 @@ import shutil
 import pytest
 import torch
 
+from maxup.errors import RunError
 from maxup.lab.recipes.load import recipe_from
 from maxup.lab.storage import checkpoint
 from maxup.lab.train import loop
-from maxup.lab.train.signals import RunError
 from tests.lab.data.fake import write_folders
 from tests.lab.train.test_loop import RECIPE, train
 

@@ -7,16 +7,16 @@ from dataclasses import asdict
 import pytest
 import torch
 
+from maxup.errors import RecipeError, RunError
 from maxup.lab.data import load_data
 from maxup.lab.data.images import split
 from maxup.lab.models import create_model
-from maxup.lab.recipes.load import RecipeError, parse_recipe
+from maxup.lab.recipes.load import parse_recipe
 from maxup.lab.recipes.schema import Data, Recipe
 from maxup.lab.registry import MODELS
 from maxup.lab.storage import checkpoint
 from maxup.lab.train.loop import train
 from maxup.lab.train.runs import build_task, evaluate, open_run
-from maxup.lab.train.signals import RunError
 from tests.cli.runs import make
 
 
@@ -144,9 +144,9 @@ def test_a_forged_language_model_takes_no_memory(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_every_network_has_the_same_shapes_on_the_meta_device(name):
-    real = create_model(name, shape=(3, 32, 32), classes=10)
+    real = create_model(name, shape=(3, 32, 32), num_classes=10)
     with torch.device("meta"):
-        twin = create_model(name, shape=(3, 32, 32), classes=10)
+        twin = create_model(name, shape=(3, 32, 32), num_classes=10)
     shapes = [{k: v.shape for k, v in model.state_dict().items()} for model in (real, twin)]
     assert shapes[0] == shapes[1]
     assert all(tensor.is_meta for tensor in twin.state_dict().values())

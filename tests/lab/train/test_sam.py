@@ -5,7 +5,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from maxup.lab.recipes.load import RecipeError, recipe_from
+from maxup.errors import RecipeError
+from maxup.lab.recipes.load import recipe_from
 from maxup.lab.tasks.vision import Vision
 from maxup.lab.train.loop import train
 from maxup.lab.train.runs import open_run

@@ -12,8 +12,9 @@ import pytest
 from torch import nn
 from torch.distributed import DistNetworkError
 
+from maxup.errors import InterruptedRunError, RunError
 from maxup.lab.storage.checkpoint import latest
-from maxup.lab.train.signals import InterruptedRunError, RunError, asked_to_stop, losing_peers
+from maxup.lab.train.signals import asked_to_stop, losing_peers
 from tests.lab.train.test_loop import train
 from tests.lab.train.test_resume_exact import fingerprint
 from tests.waiting import PATIENCE

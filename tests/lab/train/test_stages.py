@@ -21,29 +21,29 @@ FALLING = [100.0, 80.0, 70.0, 65.0, 66.0, 64.0, 65.5, 66.5, 64.5, 66.0, 67.0]
 
 
 @pytest.mark.parametrize("patience", [1, 2, 3, 5])
-@pytest.mark.parametrize("lower", [True, False])
-def test_averaging_begins_at_the_non_monotone_trigger(patience, lower):
-    stages, began = Stages(optim(patience=patience), 100, lower=lower), None
+@pytest.mark.parametrize("lower_is_better", [True, False])
+def test_averaging_begins_at_the_non_monotone_trigger(patience, lower_is_better):
+    stages, began = Stages(optim(patience=patience), 100, lower_is_better=lower_is_better), None
     for epoch, value in enumerate(FALLING, 1):
-        stages.check(epoch, value if lower else -value)
+        stages.check(epoch, value if lower_is_better else -value)
         began = began or (epoch if stages.averaging else None)
         assert not stages.over
     assert began == triggered(FALLING, patience)
 
 
 def test_averaging_at_a_fixed_part_of_the_epochs():
-    stages, seen = Stages(optim(average_from=0.4), 10, lower=True), []
+    stages, seen = Stages(optim(average_from=0.4), 10, lower_is_better=True), []
     for epoch in range(1, 11):
         seen.append(stages.averaging)  # in this epoch
         stages.check(epoch, 1.0)
     assert seen == [False] * 4 + [True] * 6
-    assert Stages(optim(average_from=0.0), 10, lower=True).averaging
-    assert not Stages(Optim(), 10, lower=True).averaging
+    assert Stages(optim(average_from=0.0), 10, lower_is_better=True).averaging
+    assert not Stages(Optim(), 10, lower_is_better=True).averaging
 
 
 @pytest.mark.parametrize(("part", "epochs"), [(0.55, 100), (0.07, 100), (0.14, 50)])
 def test_averaging_begins_after_a_whole_number_of_epochs_in_spite_of_rounding(part, epochs):
-    stages, wanted = Stages(optim(average_from=part), epochs, lower=True), round(part * epochs)
+    stages, wanted = Stages(optim(average_from=part), epochs, lower_is_better=True), round(part * epochs)
     for epoch in range(1, wanted + 1):
         assert not stages.averaging
         stages.check(epoch, 1.0)
@@ -51,7 +51,7 @@ def test_averaging_begins_after_a_whole_number_of_epochs_in_spite_of_rounding(pa
 
 
 def test_restarts_stop_when_nothing_improves_or_after_as_many_epochs():
-    stages, epoch, ends = Stages(optim(patience=2, restarts=2), 5, lower=True), 0, []
+    stages, epoch, ends = Stages(optim(patience=2, restarts=2), 5, lower_is_better=True), 0, []
     script = iter([9.0, 8, 7, 6, 5, 5.0, 4.9, 4.8, 5.2, 5.3, 4.7, 4.6, 4.5, 4.4, 4.3])
     while not stages.done:
         if stages.over:
@@ -65,7 +65,7 @@ def test_restarts_stop_when_nothing_improves_or_after_as_many_epochs():
 
 
 def test_a_state_is_taken_up():
-    one, two = (Stages(optim(patience=1, restarts=1), 5, lower=True) for _ in range(2))
+    one, two = (Stages(optim(patience=1, restarts=1), 5, lower_is_better=True) for _ in range(2))
     for epoch, value in enumerate((3.0, 4.0, 5.0), 1):
         one.check(epoch, value)
     two.load_state_dict(one.state_dict())
@@ -77,6 +77,6 @@ def test_a_state_is_taken_up():
 
 def test_restarts_need_averaging():
     with pytest.raises(ValueError, match=r"set optim\.name=asgd"):
-        Stages(Optim(restarts=1), 5, lower=True)
+        Stages(Optim(restarts=1), 5, lower_is_better=True)
     with pytest.raises(ValueError, match="two averages"):
-        Stages(optim(ema=0.9), 5, lower=True)
+        Stages(optim(ema=0.9), 5, lower_is_better=True)

@@ -7,8 +7,8 @@ import pytest
 from accelerate.utils import LoggerType
 
 from maxup.cli.main import main
+from maxup.errors import RunError
 from maxup.lab.train import trackers
-from maxup.lab.train.signals import RunError
 from tests.lab.train.test_loop import train
 
 
@@ -105,7 +105,7 @@ def test_a_tracker_that_fails_gets_a_sentence(tmp_path, monkeypatch):
     for method in ("start", "log"):
         with monkeypatch.context() as patch:
             patch.setattr(TensorBoardTracker, method, fail)
-            with pytest.raises(RunError, match=r"a tracker failed \(OSError: no route to host\); mend that"):
+            with pytest.raises(RunError, match=r"a tracker failed \(OSError: no route to host\); fix that"):
                 train(tmp_path / method, trackers=["tensorboard"])
     train(tmp_path / "start", {"epochs": 1})
 

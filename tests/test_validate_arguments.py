@@ -9,9 +9,10 @@ from torch import nn
 
 import maxup as mu
 from maxup.cli.main import told
-from maxup.lab.registry import PERTURBATIONS, BuildError, takes
+from maxup.errors import BuildError
+from maxup.lab.registry import PERTURBATIONS, takes
 from maxup.lab.tasks.vision import perturbation
-from maxup.perturb.arguments import ABOVE_0, BELOW_1, MANY, real, whole
+from maxup.validate import ABOVE_0, BELOW_1, MANY, check_int, check_real
 
 NEEDED = {
     "gaussian": {"sigma": 0.1},
@@ -65,19 +66,19 @@ def test_anything_is_a_sentence_or_works(name, argument):
 
 
 def test_bounds():
-    assert real("A", "p", 0, "", 0, BELOW_1) == 0
+    assert check_real("A", "p", 0, "", 0, BELOW_1) == 0
     for value in (1, 1.0, -0.1, math.nan, True, "0.5", 10**400, 10**5000):
         with pytest.raises(ValueError, match=r"^A\(p=.*\): p must be below$"):
-            real("A", "p", value, "below", 0, BELOW_1)
+            check_real("A", "p", value, "below", 0, BELOW_1)
     with pytest.raises(ValueError, match="alpha must be above"):
-        real("A", "alpha", 0.0, "above", ABOVE_0)
-    assert whole("A", "n", MANY, 1) == MANY
+        check_real("A", "alpha", 0.0, "above", ABOVE_0)
+    assert check_int("A", "n", MANY, 1) == MANY
     with pytest.raises(ValueError, match=r"^A\(n=1000001\): n must be a whole number, 1 to 1000000$"):
-        whole("A", "n", MANY + 1, 1)
+        check_int("A", "n", MANY + 1, 1)
     with pytest.raises(ValueError, match=r"^A\(n=an integer of 16610 bits\): n must be"):  # too long for repr
-        whole("A", "n", 10**5000, 1)
+        check_int("A", "n", 10**5000, 1)
     with pytest.raises(ValueError, match=r"^A\(n=2\.0\): n must be a whole number of pixels, 1 or more$"):
-        whole("A", "n", 2.0, 1, " of pixels")
+        check_int("A", "n", 2.0, 1, " of pixels")
 
 
 def test_numbers_of_numpy_are_numbers():
