@@ -183,14 +183,14 @@ def compare(one: list[tuple[int, float]], other: list[tuple[int, float]], sigma:
 
 def epochs(args: argparse.Namespace) -> dict[str, Any]:
     base = f"certify/{args.network}"
-    one = ["--smoothadv.warmup", "1", "--model.name", args.network]
-    m = ["--maxup.warmup", "0"]
+    one = ["--objective.warmup", "1", "--model.name", args.network]
+    m = ["--objective.warmup", "0"]
     ways = {
         "Gaussian": (f"{base}-gaussian", []),
-        "MaxUp, m = 5": (f"{base}-gaussian-maxup", [*m, "--maxup.m", "5"]),
-        "MaxUp, m = 25": (f"{base}-gaussian-maxup", [*m, "--maxup.m", "25"]),
+        "MaxUp, m = 5": (f"{base}-gaussian-maxup", [*m, "--objective.m", "5"]),
+        "MaxUp, m = 25": (f"{base}-gaussian-maxup", [*m, "--objective.m", "25"]),
         **{
-            f"SmoothAdv, PGD of {steps} steps": ("certify/resnet110-smoothadv", [*one, "--smoothadv.steps", str(steps)])
+            f"SmoothAdv, PGD of {steps} steps": ("certify/resnet110-smoothadv", [*one, "--objective.steps", str(steps)])
             for steps in args.steps
         },
     }

@@ -30,8 +30,7 @@ from maxup.lab.train.optim import learning_rate
 
 Own = dict[str, Callable[..., Any] | None]
 SHARED: dict[str, Any] = {
-    "objective": "maxup",
-    "maxup": {"m": 4, "warmup": 0},
+    "objective": {"name": "maxup", "m": 4, "warmup": 0},
     "optim": {"lr": 0.05, "momentum": 0.9, "weight_decay": 1e-4, "schedule": "cosine"},
 }
 SMALL = SHARED | {

@@ -70,14 +70,14 @@ def main() -> None:
     parser.add_argument("--ways", nargs="*", help="only the ways whose name holds one of these words")
     parser.add_argument("--out", type=Path, help="folder to write epoch-<device>.json into")
     args = parser.parse_args()
-    m, one = ["--maxup.m", str(args.m), "--maxup.warmup", "0"], ["--objective", "standard"]
-    running = ["--maxup.norm", "running"]
+    m, one = ["--objective.m", str(args.m), "--objective.warmup", "0"], ["--objective", "standard"]
+    running = ["--objective.norm", "running"]
     plain = ["--compile", "false"]
     ways = {
         "standard": (one, True),
         "maxup": (m, True),
         "maxup, running norm": (m + running, True),
-        "maxup, running norm, one wide batch": ([*m, *running, "--maxup.chunk", str(args.m)], True),
+        "maxup, running norm, one wide batch": ([*m, *running, "--objective.chunk_size", str(args.m)], True),
         "standard, not compiled": (one + plain, True),
         "maxup, not compiled": (m + plain, True),
         "standard, plain PyTorch": (one + plain, False),

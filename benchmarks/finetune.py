@@ -35,7 +35,7 @@ def main() -> None:
     args = parser.parse_args()
     shared = ["--data.root", str(args.root), "--data.size", str(args.size), "--batch_size", str(args.batch_size)]
     shared += ["--data.workers", str(args.workers), "--model.weights", str(args.weights or "null")]
-    ways = {"m = 1": ["--objective", "standard"], f"m = {args.m}": ["--maxup.m", str(args.m)]}
+    ways = {"m = 1": ["--objective", "standard"], f"m = {args.m}": ["--objective.m", str(args.m)]}
     runs = {name: prepare(args.recipe, shared + settings) for name, settings in ways.items()}
     seconds: dict[str, dict[str, list[float]]] = {name: {"epoch": [], "step": []} for name in runs}
     for round_ in range(args.rounds + 1):  # one round to warm up

@@ -45,25 +45,31 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--radius",
         type=option("compare --radius"),
-        help="of the PGD attack, in units of what the network takes (default: adversarial.radius)",
+        default=0.5,
+        metavar="R",
+        help="radius of the PGD attack and of adversarial training, in units of the network's input (default: 0.5)",
     )
+    parser.add_argument("--attack_norm", choices=["2", "inf"], default="2", help="norm of the attack (default: 2)")
+    parser.add_argument(
+        "--attack_steps", type=option("compare --attack_steps"), default=10, metavar="N",
+        help="gradient steps of the attack (default: 10)",
+    )  # fmt: skip
     parser.add_argument("--progress", action="store_true", help="show every run's own progress too")
     add_own(parser)
     args, overrides = parser.parse_known_args(argv)
     check_count(parser, "--m", args.m)
     from maxup.lab.recipes.load import parse_recipe, run_name
 
-    recipe = parse_recipe(args.recipe, overrides, ["maxup", "adversarial", *args.objectives])  # it is attacked, too
+    recipe = parse_recipe(args.recipe, overrides)
     from maxup.lab.experiments.compare import Attack, compare
     from maxup.lab.report.comparison import plot
     from maxup.lab.results.comparison import text
 
     name = run_name(args.recipe)
     out = args.out or Path("runs") / "compare" / name
-    knobs = recipe.adversarial
-    attack = Attack(knobs.radius if args.radius is None else args.radius, knobs.p, knobs.steps)
+    attack = Attack(args.radius, float(args.attack_norm), args.attack_steps)
     result = compare(
-        recipe, out, seeds=args.seeds, ms=args.m or [recipe.maxup.m], objectives=args.objectives, attack=attack,
+        recipe, out, seeds=args.seeds, ms=args.m or [recipe.objective.get("m", 4)], objectives=args.objectives, attack=attack,
         equal_time=not args.no_equal_time, say=partial(say, flush=True), quiet=not args.progress,
         **own_of(args),
     )  # fmt: skip

@@ -30,7 +30,7 @@ Train on the worst of m random copies of every example.
 {chr(10).join(f"  {verb:<10} {what}" for verb, what in VERBS.items())}
 
   maxup ls digits                                     what there is
-  maxup train digits/mlp-gaussian-maxup --maxup.m 8   train, with a setting changed
+  maxup train digits/mlp-gaussian-maxup --objective.m 8   train, with a setting changed
   maxup VERB --help                                   more about a verb
 """
 

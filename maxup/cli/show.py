@@ -57,8 +57,9 @@ def main(argv: Sequence[str]) -> int:
 
     import torch
 
+    from maxup.lab.recipes.build import build_perturbation
+    from maxup.lab.recipes.objectives import override_objective, resolve_objective
     from maxup.lab.report.contact_sheet import contact_sheet, draw_copies
-    from maxup.lab.tasks.vision import perturbation
     from maxup.lab.train.loop import RunError
     from maxup.lab.train.runs import open_run
     from maxup.objectives.maxup import MaxUp
@@ -71,10 +72,12 @@ def main(argv: Sequence[str]) -> int:
         accept_changed_data=args.accept_changed_data,
         **own_of(args),
     )
-    task, knobs = run.task, run.recipe.maxup
+    task = run.task
+    settings: dict[str, Any] = resolve_objective(override_objective(run.recipe.objective, {"name": "maxup"}))
     if not run.recipe.perturb:
         raise RunError(f"{args.run} has no copies to show: the recipe's perturb is empty")
-    m, images = args.m or knobs.m, task.train
+    own_m = run.recipe.objective.get("m", 1)
+    m, images = args.m or own_m, task.train
     if m < 2:
         raise RunError(f"{args.run} was trained with m = 1, where nothing is chosen; say how many copies with --m")
     if not 0 <= args.batch < len(task.loader):
@@ -83,9 +86,9 @@ def main(argv: Sequence[str]) -> int:
     x = task.prepare(x)
     if task.augment is not None:
         x, y = task.augment(x, y, generator=task.generator)
-    drawn = perturbation(run.recipe.perturb, len(images.classes), **task.pixels)
-    settings: dict[str, Any] = {"norm": knobs.norm, "chunk": knobs.chunk, "rank": knobs.rank}
-    maxup = MaxUp(drawn, m=m, generator=task.objective.generator, **settings)
+    drawn = build_perturbation(run.recipe.perturb, len(images.classes), **task.pixels)
+    chosen_by = {key: settings[key] for key in ("norm", "chunk_size", "score")}
+    maxup = MaxUp(drawn, m=m, generator=task.objective.generator, **chosen_by)
     found = draw_copies(maxup, run.model.train(), x, y)
     classes = y if y.ndim == 1 else y.argmax(1)  # (B,)
     chosen = different(classes, args.images)
@@ -94,7 +97,7 @@ def main(argv: Sequence[str]) -> int:
     mean, std = torch.tensor([*task.pixels.values()], device=x.device)[:, :, None, None]  # (C, 1, 1) each
     shown = found.only(chosen, scale=std, shift=mean)
     names = [images.classes[int(c)] for c in classes[chosen]]
-    score = "loss" if knobs.rank == "loss" else "KL"
+    score = "loss" if settings["score"] == "loss" else "KL"
     for name, scores, winner in zip(names, shown.scores.T.tolist(), shown.winner.tolist(), strict=True):
         say(f"{name:<12} " + "  ".join(f"{s:.4f}{'*' if i == winner else ' '}" for i, s in enumerate(scores)))
     title = f"MaxUp trains on the worst of {m} random copies of every image: the one framed"

@@ -11,7 +11,7 @@ from maxup.lab.output import say
 
 EXAMPLES = """examples:
   maxup train digits/mlp-gaussian-maxup
-  maxup train digits/mlp-gaussian-maxup --maxup.m 8 --seed 1 --epochs 30
+  maxup train digits/mlp-gaussian-maxup --objective.m 8 --seed 1 --epochs 30
   maxup train mine.yaml --out runs/mine
   maxup train mine.yaml --data_from mine:data --model_from mine:net      your own code, as docs/command.md says
   torchrun --nproc_per_node 2 -m maxup train digits/mlp-gaussian-maxup

@@ -61,11 +61,10 @@ def _count(low: int, high: int) -> Limit:
 COPIES, STEPS, MANY, SEED = _count(1, 10**4), _count(1, 10**4), _count(1, 10**6), _count(0, 4 * 10**9)
 FRACTION, DROP = Limit(0, 1), Limit(0, 1, below=True)
 
-RECIPE = {  # by the setting's dotted name; of a list, every number in it; `recipes.load` checks adversarial.p
+RECIPE = {  # by the setting's dotted name; of a list, every number in it
     "epochs": MANY,
     "batch_size": MANY,
     "seed": SEED,  # numpy takes 32 bits, and every process adds its number
-    "hard_fraction": Limit(0, 1, above=True),
     "data.train_size": _count(1, 10**9),
     "data.validation": Limit(0, 0.9),
     "data.size": _count(1, 10**4),
@@ -87,15 +86,6 @@ RECIPE = {  # by the setting's dotted name; of a list, every number in it; `reci
     "optim.average_from": FRACTION,
     "optim.patience": MANY,
     "optim.restarts": _count(0, 100),
-    "maxup.m": COPIES,
-    "maxup.warmup": _count(0, 10**6),
-    "maxup.chunk": COPIES,
-    "adversarial.radius": Limit(0, 1e9),
-    "adversarial.steps": STEPS,
-    "smoothadv.radius": Limit(0, 1e9),
-    "smoothadv.steps": STEPS,
-    "smoothadv.samples": COPIES,
-    "smoothadv.warmup": _count(0, 10**6),
     "language.bptt": MANY,
     "language.epsilon": Limit(0, 1e3),
     "language.alpha": Limit(0, 1e6),
@@ -124,6 +114,7 @@ OPTIONS = {  # by the verb and the option
     "compare --seeds": _count(2, 10**4),  # a standard deviation needs 2
     "compare --m": COPIES,
     "compare --radius": Limit(0, 1e9),
+    "compare --attack_steps": STEPS,
     "reproduce --seeds": _count(1, 10**4),
     "reproduce --budget": Limit(0, 1, above=True),
     "certify --sigma": Limit(0, 1e6, above=True),
@@ -174,8 +165,8 @@ def check_recipe(values: Mapping[str, Any]) -> str | None:
     """A sentence about the first setting, by dotted name, that is out of range; None where all are in range.
 
     Example:
-        >>> check_recipe({"maxup.m": 0})
-        'maxup.m=0 is out of range; it must be a whole number from 1 to 10000'
+        >>> check_recipe({"epochs": 0})
+        'epochs=0 is out of range; it must be a whole number from 1 to 1000000'
     """
     for name, limit in RECIPE.items():
         value = values.get(name)

@@ -168,7 +168,7 @@ def test_settings_of_every_row_can_be_given_and_lone_images_are_measured(tmp_pat
     monkeypatch.chdir(tmp_path)
     words = ["--seeds", "2", "--m", "2", "--objectives", "adversarial", "--no_equal_time", "--out", "c"]
     words += ["--epochs", "1", "--model.args", "{hidden: [8]}", "--data.train_size", "1284"]  # leaves 512 and one more
-    words += ["--perturb", "[{name: mixup}]", "--maxup.norm", "running", "--adversarial.radius", "0.25"]
+    words += ["--perturb", "[{name: mixup}]", "--objective.norm", "running", "--objective.radius", "0.25"]
     assert main(["compare", "digits/mlp-gaussian", *words]) == 0
     assert "PGD, radius 0.25" in capsys.readouterr().out
 

@@ -51,7 +51,15 @@ def test_ours_is_the_mean_over_seeds_of_the_recipe_as_it_is(cells, tmp_path):
     accuracies = [0.95, 0.97, 0.961]
     for seed, accuracy in enumerate(accuracies):
         write_run(tmp_path / "runs", MAXUP, seed, accuracy, known=True, curve="", training_seconds=100.0 + seed)
-    write_run(tmp_path / "results" / "runs", MAXUP, 0, 0.5, known=True, recipe={"maxup": {"m": 9}}, stem="seed-0-m-9")
+    write_run(
+        tmp_path / "results" / "runs",
+        MAXUP,
+        0,
+        0.5,
+        known=True,
+        recipe={"objective": {"name": "maxup", "m": 9}},
+        stem="seed-0-m-9",
+    )
     short = file_name(1, budget=0.5)
     write_run(tmp_path / "results" / "runs", MAXUP, 1, 0.3, known=True, recipe={"epochs": 30}, stem=short)
     mean, std = 100 * statistics.mean(accuracies), 100 * statistics.stdev(accuracies)

@@ -44,7 +44,7 @@ def test_mistakes(capsys, tmp_path):
     assert main(["trian"]) == 2
     assert "did you mean 'train'?" in capsys.readouterr().err
     assert main(["train", "digits/nothing"]) == 1
-    assert main(["train", "digits/mlp-gaussian", "--maxup.n", "3"]) == 1
+    assert main(["train", "digits/mlp-gaussian", "--objective.n", "3"]) == 1
     assert main(["train", "digits/mlp-gaussian", "--perturb", "[{name: cutot}]", "--out", str(tmp_path)]) == 1
     err = capsys.readouterr().err
     assert "did you mean 'maxup.m'" in err

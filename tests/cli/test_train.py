@@ -17,7 +17,7 @@ SHORT = ["--epochs", "1", "--data.train_size", "100", "--model.args", "{hidden: 
 
 def test_print_config_is_a_recipe_that_says_the_same(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    words = ["--maxup.m", "9", "--optim.lr", "0.25", "--seed", "3"]
+    words = ["--objective.m", "9", "--optim.lr", "0.25", "--seed", "3"]
     assert main(["train", "digits/mlp-gaussian-maxup", *words, "--print_config"]) == 0
     printed = capsys.readouterr().out
     (tmp_path / "again.yaml").write_text(printed)

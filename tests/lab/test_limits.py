@@ -68,7 +68,7 @@ def test_a_recipe_cannot_leave_the_table(name, value, tmp_path):
 @pytest.mark.parametrize("value", ["1", "-1", "3", ".nan", "1" + "0" * 30])
 def test_a_norm_is_2_or_infinity(value):
     with pytest.raises(RecipeError, match=r"^adversarial\.p=[^;]* is not known; it must be 2 or \.inf$"):
-        parse_recipe(NAME, [f"--adversarial.p={value}"], ["adversarial"])
+        parse_recipe(NAME, [f"--objective.p={value}"], ["adversarial"])
 
 
 def test_a_recorded_recipe_cannot_leave_the_table():

@@ -83,7 +83,7 @@ def test_a_report_of_any_name(name, capsys, tmp_path, monkeypatch):
     curve = "".join(json.dumps({"step": e, "epoch": e, "test_accuracy": 0.5 + 0.04 * e}) + "\n" for e in range(1, 4))
     for seed in range(2):
         write_run(tmp_path / "runs", name, seed, 0.9, curve=curve)
-        write_run(tmp_path / "runs", f"{name}-maxup", seed, 0.91, curve=curve, recipe={"objective": "maxup"})
+        write_run(tmp_path / "runs", f"{name}-maxup", seed, 0.91, curve=curve, recipe={"objective": {"name": "maxup"}})
     (tmp_path / "results").mkdir()
     assert call("report", "--runs", "runs", "--results", "results", "--out", "out") == 0
     shown = capsys.readouterr()

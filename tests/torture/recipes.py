@@ -40,7 +40,11 @@ TRICKS = [  # what YAML can do that a recipe must not
 ]
 SMALL = {"base": "base.yaml", "data": {"train_size": 60}, "epochs": 1, "batch_size": 30}
 SHORT = [  # what networks, perturbations and optimizers take
-    SMALL | {"model": {"name": "conv", "args": {"width": 4}, "normalize": False}, "maxup": {"m": 2, "warmup": 0}},
+    SMALL
+    | {
+        "model": {"name": "conv", "args": {"width": 4}, "normalize": False},
+        "objective": {"name": "maxup", "m": 2, "warmup": 0},
+    },
     SMALL
     | {
         "model": {"name": "wrn16_4", "args": {"depth": 10, "width": 1}, "normalize": True},
@@ -60,18 +64,16 @@ SHORT = [  # what networks, perturbations and optimizers take
     },
     SMALL
     | {
-        "objective": "smoothadv",
-        "smoothadv": {"radius": 0.5, "attack": "ddn", "steps": 2, "samples": 2, "warmup": 1},
+        "objective": {"name": "smoothadv", "radius": 0.5, "attack": "ddn", "steps": 2, "samples": 2, "warmup": 1},
         "perturb": [{"name": "gaussian", "sigma": 0.5}],
     },
-    SMALL | {"objective": "adversarial", "adversarial": {"radius": 0.5, "p": 2.0, "steps": 2}},
+    SMALL | {"objective": {"name": "adversarial", "radius": 0.5, "p": 2.0, "steps": 2}},
     {
         "task": "language",
         "data": {"name": "text", "root": "text"},
         "model": {"name": "awd_lstm", "args": {"embedding": 4, "hidden": 4, "layers": 2, "weight_drop": 0.2}},
         "perturb": [{"name": "embedding_dropout", "p": 0.1}],
-        "objective": "maxup",
-        "maxup": {"m": 2, "strategy": "retain", "warmup": 0, "unit": "column"},
+        "objective": {"name": "maxup", "m": 2, "strategy": "retain", "warmup": 0, "unit": "column"},
         "language": {"bptt": 5, "epsilon": 0.01, "validation_columns": 2, "test_columns": 1},
         "optim": {
             "name": "asgd",

@@ -8,8 +8,8 @@ import torch
 
 RECIPE = "smoke/digits-gaussian-maxup"
 SMALL = [
-    "--data.train_size", "60", "--data.validation", "0.2", "--batch_size", "24", "--epochs", "2", "--maxup.m", "2",
-    "--maxup.warmup", "0", "--model.args", "{hidden: [4]}", "--optim.ema", "0.5",
+    "--data.train_size", "60", "--data.validation", "0.2", "--batch_size", "24", "--epochs", "2", "--objective.m", "2",
+    "--objective.warmup", "0", "--model.args", "{hidden: [4]}", "--optim.ema", "0.5",
 ]  # fmt: skip
 CERTIFY = ["--n0", "10", "--n", "100", "--batch", "100", "--skip", "100"]
 

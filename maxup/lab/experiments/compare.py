@@ -14,10 +14,12 @@ from typing import Any
 from maxup.errors import RunError
 from maxup.lab.environment import environment
 from maxup.lab.experiments.measure import join_lone, measure
+from maxup.lab.recipes.build import build_perturbation
+from maxup.lab.recipes.difference import difference
+from maxup.lab.recipes.objectives import override_objective, resolve_objective
 from maxup.lab.recipes.schema import Recipe
 from maxup.lab.results.comparison import METRICS, Runs, gain, short, show, summary, twin
 from maxup.lab.storage.atomic_io import read_json, write_json
-from maxup.lab.tasks.vision import perturbation
 from maxup.lab.train.loop import train
 from maxup.lab.train.runs import build_task, open_run
 from maxup.objectives.adversarial import Adversarial
@@ -38,28 +40,32 @@ class Attack:
         return Adversarial(self.radius, p=self.p, steps=self.steps, clip=clip, norm="running")
 
 
-def rows(recipe: Recipe, ms: list[int], objectives: list[str]) -> dict[str, Recipe]:
-    """What is compared, by name: the twin with m = 1 first.
+def rows(recipe: Recipe, ms: list[int], objectives: list[str], attack: Attack) -> dict[str, Recipe]:
+    """The recipes to compare, by name. The baseline with m = 1 comes first.
 
     Example:
-        >>> list(rows(Recipe(), [1, 4], ["average", "hard_examples"]))
+        >>> list(rows(Recipe(), [1, 4], ["average", "hard_examples"], Attack(0.5)))
         ['m = 1', 'm = 4', 'average of 4', 'hardest 25 %']
     """
-    found = {"m = 1": replace(recipe, objective="standard")}
+    own = resolve_objective(recipe.objective)
+
+    def row(name: str, **arguments: Any) -> Recipe:
+        return replace(recipe, objective=resolve_objective(override_objective(own, {"name": name, **arguments})))
+
+    found = {"m = 1": row("standard")}
     more = [m for m in ms if m > 1]
-    for m in more:
-        found[f"m = {m}"] = replace(recipe, objective="maxup", maxup=replace(recipe.maxup, m=m))
-    for m in more if "average" in objectives else []:
-        found[f"average of {m}"] = replace(recipe, objective="average", maxup=replace(recipe.maxup, m=m))
+    found |= {f"m = {m}": row("maxup", m=m) for m in more}
+    found |= {f"average of {m}": row("average", m=m) for m in more if "average" in objectives}
     if "adversarial" in objectives:
-        found[f"PGD, radius {recipe.adversarial.radius:g}"] = replace(recipe, objective="adversarial")
+        found[f"PGD, radius {attack.radius:g}"] = row("adversarial", **asdict(attack))
     if "hard_examples" in objectives:
-        found[f"hardest {100 * recipe.hard_fraction:g} %"] = replace(recipe, objective="hard_examples")
+        hard = row("hard_examples")
+        found[f"hardest {100 * hard.objective['fraction']:g} %"] = hard
     if recipe.task != "vision":
         raise RunError("compare measures classifiers of images; for text use maxup reproduce and maxup report")
-    if recipe.objective not in ("standard", "maxup", *objectives):
+    if own["name"] not in ("standard", "maxup", *objectives):
         raise RunError(
-            f"the recipe's objective is {recipe.objective}, which is no row of this comparison; add --objectives "
+            f"the recipe's objective is {own['name']}, which is no row of this comparison; add --objectives "
             "average, adversarial or hard_examples if it is one of these, or compare a recipe that has another"
         )
     if len(found) == 1:
@@ -97,7 +103,7 @@ def compare(
     Returns:
         What is also written to compare.json.
     """
-    planned = rows(recipe, ms, objectives)
+    planned = rows(recipe, ms, objectives, attack)
     for row in planned.values():
         task = build_task(row, **own)  # a recipe that cannot be built is refused before anything is trained
     numbers = list(range(recipe.seed, recipe.seed + seeds))
@@ -119,7 +125,7 @@ def compare(
         for name, row in planned.items():
             runs[name].append(run(name, row, seed))
     stretched: dict[str, dict[str, Any]] = {}
-    for name in [n for n, row in planned.items() if row.objective == "maxup"] if equal_time else []:
+    for name in [n for n, row in planned.items() if row.objective["name"] == "maxup"] if equal_time else []:
         ratio = sum(r["seconds"] for r in runs[name]) / sum(r["seconds"] for r in runs[twin(runs)])
         epochs = max(1, round(ratio * recipe.epochs))
         longer = f"m = 1, time of {name}"
@@ -158,7 +164,7 @@ def run_once(
     if "test" not in task.evaluation:
         raise RunError(f"{recipe.data.name} has no test images to compare on")
     batches = join_lone((task.prepare(x), y) for _, x, y in task.evaluation["test"])
-    drawn = perturbation(recipe.perturb, len(task.train.classes), **task.pixels)
+    drawn = build_perturbation(recipe.perturb, len(task.train.classes), **task.pixels)
     built = attack.build(clip=(0.0, 1.0) if recipe.model.normalize else None)  # where x is pixels, it stays so
     found = measure(run.model, batches, drawn, copies=COPIES, attack=built, seed=recipe.seed)
     about = {"seed": recipe.seed, "epochs": recipe.epochs}
@@ -173,14 +179,14 @@ def _finished(recipe: Recipe, folder: Path) -> dict[str, Any] | None:
         return None
     except (OSError, ValueError) as error:
         raise RunError(f"{folder / 'run.json'} cannot be read ({error}); remove {folder} to train again") from None
-    if not isinstance(record, dict) or not {"training_seconds", "environment"} <= set(record):
+    if not isinstance(record, dict) or not {"recipe", "training_seconds", "environment"} <= set(record):
         raise RunError(f"{folder / 'run.json'} is not the record of a run; remove {folder} to train again")
-    return record if record.get("recipe") == asdict(recipe) else None
+    return record if not difference(record["recipe"], recipe, ignore=()) else None
 
 
 def _slug(name: str, row: Recipe, recipe: Recipe) -> str:
     """A row's folder; that of a stretched one tells its epochs, since another measured ratio gives other ones."""
-    name = "m = 1" if row.objective == "standard" else name
+    name = "m = 1" if row.objective["name"] == "standard" else name
     more = f"-{row.epochs}-epochs" if row.epochs != recipe.epochs else ""
     return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-") + more
 

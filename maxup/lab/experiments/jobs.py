@@ -8,7 +8,7 @@ from pathlib import Path
 from maxup.errors import error_message
 from maxup.lab.recipes.difference import difference
 from maxup.lab.recipes.load import list_recipes, parse_recipe, run_name
-from maxup.lab.recipes.schema import Recipe, noise_of
+from maxup.lab.recipes.schema import Recipe, copies_of, noise_of
 from maxup.lab.results.files import file_name, read_run, scaled
 from maxup.lab.results.paper import Table
 from maxup.lab.storage import atomic_io
@@ -41,7 +41,7 @@ class Job:
     @property
     def overrides(self) -> list[str]:
         """What it changes in the recipe."""
-        copies = [] if self.m is None else ["--maxup.m", str(self.m)]
+        copies = [] if self.m is None else ["--objective.m", str(self.m)]
         return ["--seed", str(self.seed), "--epochs", str(self.epochs), *copies]
 
     @property
@@ -73,7 +73,7 @@ def jobs_of(table: Table, seeds: int, budget: float = 1.0) -> tuple[list[Job], l
         epochs = scaled(recipe.epochs, budget)
         ms: list[int | None] = [*row.copies] or [row.m]
         for m in ms:
-            other = recipe.objective != "standard" and m not in (None, recipe.maxup.m)
+            other = "m" in recipe.objective and m not in (None, copies_of(recipe))
             part = 1.0 if epochs == recipe.epochs else budget
             found.append((name, epochs, part, m if other else None, recipe.optim.restarts))
     chosen, seeds_in_turn = dict.fromkeys(found), range(seeds)  # two rows may share a recipe

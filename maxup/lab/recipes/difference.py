@@ -6,7 +6,9 @@ from dataclasses import asdict
 from typing import Any
 
 from maxup.lab.recipes.load import flat
+from maxup.lab.recipes.objectives import resolve_objective
 from maxup.lab.recipes.schema import Recipe
+from maxup.lab.recipes.upgrade import upgrade_recipe
 
 
 def difference(said: Mapping[str, Any], recipe: Recipe, *, ignore: Collection[str] = ("data.root",)) -> list[str]:
@@ -21,5 +23,7 @@ def difference(said: Mapping[str, Any], recipe: Recipe, *, ignore: Collection[st
         >>> difference({"epochs": 3, "optim": {"lr": 0.2}}, Recipe(epochs=4))
         ['optim.lr', 'epochs']
     """
-    mine, theirs, default = (flat(json.loads(json.dumps(one))) for one in (asdict(recipe), said, asdict(Recipe())))
-    return [key for key in mine if key not in ignore and theirs.get(key, default[key]) != mine[key]]
+    record = upgrade_recipe(json.loads(json.dumps(said)))
+    record["objective"] = resolve_objective(record.get("objective", "standard"))
+    mine, theirs, default = flat(json.loads(json.dumps(asdict(recipe)))), flat(record), flat(asdict(Recipe()))
+    return [key for key in mine if key not in ignore and theirs.get(key, default.get(key)) != mine[key]]

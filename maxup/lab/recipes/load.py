@@ -1,10 +1,9 @@
 """Recipes: YAML files with a base, named by their path, overridden on the command line."""
 
 import dataclasses
-import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
@@ -14,7 +13,9 @@ from jsonargparse import ArgumentParser
 
 from maxup.errors import RecipeError, error_message, first_names, format_value, unknown_name
 from maxup.lab.limits import MOST_BASES, MOST_NODES, MOST_VALUES, check_recipe
+from maxup.lab.recipes.objectives import OBJECTIVES, arguments_of, override_objective, resolve_objective
 from maxup.lab.recipes.schema import Recipe, Spec
+from maxup.lab.recipes.upgrade import REMOVED, upgrade_recipe
 from maxup.lab.storage.atomic_io import read_text
 
 FOLDER = Path(__file__).parent
@@ -23,8 +24,6 @@ KINDS = {
     int: "a whole number", float: "a number", bool: "true or false", str: "a word", list: "a list", dict: "a mapping"
 }  # fmt: skip
 READERS = {  # of settings and sections that change something only if another setting has one of these values
-    "maxup": ("objective", "maxup", "average"), "smoothadv": ("objective", "smoothadv"),
-    "adversarial": ("objective", "adversarial"), "hard_fraction": ("objective", "hard_examples"),
     "optim.milestones": ("optim.schedule", "steps"), "optim.gamma": ("optim.schedule", "steps"),
     "optim.momentum": ("optim.name", "sgd", "asgd"), "optim.nesterov": ("optim.name", "sgd", "asgd"),
     "optim.average_from": ("optim.name", "asgd"), "optim.patience": ("optim.name", "asgd"),
@@ -114,13 +113,11 @@ def read_recipe(name: str) -> dict[str, Any]:
     return _read(find_recipe(name), above=())
 
 
-def parse_recipe(name: str, overrides: list[str], objectives: Iterable[str] = ()) -> Recipe:
-    """A recipe with overrides such as ["--maxup.m", "8", "--seed", "1"], checked.
-
-    `objectives` are those it will be trained or measured with, besides its own: their settings may be overridden too.
+def parse_recipe(name: str, overrides: list[str]) -> Recipe:
+    """A recipe with overrides such as ["--objective.m", "8", "--seed", "1"], checked.
 
     Example:
-        >>> parse_recipe("digits/mlp-gaussian-maxup", ["--maxup.m", "8"]).maxup.m
+        >>> parse_recipe("digits/mlp-gaussian-maxup", ["--objective.m", "8"]).objective["m"]
         8
     """
     said, parser = read_recipe(name), recipe_parser()
@@ -132,9 +129,11 @@ def parse_recipe(name: str, overrides: list[str], objectives: Iterable[str] = ()
     try:
         if overrides:
             check_document(_by_option(overrides))
+            overrides, changes = _split_objective(overrides)
             parser = recipe_parser.__wrapped__()  # of its own: its defaults are this recipe
-            parser.set_defaults(flat(found.as_dict()))
+            parser.set_defaults(flat(found.as_dict(), SECTIONS))
             found = parser.parse_args(overrides)
+            found.objective = override_objective(resolve_objective(found.objective), changes)
         recipe = _instantiate(parser, found)
     except Exception as error:
         raise RecipeError(_sentence(error)) from None
@@ -144,15 +143,15 @@ def parse_recipe(name: str, overrides: list[str], objectives: Iterable[str] = ()
         if not (rule := READERS.get(key) or READERS.get(key.partition(".")[0])):
             continue
         reader, *wanted = rule
-        if not {values[reader], *(objectives if reader == "objective" else ())} & set(wanted):
+        if values[reader] not in wanted:
             came = f"{option} changes nothing, because {reader} is {values[reader]}"
             raise RecipeError(f"{came}; leave it out, or add --{reader} {wanted[0]}")
     return recipe
 
 
 def recipe_from(said: Mapping[str, Any]) -> Recipe:
-    """A recipe from plain data, such as a run's own record of it."""
-    check_keys(said, Recipe, "the recipe")
+    """A recipe from plain data, such as a run's own record of it, which an older version may have written."""
+    check_keys(said := upgrade_recipe(said), Recipe, "the recipe")
     parser = recipe_parser()
     try:
         check_document(said)
@@ -176,6 +175,8 @@ def check_keys(said: Any, schema: type, where: str) -> None:
     fields = {f.name: f for f in dataclasses.fields(schema)}
     for key, value in said.items():
         if key not in fields:
+            if schema is Recipe and key in REMOVED:
+                raise RecipeError(f"{where}: {key!r} is an old setting; write objective: {{name: ..., arguments}}")
             known = [*fields, *(["base"] if schema is Recipe else [])]
             raise RecipeError(f"{where}: " + unknown_name(str(key), known, "key"))
         inner = fields[key].default_factory
@@ -197,7 +198,7 @@ def refuse_settings(recipe: Recipe, names: Iterable[str], of: str) -> None:
             raise RecipeError(f"{name} is for {of}, and nothing of this run reads it; leave it out")
 
 
-def flat(said: Mapping[str, Any]) -> dict[str, Any]:
+def flat(said: Mapping[str, Any], sections: Collection[str] = (*SECTIONS, "objective")) -> dict[str, Any]:
     """What a recipe says, by dotted keys; what a section holds may be another mapping, which stays whole.
 
     Example:
@@ -206,9 +207,9 @@ def flat(said: Mapping[str, Any]) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for key, value in said.items():
-        if key in SECTIONS and not isinstance(value, Mapping):
+        if key in sections and not isinstance(value, Mapping):
             raise TypeError(f"its recipe has {value!r:.40} for {key}")
-        found |= {f"{key}.{k}": v for k, v in value.items()} if key in SECTIONS else {key: value}
+        found |= {f"{key}.{k}": v for k, v in value.items()} if key in sections else {key: value}
     return found
 
 
@@ -260,6 +261,27 @@ def check_document(said: Any) -> None:
                 waiting.append((name, inner))
 
 
+def _split_objective(words: list[str]) -> tuple[list[str], dict[str, Any]]:
+    """The overrides without those of the objective, and what these change in it.
+
+    Example:
+        >>> _split_objective(["--objective.m", "8", "--seed=1", "--objective=average"])
+        (['--seed=1'], {'m': 8, 'name': 'average'})
+    """
+    rest, changes, waiting = list[str](), dict[str, Any](), iter(words)
+    for word in waiting:
+        option, given, text = word.partition("=")
+        if option != "--objective" and not option.startswith("--objective."):
+            rest.append(word)
+            continue
+        value = parse_yaml(text if given else next(waiting, ""))
+        key = option.removeprefix("--objective").removeprefix(".")
+        if value is None:
+            raise RecipeError(f"{option} needs a value, such as --objective.m 4")
+        changes |= {key: value} if key else value if isinstance(value, dict) else {"name": value}
+    return rest, changes
+
+
 def _by_option(words: list[str]) -> dict[str, list[str]]:
     """The values that a command line gives to each option.
 
@@ -306,12 +328,17 @@ def find_base(base: str, path: Path) -> Path:
 
 def _merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     """Values of `new` over those of `old`, section by section; lists and arguments are replaced whole."""
-    return old | {k: {**old.get(k, {}), **v} if k in SECTIONS else v for k, v in new.items()}
+    merged = old | {k: {**old.get(k, {}), **v} if k in SECTIONS else v for k, v in new.items()}
+    match old.get("objective"), new.get("objective"):
+        case {"name": name, **before}, {**after} if after.get("name", name) == name:
+            merged["objective"] = {"name": name, **before, **after}
+    return merged
 
 
 def _instantiate(parser: ArgumentParser, found: Any) -> Recipe:
     recipe = Recipe(**vars(parser.instantiate(found)))
     _refuse_null(recipe)
+    recipe.objective = resolve_objective(recipe.objective)
     for milestone in recipe.optim.milestones:
         if 1 < milestone <= recipe.epochs:
             raise RecipeError(
@@ -320,14 +347,12 @@ def _instantiate(parser: ArgumentParser, found: Any) -> Recipe:
             )
     if sentence := check_recipe(flat(dataclasses.asdict(recipe))):
         raise RecipeError(sentence)
-    if recipe.adversarial.p not in (2, math.inf):
-        raise RecipeError(f"adversarial.p={format_value(recipe.adversarial.p)} is not known; it must be 2 or .inf")
     if recipe.optim.nesterov and recipe.optim.name != "adamw" and not recipe.optim.momentum:
         raise RecipeError("optim.nesterov is a kind of momentum; set optim.momentum above 0")
     if recipe.optim.sam is not None and (recipe.optim.accumulate > 1 or recipe.precision == "fp16"):
         raise RecipeError("optim.sam needs optim.accumulate 1 and precision no or bf16")
-    if recipe.optim.sam is not None and recipe.objective == "maxup" and recipe.maxup.strategy == "retain":
-        raise RecipeError("optim.sam goes over the winners twice; it needs maxup.strategy recompute")
+    if recipe.optim.sam is not None and recipe.objective.get("strategy") == "retain":
+        raise RecipeError("optim.sam passes over the winners twice; it needs objective.strategy recompute")
     return recipe
 
 
@@ -347,8 +372,9 @@ def _sentence(error: Exception) -> str:
     if unknown := re.match(r"unrecognized arguments: (--)?([\w.+-]+)", text):
         if not unknown[1]:
             return f"{unknown[2]!r} is no option; one begins with --, such as --seed 1 ({SHOW_ALL})"
-        keys = [*flat(dataclasses.asdict(Recipe()))]
-        if same := [key for key in keys if key.endswith(f".{unknown[2]}")]:
+        of_objectives = {f"objective.{key}": None for name in OBJECTIVES for key in arguments_of(name)}
+        keys = [*flat(dataclasses.asdict(Recipe())), *of_objectives]
+        if same := [key for key in keys if key.endswith(f".{unknown[2].rpartition('.')[2]}")]:
             meant = " or ".join(f"--{key}" for key in same)
             return f"option {unknown[2]!r} is unknown; did you mean {meant}? ({SHOW_ALL})"
         return f"{unknown_name(unknown[2], keys, 'option')} ({SHOW_ALL})"
@@ -363,8 +389,8 @@ def _first_of(section: str) -> str:
     """A setting of a section, as an option and its value.
 
     Example:
-        >>> _first_of("maxup")
-        'maxup.m 4'
+        >>> _first_of("optim")
+        'optim.name sgd'
     """
     key, value = next((k, v) for k, v in flat(dataclasses.asdict(Recipe())).items() if k.startswith(f"{section}."))
     return f"{key} {value}"

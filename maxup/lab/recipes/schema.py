@@ -93,56 +93,6 @@ class Optim:
 
 
 @dataclass
-class MaxUpConfig:
-    """The method's own settings."""
-
-    m: int = 4
-    """Copies of every example."""
-    warmup: int = 5
-    """Epochs with m = 1 at the start, the paper's 5; a shorter run has as many, but at most a quarter of its epochs."""
-    norm: Literal["batch", "running"] = "batch"
-    """Statistics BatchNorm scores with."""
-    strategy: Literal["recompute", "retain"] = "recompute"
-    """Forward the winners again, or keep all graphs."""
-    chunk: int = 1
-    """Copies scored in one forward pass."""
-    masks: Literal["shared", "independent"] = "shared"
-    """Dropout masks: shared by the copies of an example, or drawn for every copy and part of the maximum (retain)."""
-    rank: Literal["loss", "kl"] = "loss"
-    """How copies are compared."""
-    unit: Literal["column", "token", "batch"] = "column"
-    """Of text: whose worst copy is taken, that of every column of a window, of every token, or of the batch."""
-
-
-@dataclass
-class AdversarialConfig:
-    """Settings of PGD adversarial training."""
-
-    radius: float = 0.5
-    """Radius of the ball, in units of what the network takes."""
-    p: float = 2
-    """2, or .inf."""
-    steps: int = 10
-    """Gradient steps of the attack."""
-
-
-@dataclass
-class SmoothAdvConfig:
-    """Settings of SmoothAdv, adversarial training of the smoothed classifier; its noise is what perturb says."""
-
-    radius: float = 0.5
-    """Radius of the l2 ball, in units of the input."""
-    attack: Literal["pgd", "ddn"] = "pgd"
-    """Climb within the ball, or look for the shortest perturbation that changes the answer."""
-    steps: int = 10
-    """Gradient steps of the attack."""
-    samples: int = 1
-    """Noises of every example, which the attack averages over and training is on."""
-    warmup: int = 10
-    """Epochs over which the radius rises; a shorter run has as many, but at most a quarter of its epochs."""
-
-
-@dataclass
 class LanguageConfig:
     """Settings of language models."""
 
@@ -174,13 +124,8 @@ class Recipe:
     """Standard augmentation, drawn once for every example: a list of {name: ..., arguments}."""
     perturb: list[Spec] = field(default_factory=list)
     """P(.|x), the augmentation under study, redrawn for every copy; "adversarial" and "hard_examples" draw it once."""
-    objective: Literal["standard", "maxup", "average", "adversarial", "hard_examples", "smoothadv"] = "standard"
-    """What is minimized; "standard" is maxup with m = 1."""
-    maxup: MaxUpConfig = field(default_factory=MaxUpConfig)
-    adversarial: AdversarialConfig = field(default_factory=AdversarialConfig)
-    smoothadv: SmoothAdvConfig = field(default_factory=SmoothAdvConfig)
-    hard_fraction: float = 0.25
-    """Of "hard_examples": the fraction of a batch trained on."""
+    objective: Spec = field(default_factory=lambda: {"name": "standard"})
+    """What is minimized: {name: ..., arguments}; "standard" is maxup with m = 1."""
     language: LanguageConfig = field(default_factory=LanguageConfig)
     optim: Optim = field(default_factory=Optim)
     epochs: int = 60
@@ -195,16 +140,6 @@ class Recipe:
     """Decides the split, the weights, the order and the draws."""
 
 
-def first_epochs(wanted: int, epochs: int) -> int:
-    """Epochs that begin more gently (m = 1, a small attack): those wanted, in a short run about a quarter of it.
-
-    Example:
-        >>> [first_epochs(5, epochs) for epochs in (200, 60, 12, 3, 1)]
-        [5, 5, 3, 1, 0]
-    """
-    return min(wanted, max(epochs // 4, min(1, epochs - 1)))
-
-
 def noise_of(recipe: Recipe) -> float | None:
     """The sigma of a recipe whose perturbation is Gaussian noise on pixels, which is what certification smooths with.
 
@@ -216,3 +151,13 @@ def noise_of(recipe: Recipe) -> float | None:
         case [{"name": "gaussian", "sigma": int() | float() as sigma}] if recipe.model.normalize:
             return float(sigma)
     return None
+
+
+def copies_of(recipe: Recipe) -> int:
+    """m, the copies per example that the objective draws.
+
+    Example:
+        >>> copies_of(Recipe()), copies_of(Recipe(objective={"name": "maxup", "m": 4}))
+        (1, 4)
+    """
+    return int(recipe.objective.get("m", 1))

@@ -8,6 +8,7 @@ from typing import Any
 from maxup.errors import RecipeError, TableError, error_message
 from maxup.lab.limits import COPIES
 from maxup.lab.recipes.load import check_document, parse_recipe, parse_yaml, run_name
+from maxup.lab.recipes.schema import copies_of
 from maxup.lab.report.tables import belongs
 from maxup.lab.results.files import Result, known_recipe
 from maxup.lab.results.paper import Metric, Row, Table, load_paper, table_names
@@ -109,7 +110,7 @@ def _copies(recipe: str) -> int | None:
     known = known_recipe(recipe)
     if known is None:
         return None
-    return 1 if known.objective == "standard" else known.maxup.m
+    return copies_of(known)
 
 
 def _read_list(path: Path) -> Table:
@@ -131,13 +132,13 @@ def _read_list(path: Path) -> Table:
         place = str(path.parent / recipe) if recipe.endswith((".yaml", ".yml")) else recipe
         try:
             known = parse_recipe(place, [])
-            if m == 1 and known.objective != "standard":
+            if m == 1 and "m" in known.objective:
                 place = _twin(place)  # m = 1 is the twin
                 known = parse_recipe(place, [])
         except RecipeError as error:
             raise TableError(f"{path}: {error}") from None
-        own = 1 if known.objective == "standard" else known.maxup.m
-        if m not in (None, own) and known.objective == "standard":
+        own = copies_of(known)
+        if m not in (None, own) and "m" not in known.objective:
             raise TableError(f"{path}: {recipe} draws one copy of every example; m is for a recipe with MaxUp")
         chosen.append((place, None if m == own else m))
     names = [(run_name(recipe), m) for recipe, m in chosen]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from maxup.lab.output import make_console, say
 from maxup.lab.recipes.load import find_recipe, list_recipes, read_recipe
+from maxup.lab.recipes.objectives import resolve_objective
 from maxup.lab.report.figure import main_metric
 from maxup.lab.report.tables import DASH, measured, ours
 from maxup.lab.results.files import Result, budget_name, load_results, mean_seconds
@@ -96,10 +97,10 @@ def _what(name: str) -> str:
 def _copies(name: str) -> str:
     """m of a recipe, or what it does instead of drawing copies."""
     said = read_recipe(name)
-    objective = said.get("objective", "standard")
-    if objective in ("maxup", "average"):
-        return f"m = {said.get('maxup', {}).get('m', 4)}"
-    return "m = 1" if objective == "standard" else str(objective).replace("_", " ")
+    objective = resolve_objective(said.get("objective", "standard"))
+    if objective["name"] == "standard" or "m" in objective:
+        return f"m = {objective.get('m', 1)}"
+    return str(objective["name"]).replace("_", " ")
 
 
 def _paper(name: str, copies: str, tables: Iterable[Table]) -> tuple[str, Table | None, Row | None]:

@@ -17,7 +17,9 @@ from typing import Any
 from maxup.errors import RecipeError, error_message
 from maxup.lab.recipes.difference import difference
 from maxup.lab.recipes.load import list_recipes, parse_recipe
-from maxup.lab.recipes.schema import Recipe
+from maxup.lab.recipes.objectives import resolve_objective
+from maxup.lab.recipes.schema import Recipe, copies_of
+from maxup.lab.recipes.upgrade import upgrade_recipe
 from maxup.lab.storage import atomic_io
 from maxup.smoothing.sampling import plan, reach
 
@@ -93,13 +95,13 @@ def read_run(path: Path) -> dict[str, Any]:
     """A run.json or result file, checked to be one."""
     match atomic_io.read_json(path):
         case {
-            "recipe": dict(),
+            "recipe": dict(recipe),
             "seed": int(),
             "last": dict(),
             "seconds": int() | float(),
             "environment": dict(),
         } as run:
-            return dict(run)
+            return run | {"recipe": upgrade_recipe(recipe)}
     raise ValueError("it is not the result of a run")
 
 
@@ -109,7 +111,7 @@ def _result(name: str, path: Path, stem: str, recipe: str) -> Result:
     own = [f"--{option} {value}" for option, value in run.get("task", {}).items() if option.endswith("_from") and value]
     if own:
         raise ValueError(f"it is not of the recipe alone, but with {' '.join(own)}")
-    m = int(said.get("maxup", {}).get("m", 4)) if said.get("objective", "standard") != "standard" else 1
+    m = int(resolve_objective(said.get("objective", "standard")).get("m", 1))
     match = NAME.fullmatch(stem)
     if match and int(match[1]) != run["seed"]:
         raise ValueError(f"its name says seed {match[1]}, its content seed {run['seed']}")
@@ -118,11 +120,11 @@ def _result(name: str, path: Path, stem: str, recipe: str) -> Result:
     if known is None:
         own_m, budget = not (match and match[2]), named
     else:
-        changed = [key for key in difference(said, known) if key not in ("seed", "epochs", "maxup.m")]
+        changed = [key for key in difference(said, known) if key not in ("seed", "epochs", "objective.m")]
         if changed:
             raise ValueError(f"the recipe {name} says otherwise now ({', '.join(changed)})")
         epochs = int(said.get("epochs", known.epochs))
-        own_m = known.objective == "standard" or m == known.maxup.m
+        own_m = m == copies_of(known)
         budget = epochs / known.epochs
         budget = named if budget != 1 and epochs == scaled(known.epochs, named) else float(f"{budget:.3g}")
     curve = path.parent / "metrics.jsonl" if path.name == "run.json" else None

@@ -18,13 +18,13 @@ from maxup.lab.data.text import Text
 from maxup.lab.data.windows import Windows
 from maxup.lab.models import build_network
 from maxup.lab.models.awd_lstm import Hidden, Read, adversarial_scores
+from maxup.lab.recipes.build import build_perturbation
 from maxup.lab.recipes.load import refuse_settings
-from maxup.lab.recipes.schema import Recipe, first_epochs
+from maxup.lab.recipes.objectives import Context, build_objective
+from maxup.lab.recipes.schema import Recipe
 from maxup.lab.registry import LANGUAGE_MODELS
-from maxup.lab.tasks.vision import perturbation
 from maxup.objectives.maxup import MaxUp
 from maxup.objectives.outcome import Outcome
-from maxup.objectives.schedules import warmup
 from maxup.perturb.in_model import in_model_parts
 from maxup.rng import stream_seed
 
@@ -33,7 +33,7 @@ Batch = tuple[Tensor, Tensor, Tensor]
 FOR_IMAGES = (
     "data.train_size", "data.validation", "data.size", "data.test_size", "data.crop_fraction", "data.interpolation",
     "data.mean", "data.std", "model.normalize", "model.pretrained", "model.weights", "model.new_head",
-    "model.freeze_norm", "maxup.norm", "maxup.rank", "optim.sam",
+    "model.freeze_norm", "objective.norm", "objective.score", "optim.sam",
 )  # fmt: skip  # settings that nothing here reads
 
 
@@ -70,6 +70,7 @@ class Language:
         if any(function is not None for function in own.values()):
             raise ValueError("--model_from and --data_from are for images; for a text of your own set data.root")
         self.recipe, self.rank = recipe, rank
+        self.unit_of_max = recipe.objective.get("unit", "column")  # whose worst copy is taken
         text = load_data(recipe.data.name, recipe.data.root)
         if not isinstance(text, Text):
             raise ValueError(f"{recipe.data.name} is no text; set data.name to ptb, wikitext2 or text")
@@ -100,29 +101,28 @@ class Language:
         self.hidden: Hidden = []
 
     def _objective(self) -> MaxUp:
-        recipe, knobs = self.recipe, self.recipe.maxup
-        if recipe.objective not in ("standard", "maxup"):
-            raise ValueError(f"objective {recipe.objective!r} is not for text; use standard or maxup")
+        recipe, settings = self.recipe, self.recipe.objective
+        if settings["name"] not in ("standard", "maxup"):
+            raise ValueError(f"objective {settings['name']!r} is not for text; use standard or maxup")
         if not recipe.perturb:
             raise ValueError("the recipe's perturb is empty; for no perturbation use embedding_dropout with p: 0")
         if recipe.augment:
             raise ValueError("the recipe's augment is for images; a text's perturbations are under perturb")
-        if knobs.unit == "token" and recipe.objective == "maxup" and knobs.strategy != "retain":
+        if self.unit_of_max == "token" and settings["strategy"] != "retain":
             raise ValueError(
-                "maxup.unit=token mixes copies within a sentence, which no one pass repeats; set maxup.strategy=retain"
+                "objective.unit=token mixes copies within a sentence, which no one pass repeats; set "
+                "objective.strategy=retain"
             )
-        drawn = perturbation(recipe.perturb, len(self.text.words))
+        drawn = build_perturbation(recipe.perturb, len(self.text.words))
         if len(in_model_parts(drawn)) < len(recipe.perturb):
             names = ", ".join(part["name"] for part in recipe.perturb)
             raise ValueError(f"perturb: {names}: a text's perturbations act inside the model; use embedding_dropout")
-        # Only MaxUp's first stage begins with m = 1, so fine-tuning is at m at once.
-        first = first_epochs(knobs.warmup, recipe.epochs)
-        m = warmup(knobs.m, steps=self.loader.steps(first)) if recipe.objective == "maxup" else 1
-        chosen: Any = {}
-        if recipe.objective == "maxup":
-            chosen = {"strategy": knobs.strategy, "chunk": knobs.chunk, "masks": knobs.masks}
-        forward = partial(_forward, shared=knobs.masks == "shared")
-        return MaxUp(drawn, m=m, forward=forward, loss_fn=self.loss, **chosen)
+        forward = partial(_forward, shared=settings.get("masks", "shared") == "shared")
+        # Warmup steps count from the start of the run, so fine-tuning stages use m at once.
+        context = Context(recipe, drawn, self.loader.steps, {"forward": forward, "loss_fn": self.loss})
+        objective = build_objective(context)
+        assert isinstance(objective, MaxUp)
+        return objective
 
     def step(self, model: Any, batch: Batch) -> Outcome:
         """One window's loss: of the worst copies' words, and the activation regularizers of these copies."""
@@ -131,7 +131,7 @@ class Language:
             self.hidden = self.model.start(len(tokens))
         x = {"tokens": tokens, "hidden": self.hidden, "columns": len(tokens)}
         with warnings.catch_warnings():
-            if self.recipe.maxup.unit == "token":  # the loss of a column is over all its copies, on purpose
+            if self.unit_of_max == "token":  # the loss of a column is over all its copies, on purpose
                 warnings.simplefilter("ignore", MaxUpWarning)
             outcome = self.objective.run(model, x, target)
         read, knobs = outcome.output, self.recipe.language
@@ -148,7 +148,7 @@ class Language:
             weight = self.model.words.weight
             scores = adversarial_scores(scores, target, read.output, weight, self.recipe.language.epsilon)
         losses = F.cross_entropy(scores.flatten(0, 1), target.flatten(), reduction="none").view_as(target)  # (B, T)
-        return by_unit(losses, read.columns, self.recipe.maxup.unit)
+        return by_unit(losses, read.columns, self.unit_of_max)
 
     @torch.no_grad()
     def evaluate(self, model: Any, name: str) -> tuple[dict[str, Tensor], int]:

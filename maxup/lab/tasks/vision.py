@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,37 +10,25 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from maxup.errors import DataError, RunError, format_error
-from maxup.isolation import preserve_state
-from maxup.lab.data import load_data
-from maxup.lab.data.folder import MEAN, STD, Folder
-from maxup.lab.data.images import Images, own_images, own_scale, split
-from maxup.lab.models import create_model
-from maxup.lab.models.external import is_external
-from maxup.lab.models.frozen import freeze_norm
-from maxup.lab.models.normalize import Normalized
-from maxup.lab.models.weights import load_weights
+from maxup.errors import RunError
+from maxup.lab.data.folder import Folder
+from maxup.lab.recipes.build import build_perturbation
 from maxup.lab.recipes.load import refuse_settings
-from maxup.lab.recipes.schema import Data, LanguageConfig, Recipe, Spec, first_epochs, noise_of
-from maxup.lab.registry import PERTURBATIONS, build, takes
+from maxup.lab.recipes.objectives import DRAW_ONCE, Context, build_objective
+from maxup.lab.recipes.schema import LanguageConfig, Recipe
 from maxup.lab.storage.atomic_io import sha256
-from maxup.objectives.adversarial import Adversarial
-from maxup.objectives.average import Average
-from maxup.objectives.base import Objective, cross_entropy
-from maxup.objectives.hard_examples import HardExamples
+from maxup.lab.tasks.network import build_network
+from maxup.lab.tasks.splits import load_splits
+from maxup.losses import cross_entropy
 from maxup.objectives.maxup import MaxUp
 from maxup.objectives.outcome import Outcome
-from maxup.objectives.schedules import warmup
-from maxup.objectives.smoothadv import SmoothAdv, rising
-from maxup.perturb.base import Perturbation
-from maxup.perturb.compose import Compose
 from maxup.perturb.in_model import clear, in_model_parts
 from maxup.rng import stream_seed
 
 Batch = tuple[Tensor, Tensor, Tensor]
 
 FOR_TEXT = (
-    "maxup.unit",
+    "objective.unit",
     *(f"language.{field.name}" for field in fields(LanguageConfig)),
 )  # settings that nothing here reads
 
@@ -73,7 +61,7 @@ class Vision:
         data_from: Callable[[], Any] | None = None,
         check_network: Callable[[Any, nn.Module], None] | None = None,
     ) -> None:
-        self.recipe, self.check_network = recipe, check_network
+        self.recipe = recipe
         refuse_settings(recipe, FOR_TEXT, "text")
         self.identity = {"model_from": _name(model_from), "data_from": _name(data_from)}
         self.train, self.validation, self.test = load_splits(recipe, data_from)
@@ -96,61 +84,24 @@ class Vision:
         self.every_epoch = tuple(self.evaluation)
         classes = len(self.train.classes)
         self.metrics = ["loss", "accuracy", *["top5_accuracy"] * (classes > (5 if files else 10))]
-        self.model = self._network(device, classes, model_from)
+        check = partial(check_network, self) if check_network else None
+        self.model = build_network(recipe, self.train, device, model_from, check)
         mean, std = self.train.mean, self.train.std
         if recipe.model.normalize:  # what is augmented is pixels
             mean, std = (0.0,) * len(mean), (1.0,) * len(std)
         self.pixels: dict[str, Any] = {"mean": mean, "std": std}  # of what `prepare` returns
-        self.augment = perturbation(recipe.augment, classes, **self.pixels) if recipe.augment else None
-        self.once: Perturbation | None = None  # one draw of P(.|x), where the objective draws no copies of its own
-        if recipe.objective in ("hard_examples", "adversarial") and recipe.perturb:
-            self.once = perturbation(recipe.perturb, classes, **self.pixels)
-        self.objective = objective(recipe, classes, len(self.loader), **self.pixels)
+        self.augment = build_perturbation(recipe.augment, classes, **self.pixels) if recipe.augment else None
+        drawn = build_perturbation(recipe.perturb, classes, **self.pixels) if recipe.perturb else None
+        name = recipe.objective["name"]
+        if recipe.optim.sam is not None and name not in ("standard", "maxup"):
+            raise ValueError(f"optim.sam goes with the objectives standard and maxup, not {name!r}")
+        self.once = drawn if name in DRAW_ONCE else None  # one draw of P(.|x): the objective draws no copies
+        self.objective = build_objective(Context(recipe, drawn, lambda epochs: epochs * len(self.loader)))
         for inside in in_model_parts(self.objective.perturbation) + in_model_parts(self.once):
             inside.attach(self.model)
         # Streams of their own for augmentation and copies, the same in every run of this seed and rank.
         seeds = [stream_seed(recipe.seed, rank, stream) for stream in range(2)]
         self.generator, self.objective.generator = (Generator(device).manual_seed(seed) for seed in seeds)
-
-    def _network(self, device: torch.device, classes: int, model_from: Callable[..., nn.Module] | None) -> nn.Module:
-        said = self.recipe.model
-        if model_from is not None and said.pretrained:
-            raise ValueError(
-                "model.pretrained is for networks by name; with --model_from use model.weights, or neither"
-            )
-        given = {"shape", "num_classes"} if model_from else {"shape", "num_classes", "name", "pretrained"}
-        if twice := sorted(given & set(said.args)):
-            raise ValueError(
-                f"model.args must not have {twice[0]!r}: name and pretrained stand beside args, in model, and shape "
-                "and num_classes are the data's"
-            )
-        if said.new_head and said.weights is None:
-            raise ValueError("model.new_head is for the last layer of model.weights, and there are none; leave it out")
-        create = model_from or partial(create_model, said.name, pretrained=said.pretrained)
-
-        def build() -> nn.Module:
-            model = create(shape=self.train.shape, num_classes=classes, **said.args)
-            if not isinstance(model, nn.Module):
-                raise TypeError(f"model_from returned a {type(model).__name__}; it must return a torch.nn.Module")
-            return Normalized(model, self.train.mean, self.train.std) if said.normalize else model
-
-        if self.check_network and model_from is None and not is_external(said.name):  # others may not build there
-            with torch.device("meta"):
-                self.check_network(self, build())
-        model = build()
-        if said.weights is not None:
-            load_weights(model, said.weights, new_head=said.new_head)
-        if said.freeze_norm:
-            freeze_norm(model)
-        model.to(device)
-        if device.type == "cuda":
-            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # in place
-        who = "model_from: your network" if model_from else said.name if is_external(said.name) else None
-        if who is not None:
-            side = self.recipe.data.test_size  # of folders, where it is another
-            for shape in [self.train.shape, *([(3, side, side)] if side else [])]:
-                _try(who, model, torch.zeros(2, *shape, device=device), classes)
-        return model
 
     def step(self, model: Any, batch: tuple[Tensor, Tensor, Tensor]) -> Outcome:
         """One batch's loss: prepare the bytes, augment, and ask the objective."""
@@ -257,142 +208,8 @@ class Vision:
         return {str(loader.folder.path(i)) for loader in loaders for i in getattr(loader, "unreadable", ())}
 
 
-def _try(who: str, model: nn.Module, x: Tensor, classes: int) -> None:
-    """Call a network that is not ours once, without a trace: a sentence where it does not fit the data."""
-    seen = f"{who}, for images of shape {tuple(x.shape)},"
-    try:
-        with preserve_state(model, (x, None)), torch.no_grad():
-            output = model(x)
-    except Exception as error:  # of whatever type: it is others' code
-        raise ValueError(f"{seen} raised {format_error(error)}") from error
-    if not isinstance(output, Tensor):
-        raise ValueError(f"{seen} returned a {type(output).__name__}; return logits of shape (2, {classes})")
-    if output.ndim != 2 or len(output) != 2 or output.shape[1] < classes:
-        raise ValueError(
-            f"{seen} returned shape {tuple(output.shape)}; {classes} classes want logits of shape (2, {classes})"
-        )
-
-
 def _name(function: Callable[..., Any] | None) -> str:
     """MODULE:FUNCTION, or nothing."""
     if function is None:
         return ""
     return f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', type(function).__name__)}"
-
-
-def load_splits(recipe: Recipe, data_from: Callable[[], Any] | None = None) -> tuple[Any, Any, Any]:
-    """Training, validation (None unless asked for) and test images; the seed decides who goes where.
-
-    All are `Images` or all are `Folder`s. Where the test is the rest of one's own images, it has no part in the mean
-    and deviation that all are normalized by.
-    """
-    train: Any
-    test: Any
-    train, test = own_images(data_from()) if data_from else load_data(recipe.data.name, recipe.data.root)
-    if recipe.data.train_size is not None:
-        train, rest = split(train, recipe.data.train_size, recipe.seed)
-        if test is None and data_from is not None:
-            mean, std = own_scale(train.x)
-            train, rest = (replace(part, mean=mean, std=std) for part in (train, rest))
-        test = rest if test is None else test
-    elif test is None and data_from is not None:
-        raise ValueError(
-            "data_from returned (x, y), no test images; return (x, y, x_test, y_test), or set data.train_size: the "
-            f"rest of its {len(train)} images is then the test"
-        )
-    elif test is None:
-        raise ValueError(f"{recipe.data.name} has no test split of its own; set data.train_size, the rest is the test")
-    train, test = (_as_said(images, recipe) for images in (train, test))
-    validation = None
-    if recipe.data.validation:
-        kept = round((1 - recipe.data.validation) * len(train))
-        if kept in (0, len(train)):
-            raise DataError(
-                f"data.validation={recipe.data.validation} of {len(train)} training images leaves {kept} to train on; "
-                "choose a fraction that leaves some for both, or 0"
-            )
-        train, validation = split(train, kept, recipe.seed)
-    return train, validation, test
-
-
-def _as_said(images: Images | Folder, recipe: Recipe) -> Images | Folder:
-    """Images normalized as the recipe says, and those of folders decoded so."""
-    said, decoding = recipe.data, ("size", "test_size", "crop_fraction", "interpolation")
-    if isinstance(images, Images):
-        for name in decoding:
-            if getattr(said, name) != getattr(Data(), name):
-                raise DataError(f"data.{name} is for image folders, and these images are arrays; leave it out")
-        return replace(images, mean=tuple(said.mean or images.mean), std=tuple(said.std or images.std))
-    mean, std = tuple(said.mean or MEAN), tuple(said.std or STD)
-    if not len(mean) == len(std) == 3 or min(std) <= 0:
-        raise DataError(f"data.mean={said.mean} and data.std={said.std} must be three numbers each, data.std above 0")
-    decoded = {name: getattr(said, name) for name in (*decoding, "workers")}
-    return replace(images, mean=mean, std=std, **decoded)
-
-
-def perturbation(specs: list[Spec], classes: int, **pixels: Any) -> Perturbation:
-    """A perturbation from a recipe's list, composed where there are several.
-
-    Those that take `num_classes`, and `mean` and `std` of the normalization, learn them where the recipe says nothing.
-    """
-    known, parts = {"num_classes": classes, **pixels}, []
-    for spec in specs:
-        if not isinstance(spec, dict) or "name" not in spec:
-            raise ValueError(f"a perturbation is {{name: ..., arguments}}, but the recipe says {spec!r}")
-        arguments = {k: v for k, v in spec.items() if k != "name"}
-        if "key" in arguments:
-            raise ValueError(f"perturbation {spec['name']!r}: key chooses a part of x, which is one tensor; drop it")
-        if "mask_fill" in arguments:
-            raise ValueError(
-                f"perturbation {spec['name']!r}: mask_fill is for masks, and the labels are classes; drop it"
-            )
-        wanted = takes(PERTURBATIONS, "perturbation", spec["name"])
-        arguments = {k: v for k, v in known.items() if k in wanted} | arguments
-        parts.append(build(PERTURBATIONS, "perturbation", spec["name"], **arguments))
-    return parts[0] if len(parts) == 1 else Compose(*parts)
-
-
-def objective(recipe: Recipe, classes: int, steps_per_epoch: int, **pixels: Any) -> Objective:
-    """The recipe's objective; `pixels` are `mean` and `std` of the normalization."""
-    knobs = recipe.maxup
-    if recipe.optim.sam is not None and recipe.objective not in ("standard", "maxup"):
-        raise ValueError(f"optim.sam goes with the objectives standard and maxup, not {recipe.objective!r}")
-    if recipe.objective == "hard_examples":
-        return HardExamples(recipe.hard_fraction)
-    if recipe.objective == "adversarial":
-        ball, beyond = recipe.adversarial, ("gaussian", "uniform_ball", "lighting")
-        # Pixels stay in [0, 1], unless they carry noise that is not cut off there.
-        inside = recipe.model.normalize and not any(spec["name"] in beyond for spec in recipe.augment + recipe.perturb)
-        return Adversarial(ball.radius, p=ball.p, steps=ball.steps, clip=(0.0, 1.0) if inside else None)
-    if not recipe.perturb:
-        raise ValueError(f"objective {recipe.objective!r} draws copies, but the recipe's perturb is empty")
-    if recipe.objective == "smoothadv":
-        return _smoothadv(recipe, steps_per_epoch)
-    drawn = perturbation(recipe.perturb, classes, **pixels)
-    if recipe.objective == "standard":
-        return MaxUp(drawn, m=1)
-    epochs = first_epochs(knobs.warmup, recipe.epochs)
-    m = warmup(knobs.m, steps=epochs * steps_per_epoch)
-    if recipe.objective == "average":
-        return Average(drawn, m=m)
-    return MaxUp(
-        drawn,
-        m=m,
-        norm=knobs.norm,
-        strategy=knobs.strategy,
-        chunk_size=knobs.chunk,
-        masks=knobs.masks,
-        score=knobs.rank,
-    )
-
-
-def _smoothadv(recipe: Recipe, steps_per_epoch: int) -> SmoothAdv:
-    knobs, sigma = recipe.smoothadv, noise_of(recipe)
-    if sigma is None:
-        raise ValueError(
-            f"objective 'smoothadv' attacks pixels under Gaussian noise, but the recipe's perturb is {recipe.perturb} "
-            f"and model.normalize {recipe.model.normalize}; set [{{name: gaussian, sigma: ...}}] and true"
-        )
-    epochs = first_epochs(knobs.warmup, recipe.epochs)
-    radius = rising(knobs.radius, epochs=epochs, steps_per_epoch=steps_per_epoch)
-    return SmoothAdv(sigma, radius, samples=knobs.samples, steps=knobs.steps, attack=knobs.attack)

@@ -28,7 +28,7 @@ def test_a_table_makes_a_job_for_each_recipe_m_and_seed():
         (f"{TWIN}/seed-0", None), (f"{MAXUP}/seed-0", None), (f"{MAXUP}/seed-0-m-10", 10),
     ]  # fmt: skip
     assert [job.seed for job in jobs] == [0, 0, 0, 1, 1, 1]
-    assert jobs[2].arguments == [MAXUP, "--seed", "0", "--epochs", "60", "--maxup.m", "10"]
+    assert jobs[2].arguments == [MAXUP, "--seed", "0", "--epochs", "60", "--objective.m", "10"]
     assert jobs[2].resolved().maxup.m == 10
 
 

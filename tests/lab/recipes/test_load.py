@@ -38,17 +38,19 @@ def test_a_base_is_inherited_section_by_section():
 
 
 def test_overrides_reach_every_depth():
-    recipe = parse_recipe(NAME, ["--maxup.m", "8", "--optim.lr=0.5", "--model.args.hidden", "[3, 4]", "--seed", "7"])
+    recipe = parse_recipe(
+        NAME, ["--objective.m", "8", "--optim.lr=0.5", "--model.args.hidden", "[3, 4]", "--seed", "7"]
+    )
     assert (recipe.maxup.m, recipe.optim.lr, recipe.model.args, recipe.seed) == (8, 0.5, {"hidden": [3, 4]}, 7)
 
 
 def test_what_was_said_can_be_said_again():
-    recipe = parse_recipe(NAME, ["--maxup.m", "8"])
+    recipe = parse_recipe(NAME, ["--objective.m", "8"])
     assert recipe_from(asdict(recipe)) == recipe
 
 
 BAD = {
-    "unknown option": (["--maxup.n", "3"], "option 'maxup.n' is unknown; did you mean 'maxup.m'?"),
+    "unknown option": (["--objective.n", "3"], "option 'maxup.n' is unknown; did you mean 'maxup.m'?"),
     "not a number": (["--epochs", "many"], "epochs must be a whole number, but is many"),
     "not a number or null": (["--optim.clip", "x"], "optim.clip must be a number or null, but is x"),
     "not a list or null": (["--data.mean", "x"], r"data\.mean must be a list or null, but is x"),
@@ -64,14 +66,17 @@ BAD = {
     "a section": (["--maxup", "5"], r"maxup is a section of settings; give one of them, such as --maxup\.m 4"),
     "not an option": (["extra"], "'extra' is no option; one begins with --"),
     "nothing reads it": (
-        ["--objective", "standard", "--maxup.m", "8"],
+        ["--objective", "standard", "--objective.m", "8"],
         r"--maxup\.m changes nothing, because objective is",
     ),
-    "nobody reads it": (["--smoothadv.steps=3"], "--smoothadv.steps changes nothing.* add --objective smoothadv"),
-    "no hard examples": (["--hard_fraction", "0.1"], "--hard_fraction changes nothing, because objective is maxup"),
-    "too hard": (["--objective", "hard_examples", "--hard_fraction", "2"], r"hard_fraction=2\.0 is out of range"),
+    "nobody reads it": (["--objective.steps=3"], "--objective.steps changes nothing.* add --objective smoothadv"),
+    "no hard examples": (
+        ["--objective.fraction", "0.1"],
+        "--objective.fraction changes nothing, because objective is maxup",
+    ),
+    "too hard": (["--objective", "hard_examples", "--objective.fraction", "2"], r"hard_fraction=2\.0 is out of range"),
     "nothing is hard": (
-        ["--objective", "hard_examples", "--hard_fraction", "0"],
+        ["--objective", "hard_examples", "--objective.fraction", "0"],
         "must be a number above 0 and at most 1",
     ),
     "no steps": (["--optim.milestones", "[0.1]"], r"changes nothing.*; leave it out, or add --optim\.schedule steps"),
@@ -79,12 +84,12 @@ BAD = {
     "no momentum": (["--optim.name", "adamw", "--optim.momentum", "0.3"], r"--optim\.momentum changes nothing"),
     "no average": (["--optim.patience", "3"], r"because optim\.name is sgd; leave it out, or add --optim\.name asgd"),
     "no such norm": (
-        ["--objective", "adversarial", "--adversarial.p", "3"],
+        ["--objective", "adversarial", "--objective.p", "3"],
         r"adversarial\.p=3\.0 .* be 2 or \.inf",
     ),
-    "kept for SAM": (["--optim.sam", "0.1", "--maxup.strategy", "retain"], "it needs maxup.strategy recompute"),
-    "negative ball": (["--objective", "smoothadv", "--smoothadv.radius", "-1"], r"smoothadv\.radius=-1\.0 is out of"),
-    "out of range": (["--maxup.m", "0"], r"maxup\.m=0 is out of range"),
+    "kept for SAM": (["--optim.sam", "0.1", "--objective.strategy", "retain"], "it needs maxup.strategy recompute"),
+    "negative ball": (["--objective", "smoothadv", "--objective.radius", "-1"], r"smoothadv\.radius=-1\.0 is out of"),
+    "out of range": (["--objective.m", "0"], r"maxup\.m=0 is out of range"),
     "no size": (["--data.size", "0"], r"data\.size=0 is out of range"),
     "no fraction": (["--data.crop_fraction", "1.5"], r"data\.crop_fraction=1\.5 is out of range"),
     "momentum": (["--optim.momentum", "-1"], r"optim\.momentum=-1\.0 is out of range; it must be a number from 0 to 1"),
@@ -107,9 +112,9 @@ BAD = {
 
 
 def test_settings_of_objectives_that_will_run_may_be_overridden():
-    options = ["--adversarial.radius", "0.3", "--hard_fraction", "0.5"]
+    options = ["--objective.radius", "0.3", "--objective.fraction", "0.5"]
     assert parse_recipe(NAME, options, ["adversarial", "hard_examples"]).adversarial.radius == 0.3
-    with pytest.raises(RecipeError, match="--hard_fraction changes nothing"):
+    with pytest.raises(RecipeError, match="--objective.fraction changes nothing"):
         parse_recipe(NAME, options, ["adversarial"])
 
 

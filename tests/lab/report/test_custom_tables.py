@@ -84,7 +84,15 @@ def test_an_unknown_table_names_those_there_are():
 
 def test_results_outside_the_paper_have_a_table(tmp_path):
     write_run(tmp_path, "digits/mlp-gaussian-maxup", 0, 0.9, known=True)
-    write_run(tmp_path, "digits/mlp-gaussian-maxup", 0, 0.9, known=True, recipe={"maxup": {"m": 8}}, stem="seed-0-m-8")
+    write_run(
+        tmp_path,
+        "digits/mlp-gaussian-maxup",
+        0,
+        0.9,
+        known=True,
+        recipe={"objective": {"name": "maxup", "m": 8}},
+        stem="seed-0-m-8",
+    )
     table = other_results(loaded(tmp_path), PAPER.values())
     assert [row.m for row in table.rows.values()] == [4, 8]
     assert all(line.ours for line in compare("others", table, loaded(tmp_path)).lines)

@@ -51,7 +51,7 @@ def made(tmp_path_factory):
     )
     for seed in range(3):
         for name, gain in (("cifar10/resnet110-cutout", 0.0), ("cifar10/resnet110-cutout-maxup", 0.005)):
-            recipe = {"objective": "maxup"} if gain else {}
+            recipe = {"objective": {"name": "maxup"}} if gain else {}
             write_run(root / "runs", name, seed, 0.94 + gain + seed / 1000, curve=curve, recipe=recipe)
             for budget in (0.36, 0.3):
                 stem = file_name(seed, budget=budget)

@@ -33,7 +33,7 @@ def test_without_results_only_the_paper_s_ablation_is_drawn():
 def test_curves_and_cost_of_ours(tmp_path):
     for seed in range(2):
         write_run(tmp_path, TWIN, seed, 0.9, curve=CURVE)
-        write_run(tmp_path, MAXUP, seed, 0.91, curve=CURVE, recipe={"objective": "maxup"},
+        write_run(tmp_path, MAXUP, seed, 0.91, curve=CURVE, recipe={"objective": {"name": "maxup"}},
                   stem=f"seed-{seed}-budget-0.5", seconds=180)  # fmt: skip
     found = drawn("table-cifar10", tmp_path)
     assert list(found) == ["table-cifar10-curves-resnet_110", "table-cifar10-cost-resnet_110"]
@@ -50,7 +50,7 @@ def test_curves_and_cost_of_ours(tmp_path):
 @pytest.mark.parametrize("copies", [(1, 4), (1, 2, 4, 10, 20)])
 def test_accuracy_and_time_against_m_where_there_are_three(tmp_path, copies):
     for m in copies:
-        recipe = {"objective": "maxup", "maxup": {"m": m}} if m > 1 else {}
+        recipe = {"objective": {"name": "maxup", "m": m}} if m > 1 else {}
         write_run(tmp_path, MAXUP if m > 1 else TWIN, 0, 0.9 + m / 1000, recipe=recipe, seconds=100.0 * m,
                   stem="seed-0" if m in (1, 4) else f"seed-0-m-{m}", training_seconds=60.0 * m)  # fmt: skip
     found = drawn("table-ablation", tmp_path)
@@ -68,7 +68,7 @@ def test_families_of_one_model_are_not_mixed(tmp_path):
 
     for way in ("gauss", "cut"):
         for m in (1, 2, 4):
-            recipe = {"objective": "maxup", "maxup": {"m": m}} if m > 1 else {}
+            recipe = {"objective": {"name": "maxup", "m": m}} if m > 1 else {}
             stem = "seed-0" if m in (1, 4) else f"seed-0-m-{m}"
             write_run(tmp_path, f"my/net-{way}" + "-maxup" * (m > 1), 0, 0.5, recipe=recipe, stem=stem)
     found = load_results(tmp_path, tmp_path)[0]

@@ -63,8 +63,8 @@ def test_ours_is_mean_and_deviation_and_the_interval_of_welch(tmp_path):
     twin, ours = ([rng.gauss(0.95, 0.002) for _ in range(4)] for _ in range(2))
     for seed in range(4):
         write_run(tmp_path, TWIN, seed, twin[seed])
-        write_run(tmp_path, MAXUP, seed, ours[seed], recipe={"objective": "maxup"})
-    write_run(tmp_path, MAXUP, 9, 0.5, recipe={"objective": "maxup"}, stem="seed-9-budget-0.3")
+        write_run(tmp_path, MAXUP, seed, ours[seed], recipe={"objective": {"name": "maxup"}})
+    write_run(tmp_path, MAXUP, 9, 0.5, recipe={"objective": {"name": "maxup"}}, stem="seed-9-budget-0.3")
     comparison = compare("table-cifar10", PAPER["table-cifar10"], loaded(tmp_path))
     line = next(line for line in comparison.lines if line.key == "resnet110-cutout-maxup")
     percent = [100 * v for v in ours]
@@ -99,12 +99,12 @@ def test_a_seed_that_chooses_the_images_makes_pairs(tmp_path, seeds):
 def test_the_ablation_s_rows_share_a_recipe_and_differ_in_m(tmp_path):
     name = "cifar100/resnet110-cutout-maxup"
     for m, accuracy in ((4, 0.75), (10, 0.76), (20, 0.74)):
-        recipe = {"objective": "maxup", "maxup": {"m": m}}
+        recipe = {"objective": {"name": "maxup", "m": m}}
         write_run(tmp_path, name, 0, accuracy, recipe=recipe, stem="seed-0" if m == 4 else f"seed-0-m-{m}")
     found = loaded(tmp_path)
     ablation = {line.key: line for line in compare("table-ablation", PAPER["table-ablation"], found).lines}
     assert [ablation[f"resnet110-m{m}"].ours[1.0].mean for m in (4, 10, 20)] == pytest.approx([75, 76, 74])
-    write_run(tmp_path, name, 0, 0.74, recipe={"objective": "maxup", "maxup": {"m": 2}}, stem="seed-0-m-2")
+    write_run(tmp_path, name, 0, 0.74, recipe={"objective": {"name": "maxup", "m": 2}}, stem="seed-0-m-2")
     table = with_other_m(PAPER["table-ablation"], loaded(tmp_path))
     small = [(key, row.m, row.ours) for key, row in table.rows.items() if row.model == "ResNet-110"]
     assert [m for _, m, _ in small] == [1, 2, 4, 10, 20]

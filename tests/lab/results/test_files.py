@@ -15,7 +15,9 @@ TWIN, MAXUP = "digits/mlp-gaussian", "digits/mlp-gaussian-maxup"
 def test_results_of_a_recipe_we_have(tmp_path):
     write_run(tmp_path, TWIN, 0, 0.9, known=True)
     write_run(tmp_path, MAXUP, 0, 0.9, known=True, recipe={"epochs": 18}, stem=file_name(0, budget=0.3))
-    write_run(tmp_path, MAXUP, 1, 0.9, known=True, recipe={"maxup": {"m": 10}}, stem=file_name(1, m=10))
+    write_run(
+        tmp_path, MAXUP, 1, 0.9, known=True, recipe={"objective": {"name": "maxup", "m": 10}}, stem=file_name(1, m=10)
+    )
     write_run(tmp_path, MAXUP, 2, 0.9, known=True, recipe={"epochs": 7})  # the name says nothing of a budget
     found, notes = load_results(tmp_path, tmp_path / "nowhere")
     assert not notes
@@ -26,7 +28,7 @@ def test_results_of_a_recipe_we_have(tmp_path):
 
 
 def test_results_of_a_recipe_we_do_not_have_yet_go_by_their_file_names(tmp_path):
-    write_run(tmp_path, "a/b", 0, 0.9, recipe={"objective": "maxup", "maxup": {"m": 10}}, stem="seed-0-m-10-budget-0.3")
+    write_run(tmp_path, "a/b", 0, 0.9, recipe={"objective": {"name": "maxup", "m": 10}}, stem="seed-0-m-10-budget-0.3")
     write_run(tmp_path, "a/b", 0, 0.9)
     found, _ = load_results(tmp_path, tmp_path / "nowhere")
     assert [(r.m, r.own_m, r.budget) for r in found] == [(1, True, 1.0), (10, False, 0.3)]
@@ -51,7 +53,7 @@ def test_the_time_of_a_run_that_shared_its_gpu_does_not_count(tmp_path):
 
 def test_a_run_whose_loss_is_not_finite_is_a_result(tmp_path):
     path = tmp_path / TWIN / "seed-0.json"
-    write_run(tmp_path, TWIN, 0, 0.1, known=True, recipe={"adversarial": {"p": math.inf}})
+    write_run(tmp_path, TWIN, 0, 0.1, known=True, recipe={"objective": {"name": "adversarial", "p": math.inf}})
     run = json.loads(path.read_text())
     write_json(path, run | {"last": run["last"] | {"test_loss": math.inf}})
     recipe = tmp_path / "mine.yaml"
@@ -93,7 +95,7 @@ def test_a_broken_file_is_left_out_with_a_sentence(tmp_path, text):
 def test_wrong_types_inside_are_left_out_too(tmp_path):
     path = write_run(tmp_path, TWIN, 0, 0.9)
     run = json.loads(path.read_text())
-    for i, change in enumerate(({"maxup": 3}, {"epochs": "x"}, {"maxup": {"m": None}, "objective": "maxup"})):
+    for i, change in enumerate(({"maxup": 3}, {"epochs": "x"}, {"objective": {"name": "maxup", "m": None}})):
         (path.parent / f"seed-{i}.json").write_text(json.dumps(run | {"recipe": run["recipe"] | change}))
     found, notes = load_results(tmp_path, tmp_path / "nowhere")
     assert not found

@@ -28,8 +28,7 @@ RECIPE = {
     "task": "language",
     "model": {"name": "awd_lstm", "args": ARGS | {"weight_drop": 0.3, "noise": 0.05}},
     "perturb": [{"name": "embedding_dropout", "p": 0.4}],
-    "objective": "maxup",
-    "maxup": {"m": 3, "warmup": 0},
+    "objective": {"name": "maxup", "m": 3, "warmup": 0},
     "language": {"bptt": 8, "epsilon": 0.05, "validation_columns": 2},
     "optim": {"name": "asgd", "lr": 5.0, "momentum": 0.0, "weight_decay": 1e-6, "clip": 0.25, "schedule": "constant"},
     "epochs": 3,
@@ -325,7 +324,7 @@ def test_a_checkpoint_of_another_text_is_refused(folder, tmp_path, change):
 BAD = {
     "columns": ({"language": {"test_columns": 999}}, r"tokens of the test text do not fill language\.test_columns=999"),
     "no text": ({"data": {"name": "digits", "root": None}}, "digits is no text; set data.name"),
-    "objective": ({"objective": "average"}, "objective 'average' is not for text"),
+    "objective": ({"objective": {"name": "average"}}, "objective 'average' is not for text"),
     "perturb": ({"perturb": []}, "perturb is empty"),
     "noise": ({"perturb": [{"name": "gaussian", "sigma": 1.0}]}, "perturb: gaussian: .* use embedding_dropout"),
     "radius": ({"language": {"epsilon": -1.0}}, "language.epsilon=-1.0 is out of range"),

@@ -35,7 +35,7 @@ def test_splits_are_disjoint_stratified_and_decided_by_the_seed():
 )
 def test_the_paper_s_first_epochs_with_one_copy(epochs, warmup, first):
     """The paper's 5, at most a quarter of the epochs and at least one, unless that is all there is, or told none."""
-    said = BASE | {"objective": "maxup", "maxup": {"m": 4, "warmup": warmup}, "epochs": epochs}
+    said = BASE | {"objective": {"name": "maxup", "m": 4, "warmup": warmup}, "epochs": epochs}
     m = objective(recipe_from(said), classes=10, steps_per_epoch=7).m
     assert [m(step) for step in (0, max(first * 7 - 1, 0), first * 7)] == ([1, 1, 4] if first else [4, 4, 4])
 
@@ -43,9 +43,9 @@ def test_the_paper_s_first_epochs_with_one_copy(epochs, warmup, first):
 def test_objectives_by_name():
     kinds = {"standard": MaxUp, "maxup": MaxUp, "average": Average, "hard_examples": HardExamples}
     for name, kind in kinds.items():
-        assert type(objective(recipe_from(BASE | {"objective": name}), 10, 1)) is kind
+        assert type(objective(recipe_from(BASE | {"objective": {"name": name}}), 10, 1)) is kind
     with pytest.raises(ValueError, match="the recipe's perturb is empty"):
-        objective(recipe_from({"objective": "maxup"}), 10, 1)
+        objective(recipe_from({"objective": {"name": "maxup"}}), 10, 1)
 
 
 def test_mixing_perturbations_learn_the_classes():
@@ -80,7 +80,7 @@ def test_manifold_mixup_is_attached_and_knows_the_classes():
     said = BASE | {
         "model": {"name": "conv"},
         "perturb": [{"name": "manifold_mixup", "layers": ["input", 0]}],
-        "objective": "standard",
+        "objective": {"name": "standard"},
     }
     task = Vision(recipe_from(said), torch.device("cpu"))
     outcome = task.step(task.model, next(iter(task.loader)))
@@ -90,8 +90,7 @@ def test_manifold_mixup_is_attached_and_knows_the_classes():
 def test_a_step_normalizes_augments_and_draws():
     said = BASE | {
         "augment": [{"name": "crop_flip", "padding": 1}],
-        "objective": "maxup",
-        "maxup": {"m": 3, "warmup": 0},
+        "objective": {"name": "maxup", "m": 3, "warmup": 0},
     }
     task = Vision(recipe_from(said), torch.device("cpu"))
     outcome = task.step(task.model, next(iter(task.loader)))
@@ -113,7 +112,7 @@ class Watched(nn.Module):
 
 def seen(objective, **said):
     """What the network is given in two steps, and what is trained on."""
-    said = BASE | {"augment": [{"name": "crop_flip", "padding": 1}], "objective": objective} | said
+    said = BASE | {"augment": [{"name": "crop_flip", "padding": 1}], "objective": {"name": objective}} | said
     torch.manual_seed(0)
     task = Vision(recipe_from(said), torch.device("cpu"), model_from=Watched)
     task.model.seen.clear()
@@ -143,14 +142,14 @@ def test_an_adversary_begins_where_m_1_trains():
     ("perturb", "clip"), [({"name": "cutout", "length": 2}, (0, 1)), ({"name": "gaussian", "sigma": 0.1}, None)]
 )
 def test_pixels_under_attack_stay_pixels_unless_they_carry_noise(perturb, clip):
-    said = BASE | {"objective": "adversarial", "perturb": [perturb]}
+    said = BASE | {"objective": {"name": "adversarial"}, "perturb": [perturb]}
     assert objective(recipe_from(said | {"model": {"normalize": True}}), 10, 1).clip == clip
     assert objective(recipe_from(said), 10, 1).clip is None
 
 
 @pytest.mark.parametrize("objective", ["hard_examples", "adversarial"])
 def test_a_perturbation_inside_the_network_is_drawn_once_and_taken_away_again(objective):
-    said = BASE | {"model": {"name": "conv"}, "objective": objective}
+    said = BASE | {"model": {"name": "conv"}, "objective": {"name": objective}}
     said |= {"perturb": [{"name": "manifold_mixup", "layers": [0]}]}
     task = Vision(recipe_from(said), torch.device("cpu"))
     assert task.step(task.model, next(iter(task.loader))).target.shape == (50, 10)
@@ -158,7 +157,8 @@ def test_a_perturbation_inside_the_network_is_drawn_once_and_taken_away_again(ob
 
 
 @pytest.mark.parametrize(
-    ("changes", "name"), [({"language": {"bptt": 30}}, "language.bptt"), ({"maxup": {"unit": "token"}}, "maxup.unit")]
+    ("changes", "name"),
+    [({"language": {"bptt": 30}}, "language.bptt"), ({"objective": {"name": "maxup", "unit": "token"}}, "maxup.unit")],
 )
 def test_settings_of_texts_are_refused(changes, name):
     with pytest.raises(ValueError, match=f"^{name} is for text, .*; leave it out$"):
@@ -280,7 +280,7 @@ def test_normalization_inside_the_model_changes_what_is_perturbed_and_not_what_i
 
 
 def test_smoothadv_is_built_from_the_recipe_s_noise_and_warms_up():
-    task = Vision(recipe_from(NORMALISE | {"objective": "smoothadv", "epochs": 8}), torch.device("cpu"))
+    task = Vision(recipe_from(NORMALISE | {"objective": {"name": "smoothadv"}, "epochs": 8}), torch.device("cpu"))
     assert task.objective.perturbation.sigma == 0.1
     steps = len(task.loader)
     assert [task.objective.radius(step) for step in (0, steps, 9 * steps)] == [0.25, 0.5, 0.5]
@@ -290,7 +290,7 @@ def test_smoothadv_is_built_from_the_recipe_s_noise_and_warms_up():
 @pytest.mark.parametrize("change", [{"perturb": [{"name": "cutout", "length": 2}]}, {"model": {"normalize": False}}])
 def test_smoothadv_wants_noise_on_pixels(change):
     with pytest.raises(ValueError, match="attacks pixels under Gaussian noise"):
-        objective(recipe_from(NORMALISE | {"objective": "smoothadv"} | change), 10, 10)
+        objective(recipe_from(NORMALISE | {"objective": {"name": "smoothadv"}} | change), 10, 10)
 
 
 @pytest.mark.parametrize("argument", ["pretrained", "name", "shape", "classes"])

@@ -19,8 +19,7 @@ RECIPE = {
     "data": {"name": "digits", "train_size": 200},
     "model": {"name": "mlp", "args": {"hidden": [16]}},
     "perturb": [{"name": "gaussian", "sigma": 0.2}],
-    "objective": "maxup",
-    "maxup": {"m": 2, "warmup": 0},
+    "objective": {"name": "maxup", "m": 2, "warmup": 0},
     "epochs": 3,
     "batch_size": 50,
 }
@@ -82,13 +81,13 @@ def test_the_loop_does_what_a_hand_written_one_does(whole):
 
 @pytest.mark.parametrize("objective", ["standard", "average", "adversarial", "hard_examples"])
 def test_every_objective_trains(tmp_path, objective):
-    result = train(tmp_path, {"objective": objective, "epochs": 2, "adversarial": {"steps": 2}})
+    result = train(tmp_path, {"objective": {"name": objective, "steps": 2}, "epochs": 2})
     assert result["steps"] == 8
 
 
 def test_accumulation_equals_the_joined_batch(tmp_path):
     """Two batches of 50 accumulated are one of 100, for an objective without draws and a net without BatchNorm."""
-    plain = {"objective": "hard_examples", "hard_fraction": 1.0, "epochs": 1, "optim": {"schedule": "constant"}}
+    plain = {"objective": {"name": "hard_examples", "fraction": 1.0}, "epochs": 1, "optim": {"schedule": "constant"}}
     train(tmp_path / "two", plain | {"optim": {"schedule": "constant", "accumulate": 2}, "batch_size": 50})
     train(tmp_path / "one", plain | {"batch_size": 100})
     states = [checkpoint.latest(tmp_path / n / "checkpoints", print)[1]["model"] for n in ("one", "two")]
@@ -214,7 +213,7 @@ def test_accumulated_batches_are_one_batch(tmp_path, accumulate):
     """5 batches an epoch: the last window is shorter, and the next epoch begins a new one."""
     optim = {"lr": 0.1, "momentum": 0.0, "weight_decay": 0.0, "schedule": "constant", "accumulate": accumulate}
     changes = {"epochs": 2, "batch_size": 10, "data": {"name": "digits", "train_size": 50}, "optim": optim}
-    changes |= {"objective": "standard", "perturb": [{"name": "gaussian", "sigma": 0.0}]}
+    changes |= {"objective": {"name": "standard"}, "perturb": [{"name": "gaussian", "sigma": 0.0}]}
     train(tmp_path, changes)
     found = checkpoint.latest(tmp_path / "checkpoints", print)[1]["model"]
     recipe = recipe_from(RECIPE | changes)

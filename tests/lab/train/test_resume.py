@@ -41,7 +41,7 @@ def test_when_none_can_be_read_it_says_so(tmp_path, whole):
 def test_another_recipe_in_the_same_folder_is_refused(tmp_path, whole):
     shutil.copytree(whole[0], tmp_path / "run")
     with pytest.raises(RunError, match=r"another recipe \(different: maxup\.m\)"):
-        train(tmp_path / "run", {"maxup": {"m": 3, "warmup": 0}})
+        train(tmp_path / "run", {"objective": {"name": "maxup", "m": 3, "warmup": 0}})
     with pytest.raises(RunError, match=r"another recipe \(different: epochs\)"):
         train(tmp_path / "run", {"epochs": 5})
 
@@ -78,7 +78,7 @@ def test_a_run_begun_before_a_setting_was_known_is_resumed(tmp_path, whole):
 
 
 def test_a_checkpoint_of_another_recipe_is_named_and_an_older_one_of_this_taken(tmp_path, whole, capsys):
-    train(tmp_path / "other", {"maxup": {"m": 3, "warmup": 0}})
+    train(tmp_path / "other", {"objective": {"name": "maxup", "m": 3, "warmup": 0}})
     shutil.copytree(whole[0], tmp_path / "run")
     newest = max((tmp_path / "run" / "checkpoints").glob("step-*"))
     shutil.rmtree(newest)

@@ -16,8 +16,7 @@ RECIPE = {
     "data": {"name": "digits", "train_size": 200},
     "model": {"name": "conv", "args": {"width": 8}},
     "perturb": [{"name": "cutout", "length": 3}],
-    "objective": "maxup",
-    "maxup": {"m": 3, "warmup": 0},
+    "objective": {"name": "maxup", "m": 3, "warmup": 0},
     "optim": {"lr": 0.05, "sam": 0.1, "schedule": "constant"},
     "epochs": 1,
     "batch_size": 50,
@@ -131,7 +130,7 @@ def test_what_does_not_go_with_it_is_refused(changes):
 
 def test_other_objectives_are_refused():
     with pytest.raises(ValueError, match=r"optim\.sam goes with"):
-        Vision(recipe_from(RECIPE | {"objective": "average"}), torch.device("cpu"))
+        Vision(recipe_from(RECIPE | {"objective": {"name": "average"}}), torch.device("cpu"))
 
 
 def test_the_first_parameter_may_be_a_number():

@@ -85,9 +85,9 @@ NET = {
     "augment": [{"name": "crop_flip", "padding": 1}],
 }
 LONG = {
-    "maxup": {"maxup": {"m": 40, "warmup": 0}, "optim": {"accumulate": 2, "ema": 0.9}},
-    "SAM": {"maxup": {"m": 40, "warmup": 0}, "optim": {"sam": 0.05}},
-    "adversarial": {"objective": "adversarial", "adversarial": {"steps": 40}},
+    "maxup": {"objective": {"name": "maxup", "m": 40, "warmup": 0}, "optim": {"accumulate": 2, "ema": 0.9}},
+    "SAM": {"objective": {"name": "maxup", "m": 40, "warmup": 0}, "optim": {"sam": 0.05}},
+    "adversarial": {"objective": {"name": "adversarial", "steps": 40}},
 }
 
 
@@ -134,7 +134,7 @@ def test_a_short_step_ends_and_is_saved(tmp_path, monkeypatch):
     monkeypatch.setattr("maxup.lab.train.signals.PATIENCE", 1e9)
     monkeypatch.setattr(nn.Linear, "forward", counted)
     with pytest.raises(InterruptedRunError, match="stopped at step 2 of 4; saved in"):
-        train(tmp_path, NET | {"maxup": {"m": 40, "warmup": 0}, "epochs": 1})
+        train(tmp_path, NET | {"objective": {"name": "maxup", "m": 40, "warmup": 0}, "epochs": 1})
     assert len(calls) == 82
 
 

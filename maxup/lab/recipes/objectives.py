@@ -1,0 +1,268 @@
+"""The objectives that a recipe can name, as `objective: {name: ..., arguments}`.
+
+Each function below is one objective. Its keyword arguments are the settings of the recipe. To add an objective, write
+a function and add it to `OBJECTIVES`.
+"""
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
+
+from maxup.errors import RecipeError, format_value, unknown_name
+from maxup.lab.limits import COPIES, STEPS, Limit
+from maxup.lab.recipes.schema import Recipe, Spec, noise_of
+
+if TYPE_CHECKING:
+    from maxup.objectives.base import Objective
+
+RADIUS, EPOCHS, NORMS = Limit(0, 1e9), Limit(0, 10**6, whole=True), (2.0, math.inf)
+UNBOUNDED = ("gaussian", "uniform_ball", "lighting")  # perturbations after which pixels may leave [0, 1]
+KINDS = {int: "a whole number", float: "a number", str: "a word"}
+
+
+@dataclass
+class Context:
+    """What a task gives to the objective that it builds.
+
+    Attributes:
+        recipe: The recipe.
+        perturbation: P(.|x); None if the recipe's `perturb` is empty.
+        steps: The number of steps in the first so many epochs.
+        options: Further arguments of the objective, such as `forward` and `loss_fn`.
+    """
+
+    recipe: Recipe
+    perturbation: Any
+    steps: Callable[[int], int]
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def copies(self) -> Any:
+        """The perturbation, for an objective that draws copies from it."""
+        if self.perturbation is None:
+            name = self.recipe.objective["name"]
+            raise ValueError(f"objective {name!r} draws copies, but the recipe's perturb is empty")
+        return self.perturbation
+
+    def warmup_epochs(self, epochs: int) -> int:
+        """Epochs of a warmup. A short run has at most about a quarter of its epochs."""
+        return first_epochs(epochs, self.recipe.epochs)
+
+
+def first_epochs(wanted: int, epochs: int) -> int:
+    """Epochs of a warmup (m = 1, a small attack): as wanted, but at most about a quarter of a short run.
+
+    Example:
+        >>> [first_epochs(5, epochs) for epochs in (200, 60, 12, 3, 1)]
+        [5, 5, 3, 1, 0]
+    """
+    return min(wanted, max(epochs // 4, min(1, epochs - 1)))
+
+
+def standard(context: Context) -> "Objective":
+    """Train on one copy per example: MaxUp with m = 1."""
+    from maxup.objectives.maxup import MaxUp
+
+    return MaxUp(context.copies(), m=1, **context.options)
+
+
+def maxup(
+    context: Context,
+    *,
+    m: Annotated[int, COPIES] = 4,
+    warmup: Annotated[int, EPOCHS] = 5,
+    norm: Literal["batch", "running"] = "batch",
+    strategy: Literal["recompute", "retain"] = "recompute",
+    chunk_size: Annotated[int, COPIES] = 1,
+    masks: Literal["shared", "independent"] = "shared",
+    score: Literal["loss", "kl"] = "loss",
+    unit: Literal["column", "token", "batch"] = "column",
+) -> "Objective":
+    """Train on the worst of m copies per example.
+
+    Args:
+        context: What the task provides.
+        m: Copies per example.
+        warmup: Epochs with m = 1 at the start (the paper uses 5). A short run has at most a quarter of its epochs.
+        norm: Statistics that BatchNorm uses for scoring.
+        strategy: Forward the winners again, or keep the graphs of all copies.
+        chunk_size: Copies scored in one forward pass.
+        masks: Dropout masks: shared by the copies of an example, or drawn per copy and part of the maximum (retain).
+        score: How copies are compared.
+        unit: For text: take the worst copy per column of a window, per token, or per batch.
+    """
+    from maxup.objectives.maxup import MaxUp
+    from maxup.objectives.schedules import warmup as warmed_up
+
+    schedule = warmed_up(m, steps=context.steps(context.warmup_epochs(warmup)))
+    settings: dict[str, Any] = {"strategy": strategy, "chunk_size": chunk_size, "masks": masks}
+    if context.recipe.task == "vision":
+        settings |= {"norm": norm, "score": score}
+    return MaxUp(context.copies(), m=schedule, **settings, **context.options)
+
+
+def average(context: Context, *, m: Annotated[int, COPIES] = 4, warmup: Annotated[int, EPOCHS] = 5) -> "Objective":
+    """Train on the average over m copies per example.
+
+    Args:
+        context: What the task provides.
+        m: Copies per example.
+        warmup: Epochs with m = 1 at the start.
+    """
+    from maxup.objectives.average import Average
+    from maxup.objectives.schedules import warmup as warmed_up
+
+    return Average(context.copies(), m=warmed_up(m, steps=context.steps(context.warmup_epochs(warmup))))
+
+
+def adversarial(
+    context: Context,
+    *,
+    radius: Annotated[float, RADIUS] = 0.5,
+    p: Annotated[float, NORMS] = 2.0,
+    steps: Annotated[int, STEPS] = 10,
+) -> "Objective":
+    """PGD adversarial training. P(.|x) is drawn once per example.
+
+    Args:
+        context: What the task provides.
+        radius: Radius of the ball, in units of the network's input.
+        p: Norm of the ball: 2 or .inf.
+        steps: Gradient steps of the attack.
+    """
+    from maxup.objectives.adversarial import Adversarial
+
+    recipe = context.recipe
+    bounded = not any(spec["name"] in UNBOUNDED for spec in recipe.augment + recipe.perturb)
+    clip = (0.0, 1.0) if recipe.model.normalize and bounded else None
+    return Adversarial(radius, p=p, steps=steps, clip=clip)
+
+
+def hard_examples(context: Context, *, fraction: Annotated[float, Limit(0, 1, above=True)] = 0.25) -> "Objective":
+    """Train on the hardest examples of a batch. P(.|x) is drawn once per example.
+
+    Args:
+        context: What the task provides.
+        fraction: The fraction of a batch that is trained on.
+    """
+    from maxup.objectives.hard_examples import HardExamples
+
+    return HardExamples(fraction)
+
+
+def smoothadv(
+    context: Context,
+    *,
+    radius: Annotated[float, RADIUS] = 0.5,
+    attack: Literal["pgd", "ddn"] = "pgd",
+    steps: Annotated[int, STEPS] = 10,
+    samples: Annotated[int, COPIES] = 1,
+    warmup: Annotated[int, EPOCHS] = 10,
+) -> "Objective":
+    """SmoothAdv, adversarial training of the smoothed classifier. `perturb` sets its noise.
+
+    Args:
+        context: What the task provides.
+        radius: Radius of the l2 ball, in units of the input.
+        attack: Climb within the ball, or find the shortest perturbation that changes the prediction.
+        steps: Gradient steps of the attack.
+        samples: Noise samples per example, for the attack and for training.
+        warmup: Epochs over which the radius rises. A short run has at most a quarter of its epochs.
+    """
+    from maxup.objectives.smoothadv import SmoothAdv, rising
+
+    recipe, sigma = context.recipe, noise_of(context.recipe)
+    if sigma is None:
+        raise ValueError(
+            f"objective 'smoothadv' attacks pixels under Gaussian noise, but the recipe's perturb is {recipe.perturb} "
+            f"and model.normalize {recipe.model.normalize}; set [{{name: gaussian, sigma: ...}}] and true"
+        )
+    schedule = rising(radius, epochs=context.warmup_epochs(warmup), steps_per_epoch=context.steps(1))
+    return SmoothAdv(sigma, schedule, samples=samples, steps=steps, attack=attack)
+
+
+OBJECTIVES: dict[str, Callable[..., "Objective"]] = {
+    function.__name__: function for function in (standard, maxup, average, adversarial, hard_examples, smoothadv)
+}
+DRAW_ONCE = ("adversarial", "hard_examples")  # objectives that draw no copies: the task draws P(.|x) once
+
+
+def build_objective(context: Context) -> "Objective":
+    """Build the recipe's objective."""
+    arguments = {k: v for k, v in context.recipe.objective.items() if k != "name"}
+    return OBJECTIVES[context.recipe.objective["name"]](context, **arguments)
+
+
+def arguments_of(name: str) -> dict[str, inspect.Parameter]:
+    """The arguments of an objective, with their types and defaults.
+
+    Example:
+        >>> list(arguments_of("average"))
+        ['m', 'warmup']
+    """
+    if name not in OBJECTIVES:
+        raise RecipeError(unknown_name(str(name), OBJECTIVES, "objective"))
+    parameters = inspect.signature(OBJECTIVES[name]).parameters
+    return {k: v for k, v in parameters.items() if k != "context"}
+
+
+def resolve_objective(spec: Any) -> Spec:
+    """Check an objective of a recipe and fill in the defaults. A name alone is allowed.
+
+    Example:
+        >>> resolve_objective("standard"), resolve_objective({"name": "average", "m": 8})
+        ({'name': 'standard'}, {'name': 'average', 'm': 8, 'warmup': 5})
+    """
+    spec = {"name": spec} if isinstance(spec, str) else spec
+    if not isinstance(spec, Mapping) or not isinstance(spec.get("name"), str):
+        raise RecipeError(f"objective must be {{name: ..., arguments}}, but is {format_value(spec)}")
+    name = spec["name"]
+    arguments = arguments_of(name)
+    hints = {key: parameter.annotation for key, parameter in arguments.items()}
+    for key in spec:
+        if key != "name" and key not in arguments:
+            raise RecipeError(unknown_name(str(key), arguments, f"argument of objective {name!r}"))
+    values = {key: parameter.default for key, parameter in arguments.items()} | dict(spec)
+    return {"name": name} | {key: _check(key, values[key], hints[key]) for key in arguments}
+
+
+def override_objective(spec: Spec, changes: Mapping[str, Any]) -> Spec:
+    """An objective with some keys changed. A new name keeps the arguments that both objectives take.
+
+    Example:
+        >>> override_objective({"name": "maxup", "m": 4, "norm": "running"}, {"name": "average", "warmup": 0})
+        {'name': 'average', 'm': 4, 'warmup': 0}
+    """
+    name = changes.get("name", spec["name"])
+    for key in changes:
+        takers = [one for one in OBJECTIVES if key in arguments_of(one)]
+        if key != "name" and name not in takers and takers:
+            raise RecipeError(
+                f"--objective.{key} changes nothing, because objective is {name}; leave it out, or add "
+                f"--objective.name {takers[0]}"
+            )
+    kept = {k: v for k, v in spec.items() if k in arguments_of(name)}
+    return {"name": name, **kept, **{k: v for k, v in changes.items() if k != "name"}}
+
+
+def _check(key: str, value: Any, hint: Any) -> Any:
+    """A value of the right type and in range."""
+    limit = None
+    if get_origin(hint) is Annotated:
+        hint, limit = get_args(hint)
+    if get_origin(hint) is Literal:
+        if value not in get_args(hint):
+            raise RecipeError(unknown_name(str(value), get_args(hint), f"objective.{key}"))
+        return value
+    if isinstance(value, str) and hint is float:
+        with suppress(ValueError):
+            value = float(value)  # YAML reads 1e-3 as a word
+    if isinstance(value, bool) or not isinstance(value, (int, float) if hint is float else hint):
+        raise RecipeError(f"objective.{key} must be {KINDS[hint]}, but is {format_value(value)}")
+    value = hint(value)
+    if limit is not None and value not in limit:
+        allowed = " or ".join(f"{one:g}" for one in limit) if isinstance(limit, tuple) else limit
+        raise RecipeError(f"objective.{key}={format_value(value)} is out of range; it must be {allowed}")
+    return value

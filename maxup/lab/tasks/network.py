@@ -1,0 +1,87 @@
+"""The network of a recipe, or the user's, checked against the data."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from maxup.errors import format_error
+from maxup.isolation import preserve_state
+from maxup.lab.models import create_model
+from maxup.lab.models.external import is_external
+from maxup.lab.models.frozen import freeze_norm
+from maxup.lab.models.normalize import Normalized
+from maxup.lab.models.weights import load_weights
+from maxup.lab.recipes.schema import Recipe
+
+
+def build_network(
+    recipe: Recipe,
+    images: Any,
+    device: torch.device,
+    model_from: Callable[..., nn.Module] | None = None,
+    check: Callable[[nn.Module], None] | None = None,
+) -> nn.Module:
+    """Build the network of a recipe on a device.
+
+    Args:
+        recipe: Its `model` says which network.
+        images: The training images, which give the shape, the number of classes, and the normalization.
+        device: Where the network goes.
+        model_from: Builds the network instead: (shape, num_classes, **model.args).
+        check: Called with the network on the meta device, before its memory is allocated.
+    """
+    settings, num_classes = recipe.model, len(images.classes)
+    if model_from is not None and settings.pretrained:
+        raise ValueError("model.pretrained is for networks by name; with --model_from use model.weights, or neither")
+    given = {"shape", "num_classes"} if model_from else {"shape", "num_classes", "name", "pretrained"}
+    if twice := sorted(given & set(settings.args)):
+        raise ValueError(
+            f"model.args must not have {twice[0]!r}: name and pretrained stand beside args, in model, and shape "
+            "and num_classes are the data's"
+        )
+    if settings.new_head and settings.weights is None:
+        raise ValueError("model.new_head is for the last layer of model.weights, and there are none; leave it out")
+    create = model_from or partial(create_model, settings.name, pretrained=settings.pretrained)
+
+    def build() -> nn.Module:
+        model = create(shape=images.shape, num_classes=num_classes, **settings.args)
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model_from returned a {type(model).__name__}; it must return a torch.nn.Module")
+        return Normalized(model, images.mean, images.std) if settings.normalize else model
+
+    if check and model_from is None and not is_external(settings.name):  # others may not build on the meta device
+        with torch.device("meta"):
+            check(build())
+    model = build()
+    if settings.weights is not None:
+        load_weights(model, settings.weights, new_head=settings.new_head)
+    if settings.freeze_norm:
+        freeze_norm(model)
+    model.to(device)
+    if device.type == "cuda":
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # in place
+    who = "model_from: your network" if model_from else settings.name if is_external(settings.name) else None
+    if who is not None:
+        side = recipe.data.test_size  # image folders may be evaluated at another size
+        for shape in [images.shape, *([(3, side, side)] if side else [])]:
+            _try(who, model, torch.zeros(2, *shape, device=device), num_classes)
+    return model
+
+
+def _try(who: str, model: nn.Module, x: Tensor, num_classes: int) -> None:
+    """Call a network that is not ours once, without a trace: a sentence where it does not fit the data."""
+    seen = f"{who}, for images of shape {tuple(x.shape)},"
+    try:
+        with preserve_state(model, (x, None)), torch.no_grad():
+            output = model(x)
+    except Exception as error:  # of whatever type: it is others' code
+        raise ValueError(f"{seen} raised {format_error(error)}") from error
+    if not isinstance(output, Tensor):
+        raise ValueError(f"{seen} returned a {type(output).__name__}; return logits of shape (2, {num_classes})")
+    if output.ndim != 2 or len(output) != 2 or output.shape[1] < num_classes:
+        raise ValueError(
+            f"{seen} returned shape {tuple(output.shape)}; {num_classes} classes want logits of shape (2, {num_classes})"
+        )
