@@ -12,7 +12,9 @@ def log_tail(k: int, n: int, p: float) -> float:
         >>> round(math.exp(log_tail(9, 10, 0.5)) * 2**10, 9)  # 9 or 10 heads
         11.0
     """
-    return _log_pmf(k, n, p) + math.log(_tail_over_pmf(k, n, p)) if k else 0.0
+    if k <= n * p:  # the complement is the smaller sum
+        return math.log1p(-math.exp(log_tail(n - k + 1, n, 1 - p))) if k else 0.0
+    return _log_pmf(k, n, p) + math.log(_tail_over_pmf(k, n, p))
 
 
 def invert_tail(k: int, n: int, alpha: float) -> float:
