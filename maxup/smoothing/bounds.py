@@ -4,8 +4,11 @@ A smoothed classifier returns the most probable class for x + N(0, sigma^2 I). I
 perturbation with an l2 norm below sigma * Phi^-1(p) changes the prediction (Cohen, Rosenfeld and Kolter, 2019).
 """
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from statistics import NormalDist
+
+from maxup.smoothing.binomial import invert_tail, log_tail
 
 ABSTAIN = -1
 
@@ -20,7 +23,7 @@ def lower_bound(k: int, n: int, alpha: float) -> float:
         (0.0, 0.741134, 0.741134)
     """
     _check(k, n, alpha)
-    return float(_special().betaincinv(k, n - k + 1, alpha)) if k else 0.0
+    return invert_tail(k, n, alpha) if k else 0.0
 
 
 def upper_bound(k: int, n: int, alpha: float) -> float:
@@ -41,7 +44,9 @@ def radius_of(p: float, sigma: float) -> float:
         >>> radius_of(0.5, sigma=0.25), round(radius_of(0.841345, sigma=0.25), 5)
         (0.0, 0.25)
     """
-    return float(sigma * _special().ndtri(p))
+    if p in (0, 1):
+        return math.inf if p else -math.inf
+    return sigma * NormalDist().inv_cdf(p)
 
 
 def probability_of(radius: float, sigma: float) -> float:
@@ -51,7 +56,7 @@ def probability_of(radius: float, sigma: float) -> float:
         >>> round(radius_of(probability_of(0.3, 0.5), 0.5), 12)
         0.3
     """
-    return float(_special().ndtr(radius / sigma))
+    return math.erfc(-radius / sigma / math.sqrt(2)) / 2
 
 
 def p_value(k: int, n: int) -> float:
@@ -61,7 +66,7 @@ def p_value(k: int, n: int) -> float:
         >>> p_value(5, 10), round(p_value(10, 10) * 2**10)
         (1.0, 2)
     """
-    return min(1.0, 2 * float(_special().bdtr(min(k, n - k), n, 0.5)))
+    return min(1.0, 2 * math.exp(log_tail(max(k, n - k), n, 0.5)))
 
 
 def predicted(counts: Sequence[int], alpha: float) -> int:
@@ -79,12 +84,3 @@ def predicted(counts: Sequence[int], alpha: float) -> int:
 def _check(k: int, n: int, alpha: float) -> None:
     if not 0 <= k <= n or n < 1 or not 0 < alpha < 1:
         raise ValueError(f"k={k}, n={n}, alpha={alpha}: a bound needs 0 <= k <= n, n >= 1 and alpha between 0 and 1")
-
-
-def _special() -> Any:
-    """Return `scipy.special`, imported lazily: it is slow to import, and scipy is not a dependency of the core."""
-    try:
-        from scipy import special
-    except ImportError:
-        raise ImportError("randomized smoothing needs scipy; install it with: pip install scipy") from None
-    return special
