@@ -19,7 +19,16 @@ Example:
 On the command line, `maxup doctor MODULE:FUNCTION` prints the findings.
 """
 
-from maxup.diagnostics.checks import Finding, run_checks
-from maxup.diagnostics.inputs import Inputs, make_inputs
+from typing import TYPE_CHECKING
 
-__all__ = ["Finding", "Inputs", "make_inputs", "run_checks"]
+if TYPE_CHECKING:
+    from maxup.diagnostics.checks import Finding as Finding
+    from maxup.diagnostics.checks import run_checks as run_checks
+    from maxup.diagnostics.inputs import Inputs as Inputs
+    from maxup.diagnostics.inputs import make_inputs as make_inputs
+else:
+    from maxup.lazy import lazy_exports
+
+    __all__, __getattr__, __dir__ = lazy_exports(
+        __name__, {"checks": "Finding run_checks", "inputs": "Inputs make_inputs"}
+    )
