@@ -144,7 +144,7 @@ def test_a_full_disk_leaves_nothing_behind(exported, tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("maxup.lab.models.export.write", full)
-    with pytest.raises(LoadError, match="cannot write .*: No space left on device"):
+    with pytest.raises(LoadError, match=r"cannot write .*: No space left on device"):
         save(tmp_path / "model", exported[1], {})
     assert not list(tmp_path.iterdir())
 
