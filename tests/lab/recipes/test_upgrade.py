@@ -3,7 +3,7 @@
 import pytest
 
 from maxup.lab.recipes.load import parse_recipe, recipe_from
-from maxup.lab.recipes.upgrade import upgrade_recipe
+from maxup.lab.upgrade import upgrade_recipe
 
 OLD = {
     "maxup": {
