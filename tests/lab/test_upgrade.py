@@ -14,7 +14,7 @@ OBJECTIVES = {
     "average": {"m": 8, "warmup": 0},
     "adversarial": {"radius": 0.3, "p": "inf"},
     "smoothadv": {"radius": 1.0, "samples": 2},
-    "hard_examples": {"fraction": 0.5},
+    "hard_examples": {"keep": 0.5},
 }
 
 
