@@ -11,6 +11,7 @@ import pytest
 from maxup.cli.main import main
 from maxup.lab.models import list_models
 from maxup.lab.recipes import load
+from maxup.lab.recipes.document import read_yaml
 from maxup.lab.results.files import file_name
 from maxup.lab.results.paper import load_paper
 from tests.lab.report.runs import write_run
@@ -204,4 +205,4 @@ def test_the_same_refers_to_a_row_above():
     for place, name in enumerate(names):
         path = load.find_recipe(name)
         if path.read_text().startswith("# The same with"):
-            assert load.plain(path)["base"] in names[:place]
+            assert read_yaml(path)["base"] in names[:place]

@@ -179,8 +179,9 @@ def smoothadv(
     recipe, sigma = context.recipe, noise_of(context.recipe)
     if sigma is None:
         raise RecipeError(
-            f"objective 'smoothadv' attacks pixels under Gaussian noise, but the recipe has perturb {recipe.perturb} and "
-            f"model.normalize {recipe.model.normalize}; set perturb [{{name: gaussian, sigma: ...}}] and model.normalize true"
+            "objective 'smoothadv' attacks pixels under Gaussian noise, but the recipe has perturb "
+            f"{recipe.perturb} and model.normalize {recipe.model.normalize}; set perturb [{{name: gaussian, sigma: ...}}] "
+            "and model.normalize true"
         )
     schedule = rising(radius, epochs=context.warmup_epochs(warmup), steps_per_epoch=context.steps(1))
     return SmoothAdv(sigma, schedule, samples=samples, steps=steps, attack=attack)
