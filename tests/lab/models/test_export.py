@@ -74,7 +74,7 @@ def test_many_words_and_many_classes_come_back(tmp_path):
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"note": "x" * LARGEST}, "config.json has a wrong size"),
+        ({"note": "x" * LARGEST}, "config.json has the wrong size"),
         ({"classes": ["a", "b"]}, "does not fit the model"),
         ({"recipe": {"model": {"name": "nothing", "args": {}}}}, "nothing"),
     ],
