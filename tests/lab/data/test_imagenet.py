@@ -115,5 +115,5 @@ def test_a_signal_to_all_processes_together_saves_and_leaves_none_behind(tmp_pat
     os.killpg(process.pid, number)  # as a terminal does: the workers get it too
     out, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, out
-    assert re.search("stopped at step .* the same command goes on", out), out
+    assert re.search("stopped at step .* the same command resumes", out), out
     until(lambda: subprocess.run(["pgrep", "-g", str(process.pid)], capture_output=True).stdout == b"")

@@ -11,8 +11,9 @@ from accelerate.utils import set_seed
 from maxup.errors import CheckpointError, RunError
 from maxup.lab.recipes.load import recipe_from
 from maxup.lab.storage import checkpoint
+from maxup.lab.storage.locks import locked
 from maxup.lab.tasks.vision import Vision
-from maxup.lab.train import loop
+from maxup.lab.train import loop, step
 from tests.waiting import PATIENCE
 
 RECIPE = {
@@ -79,15 +80,15 @@ def test_the_loop_does_what_a_hand_written_one_does(whole):
         torch.testing.assert_close(tensor, saved[name], msg=name)
 
 
-@pytest.mark.parametrize("objective", ["standard", "average", "adversarial", "hard_examples"])
+@pytest.mark.parametrize("objective", ["standard", "average", {"name": "adversarial", "steps": 2}, "hard_examples"])
 def test_every_objective_trains(tmp_path, objective):
-    result = train(tmp_path, {"objective": {"name": objective, "steps": 2}, "epochs": 2})
+    result = train(tmp_path, {"objective": objective, "epochs": 2})
     assert result["steps"] == 8
 
 
 def test_accumulation_equals_the_joined_batch(tmp_path):
     """Two batches of 50 accumulated are one of 100, for an objective without draws and a net without BatchNorm."""
-    plain = {"objective": {"name": "hard_examples", "fraction": 1.0}, "epochs": 1, "optim": {"schedule": "constant"}}
+    plain = {"objective": {"name": "hard_examples", "keep": 1.0}, "epochs": 1, "optim": {"schedule": "constant"}}
     train(tmp_path / "two", plain | {"optim": {"schedule": "constant", "accumulate": 2}, "batch_size": 50})
     train(tmp_path / "one", plain | {"batch_size": 100})
     states = [checkpoint.latest(tmp_path / n / "checkpoints", print)[1]["model"] for n in ("one", "two")]
@@ -96,7 +97,7 @@ def test_accumulation_equals_the_joined_batch(tmp_path):
 
 
 def hold(folder, ready, done):
-    with checkpoint.locked(folder):
+    with locked(folder):
         ready.set()
         done.wait(PATIENCE)
 
@@ -184,7 +185,7 @@ def test_an_evaluation_that_is_not_finite_is_no_success(tmp_path, monkeypatch, v
 
 def test_weights_that_went_bad_do_not_replace_good_checkpoints(tmp_path, monkeypatch):
     """As on a GPU, where the loss is looked at now and then."""
-    monkeypatch.setattr(loop, "math", SimpleNamespace(isfinite=lambda value: True))
+    monkeypatch.setattr(step, "math", SimpleNamespace(isfinite=lambda value: True))
     changes = {"optim": {"lr": 1e9, "schedule": "constant"}, "epochs": 20}
     with pytest.raises(RunError, match=r"the loss became .*; the state is saved in .*not-finite"):
         train(tmp_path, changes, save_every=0)

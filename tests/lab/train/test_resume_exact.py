@@ -89,7 +89,7 @@ def test_interrupted_politely_it_saves_and_says_how_to_go_on(tmp_path, whole):
     process = start(tmp_path, tmp_path / "run", AT_STEP.format(name="SIGINT", step=12, act="send"))
     out, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, out
-    assert "the same command goes on from there" in out
+    assert "the same command resumes" in out
     assert "Traceback" not in out
     finish(start(tmp_path, tmp_path / "run"))
     assert fingerprint(tmp_path / "run") == whole

@@ -85,8 +85,8 @@ def wandb_steps(content):
         ("x", "tracker 'x' is unknown; known: aim, clearml, comet_ml, "),
         ("", "tracker '' is unknown; known: "),
         ("all", "tracker 'all' is unknown; "),
-        ("tensorboard,mlflow", "tracker 'mlflow' needs a package that is not here; pip install '.[track]'"),
-        ("comet_ml", "tracker 'comet_ml' needs a package that is not here; pip install comet-ml"),
+        ("tensorboard,mlflow", "tracker 'mlflow' needs a package that is not installed; pip install '.[track]'"),
+        ("comet_ml", "tracker 'comet_ml' needs a package that is not installed; pip install comet-ml"),
     ],
 )
 def test_trackers_that_are_not_there_get_a_sentence(tmp_path, monkeypatch, capsys, names, sentence):
@@ -115,6 +115,6 @@ def test_a_full_disk_is_told_before_anybody_writes_in_a_thread(tmp_path, monkeyp
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(trackers, "write", full)
-    with pytest.raises(RunError, match=r"could not write .*maxup: No space left on device; what is saved stays"):
+    with pytest.raises(RunError, match=r"could not write .*maxup: No space left on device; the checkpoints are safe"):
         train(tmp_path, trackers=["tensorboard"])
     assert not (tmp_path / "maxup").exists()
