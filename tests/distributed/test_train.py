@@ -106,7 +106,7 @@ def test_a_loss_that_is_not_finite_ends_all_processes(tmp_path):
 
 
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_killed_rank_ends_the_job_with_a_sentence_and_the_same_command_goes_on(tmp_path, whole, rank):
+def test_a_killed_rank_ends_the_job_with_a_message_and_the_same_command_resumes(tmp_path, whole, rank):
     (tmp_path / "held.py").write_text(HELD)
     process = torchrun(tmp_path, tmp_path / "run", options=["--save_every", "0"], program=["held.py"])
     until(lambda: len(list(tmp_path.glob("held-*"))) == 2, process)  # in the twelfth step of forty
@@ -119,7 +119,7 @@ def test_a_killed_rank_ends_the_job_with_a_sentence_and_the_same_command_goes_on
     assert len(said) == 1, out
     assert said[0].startswith("maxup train: lost another process of this run (")
     assert said[0].endswith(f"; the same command resumes from the last checkpoint in {tmp_path / 'run'}")
-    assert "maxup/engine" not in out  # the one traceback is torchrun's own, of its child's failure
+    assert "maxup/lab" not in out  # the only traceback is torchrun's own, of its child's failure
     finish(torchrun(tmp_path, tmp_path / "run", options=["--save_every", "0"]))
     for name, tensor in weights(whole[0]).items():
         assert torch.equal(tensor, weights(tmp_path / "run")[name]), name

@@ -21,8 +21,8 @@ processes.set_forkserver_preload(
 FILES = ["tensors.safetensors", "state.json", "manifest.json"]
 
 
-def refuse(sentence):
-    raise AssertionError(sentence)
+def refuse(message):
+    raise AssertionError(message)
 
 
 def state_of(step):
@@ -108,7 +108,7 @@ class Training:
 
 
 @pytest.mark.parametrize("optimizer", OPTIMISERS)
-def test_training_goes_on_to_the_last_bit(optimizer, tmp_path):
+def test_training_resumes_to_the_last_bit(optimizer, tmp_path):
     straight, resumed = Training(optimizer), Training(optimizer)
     straight.train(5)
     save(tmp_path, 5, straight.state())

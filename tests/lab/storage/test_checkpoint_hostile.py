@@ -1,4 +1,4 @@
-"""Damaged and hostile checkpoints: one sentence, the one before it, and nothing runs."""
+"""Damaged and malicious checkpoints: one message, the checkpoint before it is used, and nothing is executed."""
 
 import hashlib
 import json
@@ -212,7 +212,7 @@ class Payload:
 
 @pytest.mark.parametrize("name", [*FILES, "best.json", ".lock"])
 @pytest.mark.parametrize("kind", ["pickle", "torch"])
-def test_hostile_pickles_do_not_run(name, kind, tmp_path):
+def test_malicious_pickles_do_not_run(name, kind, tmp_path):
     marker = str(tmp_path / "marker")
     folder = tmp_path / "run"
     path = save(folder, 1, {"a": torch.ones(1)}, best=True)

@@ -95,7 +95,7 @@ def test_a_checkpoint_of_another_recipe_is_named_and_an_older_one_of_this_taken(
 
 
 def test_the_number_of_workers_may_change(tmp_path):
-    """It changes no image, and a run that lost one for want of memory goes on with fewer."""
+    """It changes no image. A run that ran out of memory can resume with fewer."""
     write_folders(tmp_path / "imagenette2-160")
     data = {"name": "imagenette", "root": str(tmp_path), "size": 32, "workers": 0}
     said = {"data": data, "model": {"name": "resnet20"}, "batch_size": 4}
@@ -111,7 +111,7 @@ def twelve_classes():
     return torch.randint(256, (240, 1, 4, 4), generator=g, dtype=torch.uint8), y
 
 
-def test_a_run_with_top_5_accuracy_goes_on(tmp_path):
+def test_a_run_with_top_5_accuracy_resumes(tmp_path):
     """More than ten classes have a metric more, which checkpoints hold too."""
     options = {"data_from": twelve_classes, "save_every": 0}
     result = train(tmp_path / "whole", **options)
@@ -195,7 +195,7 @@ def damage(run, chance):
 
 
 @pytest.mark.parametrize("seeds", [range(40), pytest.param(range(40, 240), marks=pytest.mark.slow)], ids=["40", "200"])
-def test_a_damaged_folder_ends_in_the_same_run_or_in_one_sentence(tmp_path, whole, seeds):
+def test_a_damaged_folder_ends_in_the_same_run_or_in_one_message(tmp_path, whole, seeds):
     """Never in another run, and never in another kind of error."""
     refused = 0
     for seed in seeds:

@@ -41,7 +41,7 @@ def test_a_file_that_was_shortened_ends_with_a_whole_line(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]\n", b'{"step": "1"}\n', b"\x80\n", b"[" * 100_000 + b"\n"])
-def test_a_line_that_is_no_record_gets_a_sentence(tmp_path, content):
+def test_a_line_that_is_not_a_record_gets_a_message(tmp_path, content):
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n' + content)
     with pytest.raises(ValueError, match="has a line that is not a record; remove the file"):
         read_records(tmp_path / "metrics.jsonl")
@@ -101,7 +101,7 @@ def test_a_bar_that_was_interrupted_stays_where_it_is(monkeypatch):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
-def test_a_full_disk_gets_a_sentence_that_says_what_stays(tmp_path):
+def test_a_full_disk_gets_a_clear_message(tmp_path):
     metrics = Metrics(tmp_path / "metrics.jsonl")
     metrics.write(step=1)
     size = metrics.flush()

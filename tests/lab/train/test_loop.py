@@ -132,7 +132,7 @@ def spoil(monkeypatch, step, make):
     monkeypatch.setattr(Vision, "step", spoilt)
 
 
-def test_a_run_that_met_a_bad_loss_goes_on_from_its_last_good_checkpoint(tmp_path, monkeypatch):
+def test_a_run_that_met_a_bad_loss_resumes_from_its_last_good_checkpoint(tmp_path, monkeypatch):
     """However often the same is tried: good checkpoints stay as they are, and the end is that of a run without."""
     expected = train(tmp_path / "whole", save_every=0)["last"]
     for _ in range(3):

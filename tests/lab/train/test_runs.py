@@ -68,7 +68,7 @@ def test_a_damaged_checkpoint_is_named_and_an_older_one_taken(run, tmp_path, cap
     assert capsys.readouterr().err == ""
 
 
-def test_a_whole_checkpoint_of_something_else_gives_a_sentence(tmp_path):
+def test_a_valid_checkpoint_of_something_else_gets_a_message(tmp_path):
     foreign = [
         {"lr": 0.1},
         [1, 2],
@@ -89,7 +89,7 @@ def test_a_whole_checkpoint_of_something_else_gives_a_sentence(tmp_path):
         assert "\n" not in str(caught.value)
 
 
-def test_a_recipe_that_cannot_be_built_gets_a_sentence():
+def test_a_recipe_that_cannot_be_built_gets_a_message():
     with pytest.raises(RunError, match=r"^the recipe cannot be built: .*perturb is empty"):
         build_task(Recipe(perturb=[], data=Data(train_size=50)))
 

@@ -1,4 +1,4 @@
-"""Asked to stop: once is a question between steps, twice is now. Left by another process: a sentence."""
+"""Signals: the first one stops a run between steps, the second one at once. The death of another process: a message."""
 
 import fcntl
 import os
@@ -152,7 +152,7 @@ GLOO = RuntimeError("[/gloo/transport/tcp/pair.cc:537] Connection closed by peer
         (2, RunError("the loss became nan; gloo"), False),
     ],
 )
-def test_what_fails_for_want_of_another_process_is_a_sentence(processes, error, changed):
+def test_the_error_after_another_process_died_is_a_message(processes, error, changed):
     with pytest.raises((RuntimeError, ValueError)) as caught, report_lost_peers(processes, Path("run")):
         raise error
     if not changed:
