@@ -161,6 +161,8 @@ class Trainer:
         saved, start = time.monotonic(), time.monotonic() - state.seconds
         with Progress(state.total, state.step, quiet=self.quiet) as progress:
             self._describe_step(progress)
+            if self.resumed_at and not stages.done:
+                progress.say(f"resuming at step {state.step} of {state.total}")
             while not stages.done:
                 epoch = loader.epoch
                 if stages.over:
