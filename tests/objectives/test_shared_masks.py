@@ -267,7 +267,7 @@ class Checkpointed(nn.Module):
 def test_checkpointed_dropout_is_refused_in_a_wide_training_pass(reentrant):
     """The backward pass would draw masks that the copies do not share."""
     model, (x, y) = Checkpointed(reentrant), data()
-    with pytest.raises(ValueError, match=r"activation checkpointing runs .* use strategy='recompute'"):
+    with pytest.raises(ValueError, match=r"activation checkpointing repeats .* use strategy='recompute'"):
         MaxUp(Gaussian(0.1), m=4, strategy="retain")(model, x.requires_grad_(), y)
     MaxUp(Gaussian(0.1), m=4, chunk_size=4)(model, x, y).backward()
 

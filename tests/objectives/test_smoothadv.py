@@ -154,5 +154,5 @@ def test_nonsense_is_refused():
     with pytest.raises(ValueError, match="sigma must be"):
         SmoothAdv(math.nan, 0.5)
     x, y = batch()
-    with pytest.raises(TypeError, match="y must be classes"):
+    with pytest.raises(TypeError, match="needs class ids"):
         SmoothAdv(0.25, 0.5)(net(), x, soft_labels(y))
