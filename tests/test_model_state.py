@@ -103,9 +103,9 @@ MODELS = {
 def test_gradients_equal_the_naive_reference(name, cached):
     model, (x, y) = MODELS[name](), data()
     winner, gradients = naive(model, x, y)
-    maxup = MaxUp(Gaussian(SIGMA), m=M, generator=torch.Generator().manual_seed(0))
+    objective = MaxUp(Gaussian(SIGMA), m=M, generator=torch.Generator().manual_seed(0))
     with parametrize.cached() if cached else torch.enable_grad():
-        outcome = maxup.run(model, x, y)
+        outcome = objective.run(model, x, y)
         outcome.loss.backward()
     assert torch.equal(outcome.worst.copy, winner)
     for (which, p), gradient in zip(model.named_parameters(), gradients, strict=True):
@@ -248,21 +248,21 @@ class Late(nn.Module):
 )
 def test_state_that_cannot_be_restored_is_named_once(model, what):
     model, (x, y) = model().double(), data()
-    maxup = MaxUp(Gaussian(SIGMA), m=M)
+    objective = MaxUp(Gaussian(SIGMA), m=M)
     with pytest.warns(mu.MaxUpWarning, match=f"forward pass changed .*{what}"):
-        maxup.select(model, x, y)
-    maxup.select(model, x, y)  # warnings are errors here
+        objective.select(model, x, y)
+    objective.select(model, x, y)  # warnings are errors here
 
 
 @pytest.mark.parametrize("m", [1, 4])
 def test_an_uninitialized_lazy_layer(m):
     model, (x, y) = nn.Sequential(nn.Linear(D, D), nn.LazyBatchNorm1d(), nn.Linear(D, C)).double(), data()
-    maxup = MaxUp(Gaussian(SIGMA), m=m)
+    objective = MaxUp(Gaussian(SIGMA), m=m)
     if m > 1:
         with pytest.raises(ValueError, match=r"uninitialized LazyBatchNorm1d; call model\(x\) once"):
-            maxup(model, x, y)
+            objective(model, x, y)
     model(x)
-    maxup(model, x, y).backward()
+    objective(model, x, y).backward()
 
 
 class LoRA(nn.Module):

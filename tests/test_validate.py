@@ -47,15 +47,15 @@ BAD_BATCHES = {
 @pytest.mark.parametrize("call", ["select", "one call", "retain"])
 def test_bad_batches(name, call):
     x, y, message = BAD_BATCHES[name]
-    maxup = mu.MaxUp(
+    objective = mu.MaxUp(
         mu.Gaussian(0.1), m=3, strategy="retain" if call == "retain" else "recompute", generator=generator()
     )
-    model, before = net(), maxup.generator.get_state()
+    model, before = net(), objective.generator.get_state()
     with pytest.raises((ValueError, TypeError), match=message) as error:
-        maxup.select(model, x, y) if call == "select" else maxup(model, x, y)
+        objective.select(model, x, y) if call == "select" else objective(model, x, y)
     assert "\n" not in str(error.value)
-    assert torch.equal(before, maxup.generator.get_state())
-    assert maxup.step == 0
+    assert torch.equal(before, objective.generator.get_state())
+    assert objective.step == 0
     assert all(p.grad is None for p in model.parameters())
 
 
@@ -76,12 +76,12 @@ BAD_PARTS = {
 @pytest.mark.parametrize("name", BAD_PARTS)
 def test_bad_losses_outputs_and_perturbations(name):
     settings, message = BAD_PARTS[name]
-    maxup = mu.MaxUp(**{"perturbation": mu.Gaussian(0.1), "m": 3, "generator": generator(), **settings})
-    before = maxup.generator.get_state()
+    objective = mu.MaxUp(**{"perturbation": mu.Gaussian(0.1), "m": 3, "generator": generator(), **settings})
+    before = objective.generator.get_state()
     with pytest.raises((ValueError, TypeError), match=message):
-        maxup.select(net(), X, Y)
-    assert torch.equal(before, maxup.generator.get_state())
-    assert maxup.step == 0
+        objective.select(net(), X, Y)
+    assert torch.equal(before, objective.generator.get_state())
+    assert objective.step == 0
 
 
 @pytest.mark.parametrize("m", [0, -1, 2.5, "4", True, None])
@@ -286,14 +286,14 @@ def test_targets_of_maps_and_sequences(name):
 
 @pytest.mark.parametrize("loss", [mu.token_cross_entropy, mu.next_token_cross_entropy])
 def test_targets_of_token_losses(loss):
-    maxup, x = mu.MaxUp(mu.Gaussian(0.1), m=2, loss_fn=loss), torch.rand(2, 3)
+    objective, x = mu.MaxUp(mu.Gaussian(0.1), m=2, loss_fn=loss), torch.rand(2, 3)
     for output, y in ((torch.rand(2, 9), torch.zeros(2).long()), (torch.rand(2, 5, 9), torch.zeros(2, 4).long())):
         with pytest.raises(ValueError, match=r"this loss expects logits \(B, T, V\) and token ids \(B, T\)"):
-            maxup.select(Constant(output), x, y)
+            objective.select(Constant(output), x, y)
     with pytest.raises(ValueError, match=r"use y\.long\(\)"):
-        maxup.select(Constant(torch.rand(2, 5, 9)), x, torch.zeros(2, 5))
+        objective.select(Constant(torch.rand(2, 5, 9)), x, torch.zeros(2, 5))
     with pytest.raises(ValueError, match="labels range from 9 to 9, but the model has 9 outputs"):
-        maxup.select(Constant(torch.rand(2, 5, 9)), x, torch.full((2, 5), 9))
+        objective.select(Constant(torch.rand(2, 5, 9)), x, torch.full((2, 5), 9))
 
 
 def test_not_a_perturbation():
@@ -318,18 +318,18 @@ def test_infinities_are_not_nan():
 
 
 def test_a_generator_on_another_device():
-    maxup = mu.MaxUp(mu.Gaussian(0.1))
+    objective = mu.MaxUp(mu.Gaussian(0.1))
     model = nn.Linear(3, 2, device="meta")
-    maxup.generator = generator()
+    objective.generator = generator()
     with pytest.raises(ValueError, match="the generator is on cpu, but the batch is on meta"):
-        maxup(model, torch.zeros(2, 3, device="meta"), torch.zeros(2, dtype=torch.long, device="meta"))
+        objective(model, torch.zeros(2, 3, device="meta"), torch.zeros(2, dtype=torch.long, device="meta"))
 
 
 def test_a_batch_on_another_device_than_the_first():
-    maxup, model = mu.MaxUp(mu.Gaussian(0.1)), nn.Linear(3, 2)
-    maxup(model, torch.zeros(2, 3), torch.zeros(2, dtype=torch.long))
+    objective, model = mu.MaxUp(mu.Gaussian(0.1)), nn.Linear(3, 2)
+    objective(model, torch.zeros(2, 3), torch.zeros(2, dtype=torch.long))
     with pytest.raises(ValueError, match="on the device of the first batch, so create a new objective for another"):
-        maxup(model.to("meta"), torch.zeros(2, 3, device="meta"), torch.zeros(2, dtype=torch.long, device="meta"))
+        objective(model.to("meta"), torch.zeros(2, 3, device="meta"), torch.zeros(2, dtype=torch.long, device="meta"))
 
 
 def test_warnings_point_at_the_line_that_called_the_library():
