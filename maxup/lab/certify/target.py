@@ -14,7 +14,7 @@ from maxup.lab.data.images import Images
 from maxup.lab.models.normalize import Normalized
 from maxup.lab.recipes.schema import Recipe, noise_of
 from maxup.lab.tasks.vision import load_splits
-from maxup.lab.user_code import raised_in_own_code
+from maxup.lab.user_code import raised_in_user_code
 
 
 @dataclass
@@ -108,7 +108,7 @@ def answers(model: nn.Module, images: Images, device: torch.device, dtype: torch
             torch.manual_seed(0)  # of networks that draw noise themselves
             logits = model.to(device)(x)
     except Exception as error:  # of whatever type: it may be others' code
-        if raised_in_own_code(error) or isinstance(error, torch.OutOfMemoryError):
+        if raised_in_user_code(error) or isinstance(error, torch.OutOfMemoryError):
             raise
         seen = f"the network, for images of shape {tuple(x.shape)} in float32,"
         raise ValueError(

@@ -15,8 +15,8 @@ from maxup.errors import RecipeError, error_message, first_names, format_value, 
 from maxup.lab.limits import MOST_BASES, MOST_NODES, MOST_VALUES, check_recipe
 from maxup.lab.recipes.objectives import OBJECTIVES, arguments_of, override_objective, resolve_objective
 from maxup.lab.recipes.schema import Recipe, Spec
-from maxup.lab.recipes.upgrade import REMOVED, upgrade_recipe
 from maxup.lab.storage.atomic_io import read_text
+from maxup.lab.upgrade import REMOVED, upgrade_recipe
 
 FOLDER = Path(__file__).parent
 SUFFIXES = (".yaml", ".yml")  # of recipes in files of one's own

@@ -430,3 +430,15 @@ def test_mutations_train_or_get_a_sentence(tmp_path, capsys, count):
         assert Path(folder, "run.json").exists() == (codes[-1] == 0)
     assert codes.count(0) > count / 10
     assert codes.count(1) > count / 10
+
+
+@pytest.mark.parametrize("broken", [{"objective": 3, "maxup": {}}, {"objective": "maxup", "maxup": [1]}])
+def test_an_invalid_old_record_is_refused(broken):
+    with pytest.raises(RecipeError, match="objective"):
+        recipe_from(broken)
+
+
+def test_a_file_in_the_old_form_is_told_the_new_one(tmp_path):
+    (tmp_path / "old.yaml").write_text("base: digits/mlp-gaussian\nobjective: maxup\nmaxup: {m: 4}\n")
+    with pytest.raises(RecipeError, match=r"'maxup' is an old setting; write objective: \{name: \.\.\., arguments\}"):
+        parse_recipe(str(tmp_path / "old.yaml"), [])

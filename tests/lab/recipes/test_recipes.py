@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from maxup.lab.data.text import COUNTS
+from maxup.lab.data.sets.text import COUNTS
 from maxup.lab.recipes.load import list_recipes, parse_recipe
 from maxup.lab.recipes.schema import copies_of
 from maxup.lab.tasks.language import Language
