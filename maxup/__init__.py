@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from maxup import diagnostics as diagnostics
     from maxup import theory as theory
     from maxup.batch import SharedDraw as SharedDraw
     from maxup.errors import MaxUpWarning as MaxUpWarning
@@ -32,6 +33,7 @@ else:
         __name__,
         {
             "batch": "SharedDraw",
+            "diagnostics": "diagnostics",
             "errors": "MaxUpWarning",
             "lab.models.export": "load",
             "losses": "cross_entropy next_token_cross_entropy token_cross_entropy",

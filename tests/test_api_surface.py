@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import maxup
+import maxup.diagnostics
 import maxup.lab
 import maxup.objectives
 import maxup.perturb
@@ -18,10 +19,10 @@ import maxup.smoothing
 PUBLIC = """
 Adversarial Affine AutoAugment Average ColorJitter Compose CropFlip CutMix Cutout EmbeddingDropout FeatureNoise Gaussian
 HardExamples LabelNoise Lighting ManifoldMixup MaxUp MaxUpWarning MixUp Objective Outcome Perturbation RandAugment
-Report SharedDraw Smooth SmoothAdv Transform TrivialAugment UniformBall Views ViewsDataset cross_entropy load
-next_token_cross_entropy theory token_cross_entropy warmup
+Report SharedDraw Smooth SmoothAdv Transform TrivialAugment UniformBall Views ViewsDataset cross_entropy diagnostics
+load next_token_cross_entropy theory token_cross_entropy warmup
 """.split()
-PACKAGES = [maxup, maxup.objectives, maxup.perturb, maxup.smoothing]
+PACKAGES = [maxup, maxup.diagnostics, maxup.objectives, maxup.perturb, maxup.smoothing]
 
 
 def test_public_names():
@@ -81,7 +82,7 @@ def run_python(code):
 
 def test_importing_touches_nothing_heavy_and_names_touch_no_extra():
     code = """
-import sys, maxup, maxup.objectives, maxup.perturb, maxup.smoothing
+import sys, maxup, maxup.diagnostics, maxup.objectives, maxup.perturb, maxup.smoothing
 assert not {"torch", "numpy"} & set(sys.modules), "import maxup imported torch or numpy"
 import torch
 before = set(sys.modules)

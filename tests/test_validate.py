@@ -302,7 +302,7 @@ def test_not_a_perturbation():
 
 
 def test_cutmix_of_one_example_and_without_classes():
-    with pytest.raises(ValueError, match="the batch holds 1"):
+    with pytest.raises(ValueError, match="the batch has size 1"):
         mu.MaxUp(mu.CutMix(CLASSES)).select(net(), X[:1], Y[:1])
     with pytest.raises(ValueError, match="needs the number of classes"):
         mu.MaxUp(mu.CutMix()).select(net(), X, Y)

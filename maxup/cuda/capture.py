@@ -1,7 +1,7 @@
-"""A whole training step as one CUDA graph: augmentation, selection, forward, backward and the optimizer's step.
+"""A training step as one CUDA graph: augmentation, selection, forward, backward and optimizer step.
 
-The same function that makes a plain step is captured, so there is one definition of a step. A graph replays fixed
-kernels on fixed memory: shapes, m and the model must not change, and what Python decides is decided once.
+The eager step function itself is captured, so there is one definition of a step. A graph replays fixed kernels on fixed
+memory: shapes, m and the model must not change, and Python control flow runs only once, during capture.
 """
 
 import math
@@ -20,14 +20,14 @@ Batch = tuple[Tensor, ...]
 
 
 class Captured:
-    """A step that is captured once it has run plainly a few times, and captured anew when `key` changes.
+    """A step that runs eagerly a few times, is then captured, and is captured again when `key` changes.
 
     Args:
-        step: Makes a step on a batch and returns its loss.
-        key: What the graph depends on besides the batch, such as m.
-        generators: Random generators the step draws from, besides the global one.
-        replayed: Called after every replay, for what the step counts in Python.
-        say: Told why, where capturing turns out to be unsafe.
+        step: Trains on a batch and returns the loss.
+        key: Returns what the graph depends on besides the batch, such as m.
+        generators: Returns the generators that the step uses besides the global one.
+        replayed: Called after each replay, to update what the step counts in Python.
+        say: Called with the reason if the step turns out to be unsafe to capture.
     """
 
     def __init__(
@@ -43,16 +43,16 @@ class Captured:
         self.side = torch.cuda.Stream()
         self.graph: torch.cuda.CUDAGraph | None = None
         self.captured_for: Any = None
-        self.plain: float = 0  # plain steps made since the key changed
+        self.eager: float = 0  # eager steps since the key changed
 
     def __call__(self, batch: Batch) -> Tensor:
-        """Make a step on a batch; returns its loss."""
+        """Train on a batch and return the loss."""
         if self.captured_for != self.key():
-            self.graph, self.captured_for, self.plain = None, self.key(), min(self.plain, 0)
-        if self.plain < WARMUP:
-            self.plain += 1
-            return self._beside(batch)
-        counted = self.graph is None  # by the Python that runs while capturing
+            self.graph, self.captured_for, self.eager = None, self.key(), min(self.eager, 0)
+        if self.eager < WARMUP:
+            self.eager += 1
+            return self._eager_step(batch)
+        counted = self.graph is None  # capturing runs the Python code, which counts the step
         graph = self.graph or self._capture(batch)
         for fixed, new in zip(self.batch, batch, strict=True):
             fixed.copy_(new)
@@ -61,20 +61,20 @@ class Captured:
             self.replayed()
         return self.loss.clone()
 
-    def _beside(self, batch: Batch) -> Tensor:
-        """A plain step on the side stream, the last of them watched: those before may still initialize things."""
-        before, watched = torch.cuda.get_rng_state(), self.plain == WARMUP
+    def _eager_step(self, batch: Batch) -> Tensor:
+        """Run a step on the side stream. The last one is monitored; earlier ones may still initialize things."""
+        before, monitored = torch.cuda.get_rng_state(), self.eager == WARMUP
         self.side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.side), _waits() if watched else nullcontext() as waits:
+        with torch.cuda.stream(self.side), _record_syncs() if monitored else nullcontext() as syncs:
             loss = self.step(batch)
         torch.cuda.current_stream().wait_stream(self.side)
-        if watched:
-            reason = "reads values back from the device, for which a graph cannot wait" if waits else ""
-            if not torch.equal(before, torch.cuda.get_rng_state()):  # dropout that is no layer, say
-                reason = "draws from CUDA's stream, which a graph cannot rewind"
+        if monitored:
+            reason = "synchronizes with the device, which a CUDA graph cannot do" if syncs else ""
+            if not torch.equal(before, torch.cuda.get_rng_state()):  # functional dropout, for example
+                reason = "uses CUDA's global random generator, which a CUDA graph cannot rewind"
             if reason:
                 self.say(f"the step is not captured: the network {reason}")
-                self.plain = -math.inf  # for good
+                self.eager = -math.inf  # never try again
         return loss
 
     def _capture(self, batch: Batch) -> torch.cuda.CUDAGraph:
@@ -89,20 +89,20 @@ class Captured:
 
 
 @contextmanager
-def _waits() -> Iterator[list[str]]:
-    """What makes the host wait for the device meanwhile: a list that is filled."""
-    mode, found = torch.cuda.get_sync_debug_mode(), list[str]()
-    with warnings.catch_warnings(action="ignore"):  # that this mode is a prototype
+def _record_syncs() -> Iterator[list[str]]:
+    """Yield a list that holds, on exit, the warnings about synchronizing CUDA operations."""
+    mode, syncs = torch.cuda.get_sync_debug_mode(), list[str]()
+    with warnings.catch_warnings(action="ignore"):  # torch warns that this mode is a prototype
         torch.cuda.set_sync_debug_mode("warn")
     try:
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            yield found
+            yield syncs
     finally:
         torch.cuda.set_sync_debug_mode(mode)
-    for warning in said:
+    for warning in caught:
         if "called a synchronizing" in str(warning.message):
-            found.append(str(warning.message))
+            syncs.append(str(warning.message))
         else:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
@@ -110,9 +110,13 @@ def _waits() -> Iterator[list[str]]:
 def captured(
     step: Callable[[Any], Tensor], task: Any, *, stage: Callable[[], int], say: Callable[[str], None]
 ) -> Captured:
-    """A task's step as one CUDA graph, captured anew when m or the stage changes.
+    """Return a task's step as one CUDA graph, captured again when m or the stage changes.
 
-    `say` is told where capturing turns out unsafe.
+    Args:
+        step: Trains on a batch and returns the loss.
+        task: Has the attributes `objective` and `generator`.
+        stage: Returns the number of the current training stage.
+        say: Called with the reason if the step turns out to be unsafe to capture.
     """
     objective = task.objective
 
@@ -131,13 +135,13 @@ def captured(
 def reason_against(
     model: nn.Module, *, device: torch.device, processes: int, fixed_shapes: bool, accumulate: int, precision: str
 ) -> str:
-    """Why a step cannot be captured, in a few words; empty where it can."""
+    """Return why a step cannot be captured, or an empty string if it can."""
     if device.type != "cuda":
         return "no CUDA device"
     if processes > 1:
         return "several processes"
     if not fixed_shapes:
-        return "batches differ in size"
+        return "batches of different sizes"
     if accumulate != 1:
         return f"accumulate is {accumulate}"
     if precision not in ("no", "bf16"):

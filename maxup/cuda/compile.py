@@ -1,4 +1,4 @@
-"""Compile a network by its blocks: what repeats is compiled once for each shape, which is quicker than the whole."""
+"""Compile a network block by block: repeated blocks compile once per shape, faster than the whole network."""
 
 from collections import Counter
 from typing import Any
@@ -6,23 +6,29 @@ from typing import Any
 import torch
 from torch import nn
 
-VARIANTS = 64  # shapes and modes of one kind of block: stages, training, scoring
+VARIANTS = 64  # recompilations allowed per kind of block, for shapes and modes (training, scoring)
 
 
 def compile_blocks(model: nn.Module, **options: Any) -> int:
-    """Compile in place the blocks that repeat; names in the model's state stay the same.
+    """Compile the repeated blocks of a model in place. The names in its state_dict do not change.
 
     Args:
-        model: What is about to be trained.
-        options: Those of `torch.compile`.
+        model: The model to compile.
+        options: Passed to `torch.compile`.
 
     Returns:
-        How many blocks there are.
+        Number of compiled blocks.
 
     Example:
-        >>> from maxup.lab.models import create_model
-        >>> compile_blocks(create_model("resnet20", shape=(3, 32, 32), num_classes=10), backend="eager")
-        9
+        >>> class Block(nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.linear = nn.Linear(8, 8)
+        ...     def forward(self, x):
+        ...         return x + self.linear(x).relu()
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.Sequential(Block(), Block(), Block()), nn.Linear(8, 2))
+        >>> compile_blocks(model, backend="eager")
+        3
     """
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, VARIANTS)
     blocks = _repeated(model)
@@ -32,14 +38,14 @@ def compile_blocks(model: nn.Module, **options: Any) -> int:
 
 
 def _repeated(model: nn.Module) -> list[nn.Module]:
-    """Modules with modules of their own that stand in a row with others of their class, the outermost ones."""
-    found: list[nn.Module] = []
+    """Return the outermost modules with submodules that repeat, by class, within an nn.Sequential or nn.ModuleList."""
+    repeated: list[nn.Module] = []
     for child in model.children():
         if isinstance(child, nn.Sequential | nn.ModuleList):
             kinds = Counter(type(part) for part in child if any(part.children()))
             blocks = [part for part in child if kinds[type(part)] > 1 and not isinstance(part, nn.Sequential)]
             if blocks:
-                found += blocks
+                repeated += blocks
                 continue
-        found += _repeated(child)
-    return found
+        repeated += _repeated(child)
+    return repeated

@@ -1,23 +1,24 @@
-// The kernel of `maxup.models.fused`: relu(scale * conv3x3(x) + shift + other) in one pass over memory.
+// The kernel of `maxup.cuda.fused`: relu(scale * conv3x3(x) + shift + other) in one pass over memory.
 //
-// Tensors are bfloat16, channels last. Defined in front of this text: HEIGHT, WIDTH, N_IN of x, N_OUT, STRIDE, ADD
-// (whether there is an other), FLOAT_WEIGHT (or bfloat16), EPS, and how the work is split: a block has WARPS warps and
-// a processor at least BLOCKS blocks; a warp computes OUTPUTS channels of 8 columns by ROWS rows at a time.
+// Tensors are bfloat16 in channels_last format. Macros defined before this text: HEIGHT, WIDTH and N_IN (channels) of
+// x, N_OUT, STRIDE, ADD (whether `other` is given), FLOAT_WEIGHT (otherwise bfloat16), EPS, and the split of the work: a
+// block has WARPS warps, a multiprocessor at least BLOCKS blocks, and a warp computes OUTPUTS channels of 8 columns by
+// ROWS rows at a time.
 //
-// A column is one of an image, all images counted together. Going down 8 columns, a row that was read serves three rows
-// of the result. Inputs go from memory to registers and into matrix products; filters wait in shared memory. Products
-// sum over inputs in any order and list outputs in any order: a lane takes neighboring ones, which move together.
+// Columns are numbered across all images. A warp moves down 8 columns, so that each row it reads serves three output
+// rows. Inputs go from memory to registers and into matrix products; filters stay in shared memory. A product may sum
+// inputs and list outputs in any order, so each lane takes neighboring ones, which it reads and writes together.
 
 #define OUT_HEIGHT ((HEIGHT + STRIDE - 1) / STRIDE)
 #define OUT_WIDTH ((WIDTH + STRIDE - 1) / STRIDE)
-#define GROUP (N_IN < 32 ? N_IN : 32)      // inputs of a pixel that a warp reads at once, a quarter by a lane
-#define STEPS (GROUP / 16)                 // matrix products that takes
-#define STAGES (N_IN / GROUP * 3)          // groups of inputs, each of three neighbors in a row
-#define IN_ROWS ((ROWS - 1) * STRIDE + 3)  // rows of x seen from ROWS rows
-#define TILES (OUTPUTS / 16)               // products for all outputs
-#define PIECES (TILES * STEPS)             // of 16 bytes, what a lane needs of a tap's filters
-#define FILTERS (N_IN / GROUP * 9 * PIECES * 32)  // such pieces of all lanes, taps and inputs
-#define OUTSIDE(row) (ROWS == OUT_HEIGHT && ((row) == 0 || (row) > HEIGHT))  // rows of no image, if all rows are seen
+#define GROUP (N_IN < 32 ? N_IN : 32)      // input channels of a pixel read at once, a quarter per lane
+#define STEPS (GROUP / 16)                 // matrix products per group
+#define STAGES (N_IN / GROUP * 3)          // (group of input channels, left / center / right neighbor)
+#define IN_ROWS ((ROWS - 1) * STRIDE + 3)  // rows of x that ROWS output rows read
+#define TILES (OUTPUTS / 16)               // matrix products for all outputs
+#define PIECES (TILES * STEPS)             // 16-byte pieces of one tap's filters per lane
+#define FILTERS (N_IN / GROUP * 9 * PIECES * 32)  // pieces for all lanes, taps and inputs
+#define OUTSIDE(row) (ROWS == OUT_HEIGHT && ((row) == 0 || (row) > HEIGHT))  // outside the image, if all rows are read
 
 typedef unsigned short Half;  // the bits of a bfloat16
 #if GROUP == 16
@@ -38,21 +39,21 @@ typedef float Weight;
 typedef Half Weight;
 #endif
 
-// Two floats as bfloat16 in one word, the first below.
+// Pack two floats as bfloat16 into one word, the first in the low half.
 static __device__ __forceinline__ unsigned pack(float low, float high) {
     unsigned both;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
     return both;
 }
 
-// The same of relu.
+// Pack relu of two floats.
 static __device__ __forceinline__ unsigned pack_relu(float low, float high) {
     unsigned both;
     asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
     return both;
 }
 
-// What is at a place, or zeros outside of the image.
+// Read the input at an address, or zeros outside the image.
 static __device__ __forceinline__ Input read(const Half* at, bool inside) {
     Input value;
 #if GROUP == 16
@@ -74,7 +75,7 @@ static __device__ __forceinline__ void multiply(float* total, uint4 a, const uns
         : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b[0]), "r"(b[1]));
 }
 
-// Four neighboring weights as bfloat16.
+// Read four neighboring weights as bfloat16.
 static __device__ __forceinline__ uint2 quad(const Weight* at) {
 #if FLOAT_WEIGHT
     float4 values = *(const float4*)at;
@@ -84,13 +85,13 @@ static __device__ __forceinline__ uint2 quad(const Weight* at) {
 #endif
 }
 
-// What a lane reads and writes when its warp computes 8 columns by ROWS rows.
+// What a lane reads and writes for a tile of 8 columns by ROWS rows.
 struct Place {
-    const Half* from;   // the inputs of one pixel of the first row
-    bool left, right;   // whether it has such neighbors
-    bool above, below;  // whether there are rows above the first and below the last
-    unsigned to[2];     // where the results of two pixels of the first row go
-    bool inside[2];     // whether there are such pixels
+    const Half* from;   // inputs of one pixel in the first row
+    bool left, right;   // whether the pixel has these neighbors
+    bool above, below;  // whether rows exist above the first and below the last
+    unsigned to[2];     // offsets of two output pixels in the first row
+    bool inside[2];     // whether these pixels exist
 };
 
 static __device__ __forceinline__ Place place_of(unsigned task, unsigned columns, const Half* x) {
@@ -113,7 +114,7 @@ static __device__ __forceinline__ Place place_of(unsigned task, unsigned columns
     return place;
 }
 
-// The inputs of a stage: a group of them, of the left neighbors, the pixels themselves or the right neighbors.
+// Read the inputs of a stage: one group of channels of the left neighbors, the pixels or the right neighbors.
 static __device__ __forceinline__ void read_stage(Input (&seen)[IN_ROWS], const Place& place, int stage) {
     int group = stage / 3, dx = stage % 3;
 #pragma unroll
@@ -136,7 +137,7 @@ conv_norm_relu(const Half* __restrict__ x, const Weight* __restrict__ weight, co
 
     Input seen[IN_ROWS];
     Place place = place_of(task, columns, x);
-    read_stage(seen, place, 0);  // on its way while filters are prepared
+    read_stage(seen, place, 0);  // in flight while the filters are prepared
 
 #pragma unroll
     for (unsigned start = 0; start < FILTERS; start += WARPS * 32) {

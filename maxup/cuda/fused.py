@@ -1,9 +1,8 @@
-"""relu(norm(conv(x)) + other) in one pass over memory, for forward passes without a gradient in bfloat16 on a GPU.
+"""relu(norm(conv(x)) + other) in one kernel, for bfloat16 forward passes without gradients on a GPU.
 
-Scoring copies, certifying and evaluating are such passes. Small channels (16, 32, 64) leave a library's convolution and
-the pointwise work after it bound by memory traffic and by unused parts of matrix units; one kernel does both. It is
-`fused.cu`, compiled for the sizes at hand when they first appear; where that fails, a warning says so, and the layers
-run one by one.
+Scoring, certification and evaluation run such passes. With few channels (16, 32, 64), cuDNN's convolution and the
+pointwise operations after it are limited by memory traffic and underused tensor cores. The kernel, `fused.cu`, is
+compiled for each new size on first use. If that fails, a warning says why, and the layers run separately.
 """
 
 import warnings
@@ -21,18 +20,18 @@ TUNED = {
     16: (16, 16, 4, 3),
     32: (32, 8, 4, 3),
     64: (32, 8, 8, 1),
-}  # by channels of the result: channels and rows of a warp, warps of a block, blocks of a processor
-FOUND = torch.version.cuda is not None
-KERNELS: dict[tuple[int | None, str], Callable[..., None] | None] = {}  # by device and definitions
+}  # output channels -> channels and rows per warp, warps per block, blocks per multiprocessor
+FOUND = torch.version.cuda is not None  # whether the kernel can be used; False once compilation failed
+KERNELS: dict[tuple[int | None, str], Callable[..., None] | None] = {}  # (device index, definitions) -> kernel
 LOCK = Lock()
-launches = 0  # of kernels, by this process
+launches = 0  # number of kernel launches in this process
 
 
 def fits(x: Tensor, convs: Sequence[nn.Conv2d], norms: Sequence[nn.BatchNorm2d]) -> bool:
-    """Whether the pass in which x arrives at such layers is one of these, and no hook waits for what they return."""
+    """Whether the kernel can replace these layers for input x, and no hook needs their outputs."""
     return (
         FOUND
-        and isinstance(x, Tensor)  # not what torch.fx traces with
+        and isinstance(x, Tensor)  # not a torch.fx proxy
         and x.is_cuda
         and x.dtype is torch.bfloat16
         and not torch.is_grad_enabled()
@@ -45,7 +44,7 @@ def fits(x: Tensor, convs: Sequence[nn.Conv2d], norms: Sequence[nn.BatchNorm2d])
 
 
 def _plain_conv(conv: nn.Module) -> bool:
-    """Whether it is what the kernel computes: 3x3 with one pixel of zeros around, no bias, the channels it knows."""
+    """Whether the kernel supports the convolution: 3x3, zero padding of 1, no bias, a supported number of channels."""
     return (
         isinstance(conv, nn.Conv2d)
         and conv.kernel_size == (3, 3)
@@ -61,12 +60,12 @@ def _plain_conv(conv: nn.Module) -> bool:
 
 
 def _plain_norm(norm: nn.Module) -> bool:
-    """Whether it is a BatchNorm that normalizes by statistics it has, then scales and shifts."""
+    """Whether the layer is an affine BatchNorm that uses running statistics."""
     return isinstance(norm, nn.BatchNorm2d) and norm.affine and not norm.training and norm.running_mean is not None
 
 
 def conv_norm_relu(x: Tensor, conv: nn.Conv2d, norm: nn.BatchNorm2d, other: Tensor | None = None) -> Tensor:
-    """relu(norm(conv(x)) + other) with a 3x3 convolution and the running statistics."""
+    """Return relu(norm(conv(x)) + other) for a 3x3 convolution and a BatchNorm with running statistics."""
     return _op(
         x, conv.weight, norm.running_mean, norm.running_var, norm.weight, norm.bias, other, norm.eps, conv.stride[0]
     )
@@ -79,7 +78,7 @@ def _op(
 ) -> Tensor:  # fmt: skip
     out = _empty(x, weight, stride)
     if other is not None and other.shape != out.shape:
-        raise ValueError(f"what is added has shape {tuple(other.shape)}; the convolution's is {tuple(out.shape)}")
+        raise ValueError(f"other has shape {tuple(other.shape)}; it must have the output's shape {tuple(out.shape)}")
     (n_out, n_in), (height, width) = weight.shape[:2], x.shape[2:]
     outputs, rows, warps, blocks = TUNED[n_out]
     rows = max(r for r in range(1, max(rows // stride, 1) + 1) if out.shape[2] % r == 0)
@@ -94,7 +93,7 @@ def _op(
         plain = F.batch_norm(plain, mean, variance, gamma, beta, False, 0.0, eps)
         return out.copy_(F.relu(plain if other is None else plain + other))
     columns, groups = len(x) * out.shape[3], n_out // outputs
-    tasks = -(-columns // 8) * (out.shape[2] // rows)  # of a warp each
+    tasks = -(-columns // 8) * (out.shape[2] // rows)  # one per warp
     room = torch.cuda.get_device_properties(x.device).multi_processor_count * blocks // groups
     x, weight = _aligned(x), _aligned(weight if weight.dtype is x.dtype else weight.float())
     other = x if other is None else _aligned(other.to(x.dtype))
@@ -124,13 +123,13 @@ def _empty(x: Tensor, weight: Tensor, stride: int) -> Tensor:
 
 
 def _aligned(tensor: Tensor) -> Tensor:
-    """A tensor, channels last, that the kernel may read 16 bytes at a time."""
+    """Return the tensor in channels_last format, aligned for reads of 16 bytes."""
     tensor = tensor.contiguous(memory_format=torch.channels_last)
     return tensor.clone() if tensor.data_ptr() % 16 else tensor
 
 
 def _kernel(device: torch.device, definitions: str) -> Callable[..., None] | None:
-    """The kernel on a GPU, or None where there is none; if it cannot be compiled, `fits` says no from then on."""
+    """Return the compiled kernel, or None if there is none. If compilation fails, `fits` returns False from then on."""
     global FOUND
     key = device.index, definitions
     if device.type == "cuda" and key not in KERNELS:
@@ -140,18 +139,20 @@ def _kernel(device: torch.device, definitions: str) -> Callable[..., None] | Non
                     KERNELS[key] = _compile(definitions)
                 except Exception as error:
                     KERNELS[key], FOUND = None, False
-                    why = error_message(error)
-                    warnings.warn(f"layers run one by one, no kernel could be made for this GPU: {why}", stacklevel=2)
+                    reason = error_message(error)
+                    warnings.warn(
+                        f"layers run separately, because the fused kernel could not be compiled: {reason}", stacklevel=2
+                    )
     return KERNELS.get(key)
 
 
 def _compile(definitions: str) -> Callable[..., None]:
     if torch.cuda.get_device_capability() < (8, 0):
-        raise RuntimeError("this GPU has no matrix products of bfloat16")
+        raise RuntimeError("this GPU has no bfloat16 tensor cores (compute capability 8.0 or higher)")
     from torch.utils import cpp_extension
 
     home = cpp_extension.CUDA_HOME
-    cpp_extension.CUDA_HOME = home or ""  # a folder of headers must be named, though the kernel includes none
+    cpp_extension.CUDA_HOME = home or ""  # torch needs an include folder, although the kernel includes nothing
     try:
         source = Path(__file__).with_name("fused.cu").read_text(encoding="utf-8")
         return torch.cuda._compile_kernel(definitions + source, "conv_norm_relu")

@@ -1,14 +1,14 @@
-"""Work on the GPU recorded once and replayed, as one CUDA graph."""
+"""CUDA graphs: record GPU work once, then replay it."""
 
 from collections.abc import Callable
 
 import torch
 
-WARMUP = 3  # plain calls first, on a side stream: lazy initialization must be over
+WARMUP = 3  # eager calls before capture, on a side stream, to finish lazy initialization
 
 
 def record(work: Callable[[], None]) -> torch.cuda.CUDAGraph:
-    """Record what a function does on fixed memory; it runs a few times before, which the caller has to undo."""
+    """Capture a function that works on fixed memory. It runs WARMUP times first; the caller must undo the effects."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

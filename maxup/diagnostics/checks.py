@@ -1,4 +1,4 @@
-"""The doctor's examination: does MaxUp do to this model what it promises? One finding a line."""
+"""The checks: does MaxUp do what it promises with this model? Each check yields findings."""
 
 import math
 import statistics
@@ -26,16 +26,16 @@ from maxup.perturb.noise import Gaussian
 from maxup.snapshot import Snapshot, changed, snapshot
 
 M = 4
-ROUNDS = 5
-SLOW = 1.5  # times the usual ratio
+ROUNDS = 5  # timed steps
+SLOW = 1.5  # a step is slow above this multiple of the usual ratio
 
 
 @dataclass
 class Finding:
-    """One line of the report."""
+    """The result of a check."""
 
     level: str
-    """ok, attention or wrong."""
+    """One of ok, attention and wrong."""
     text: str
 
     def __str__(self) -> str:
@@ -43,73 +43,73 @@ class Finding:
 
 
 def run_checks(inputs: Inputs) -> Iterator[Finding]:
-    """All findings, in order; where the model cannot be run at all, that alone."""
+    """Run all checks and yield their findings in order. If the model cannot run at all, yield only that finding."""
     yield from _mode(inputs.model)
     try:
         with preserve_state(inputs.model, inputs.batch):
             _maxup(inputs, 1).run(inputs.model, *inputs.batch)
     except Exception as error:
-        yield Finding("wrong", f"one pass over the batch failed: {format_error(error)}")
+        yield Finding("wrong", f"a forward pass on the batch failed: {format_error(error)}")
         return
-    for check in (_copies, _repeats, _trace, _gap, _baseline, _replay, _cost, _layers, _penalty):
+    for check in (_perturbation, _determinism, _side_effects, _gap, _baseline, _replay, _cost, _layers, _penalty):
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", MaxUpWarning)  # the findings say the same
+                warnings.simplefilter("ignore", MaxUpWarning)  # the findings cover these warnings
                 findings = list(check(inputs))
             yield from findings
         except Exception as error:
-            yield Finding("wrong", f"the check of {check.__name__.strip('_')} failed: {format_error(error)}")
+            name = check.__name__.strip("_").replace("_", " ")
+            yield Finding("wrong", f"the {name} check failed: {format_error(error)}")
 
 
 def _mode(model: nn.Module) -> Iterator[Finding]:
     if not model.training:
-        yield Finding("attention", "the model is in evaluation mode; call model.train() to see it as training does")
+        yield Finding("attention", "the model is in evaluation mode; call model.train() to check it as it is trained")
     if not any(p.requires_grad for p in model.parameters()):
-        yield Finding("wrong", "no parameter of the model requires a gradient: there is nothing to train")
+        yield Finding("wrong", "no parameter of the model requires a gradient, so there is nothing to train")
 
 
-def _copies(inputs: Inputs) -> Iterator[Finding]:
-    if inputs.by_default:
+def _perturbation(inputs: Inputs) -> Iterator[Finding]:
+    if inputs.default_noise:
         sigma = inputs.perturbation.sigma
-        yield Finding("ok", f"no perturbation is given: the copies have Gaussian noise of deviation {sigma:.3g}")
+        yield Finding("ok", f"no perturbation was passed, so copies get Gaussian noise with sigma = {sigma:.3g}")
 
 
-def _repeats(inputs: Inputs) -> Iterator[Finding]:
-    """Two passes with the same random numbers must agree: else the model remembers, or draws where none can see."""
+def _determinism(inputs: Inputs) -> Iterator[Finding]:
+    """Compare two passes with the same random state. They differ if the model has hidden state or randomness."""
     with preserve_state(inputs.model, inputs.batch) as rewind, torch.no_grad():
-        outputs = []
+        outputs: list[list[Tensor]] = []
         for _ in range(2):
             rewind()
-            outputs.append(
-                [
-                    leaf.clone()
-                    for leaf in tree_leaves(inputs.forward(inputs.model, inputs.batch[0]))
-                    if isinstance(leaf, Tensor)
-                ]
-            )
+            output = inputs.forward(inputs.model, inputs.batch[0])
+            outputs.append([leaf.clone() for leaf in tree_leaves(output) if isinstance(leaf, Tensor)])
     if all(_close(a, b) for a, b in zip(*outputs, strict=True)):
-        yield Finding("ok", "two passes with the same random numbers agree")
+        yield Finding("ok", "two passes with the same random state agree")
     else:
         yield Finding(
             "wrong",
-            "two passes over the same batch with the same random numbers differ: the forward pass remembers something "
-            "outside the model's buffers, or draws from a random stream of its own",
+            "two passes over the same batch with the same random state differ: the forward pass keeps state outside "
+            "the model's buffers, or uses its own random generator",
         )
 
 
-def _trace(inputs: Inputs) -> Iterator[Finding]:
+def _side_effects(inputs: Inputs) -> Iterator[Finding]:
     before = _snapshot(inputs)
     with _maxup(inputs, M).selected(inputs.model, *inputs.batch):
         pass
-    left = changed(before, _snapshot(inputs))
-    if left:
-        more = f" and {len(left) - 3} more" if len(left) > 3 else ""
-        text = (
-            f"selecting left a trace: {', '.join(left[:3])}{more}; a step passes the model {M + 1} times: do not count "
+    names = changed(before, _snapshot(inputs))
+    if names:
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        yield Finding(
+            "wrong",
+            f"selection has side effects: it changed {', '.join(names[:3])}{more}; a step calls the model {M + 1} "
+            "times, so do not count or record in the forward pass, or keep the state in a registered buffer",
         )
-        yield Finding("wrong", text + "or record in the forward pass, or keep it in a registered buffer")
     else:
-        yield Finding("ok", "selecting left no trace: weights, buffers, gradients, flags, attributes, random streams")
+        yield Finding(
+            "ok",
+            "selection has no side effects on weights, buffers, gradients, training flags, attributes or random states",
+        )
 
 
 def _gap(inputs: Inputs) -> Iterator[Finding]:
@@ -118,39 +118,35 @@ def _gap(inputs: Inputs) -> Iterator[Finding]:
     report, mean = outcome.report, float(outcome.losses.detach().mean())
     assert report is not None
     if not math.isfinite(mean):
-        yield Finding("wrong", f"the loss is {mean}; mend the model, the loss or the data first")
+        yield Finding("wrong", f"the loss is {mean}; fix the model, the loss or the data first")
     elif report.gap <= 0:
         yield Finding(
-            "wrong", "all copies have the same loss: the perturbation changes nothing, or the model does not see it"
+            "wrong", "all copies have the same loss: the perturbation changes nothing, or the model ignores it"
         )
     else:
         share = report.gap / max(abs(mean), 1e-12)
-        level, more = (
-            ("ok", "") if share > 1e-3 else ("attention", "; so small a gap changes training little: perturb more")
-        )
-        text = (
-            f"the worst of {M} copies has a higher loss than the average one: gap {report.gap:.3g}, {100 * share:.2g} %"
-        )
-        yield Finding(level, f"{text} of the loss{more}")
+        small = share <= 1e-3
+        text = f"the worst of {M} copies has a higher loss than the average copy: gap {report.gap:.3g}, "
+        text += f"{100 * share:.2g} % of the loss"
+        hint = "; so small a gap has little effect on training, so use a stronger perturbation"
+        yield Finding("attention" if small else "ok", text + (hint if small else ""))
 
 
 def _baseline(inputs: Inputs) -> Iterator[Finding]:
-    """m = 1 against the loop one would write without MaxUp: draw, apply, forward, mean loss."""
+    """Compare m = 1 with a training loop without MaxUp: draw, apply, forward, mean loss."""
     with preserve_state(inputs.model, inputs.batch) as rewind, torch.no_grad():
         ours = _maxup(inputs, 1).run(inputs.model, *inputs.batch).loss
         rewind()
-        device = tree_leaves(inputs.batch)[0].device
         try:
-            x, y = inputs.perturbation.apply(
-                inputs.batch, inputs.perturbation.draw(inputs.batch, Generator(device).manual_seed(0))
-            )
+            draw = inputs.perturbation.draw(inputs.batch, _generator(inputs))
+            x, y = inputs.perturbation.apply(inputs.batch, draw)
             plain = mean_loss(inputs.loss_fn, inputs.loss_fn(inputs.forward(inputs.model, x), y), y)
         finally:
             clear(inputs.perturbation)
     if _close(ours, plain):
-        yield Finding("ok", f"m = 1 is the baseline: both losses on the perturbed batch are {float(plain):.6g}")
+        yield Finding("ok", f"m = 1 equals the baseline: both losses on the perturbed batch are {float(plain):.6g}")
     else:
-        text = f"m = 1 gives the loss {float(ours):.9g}, but the plain loop {float(plain):.9g}"
+        text = f"with m = 1 the loss is {float(ours):.9g}, but in a plain loop it is {float(plain):.9g}"
         yield Finding("wrong", f"{text}: they differ by {abs(float(ours) - float(plain)):.2g}")
 
 
@@ -158,79 +154,78 @@ def _replay(inputs: Inputs) -> Iterator[Finding]:
     with preserve_state(inputs.model, inputs.batch):
         report = _maxup(inputs, M).run(inputs.model, *inputs.batch).report
     assert report is not None
-    error = report.replay_error
+    text = f"losses in scoring and in the training pass differ by up to {report.replay_error:.2g}: "
     if report.replay_exact:
-        yield Finding("ok", "what is trained on is what was scored, to the last bit")
+        yield Finding("ok", "the training pass reproduces the scored losses exactly")
     elif _norms(inputs.model):
         yield Finding(
             "attention",
-            f"losses trained on and scored differ by up to {error:.2g}: BatchNorm normalizes the winners anew, among "
-            "winners, as the method says; norm='running' scores with the running statistics instead",
+            text + "BatchNorm normalizes the batch of worst copies with its own statistics, as the method implies; "
+            "norm='running' scores with the running statistics instead",
         )
-    elif error < 1e-4:
-        yield Finding("attention", f"losses trained on and scored differ by up to {error:.2g}: rounding")
+    elif report.replay_error < 1e-4:
+        yield Finding("attention", text + "rounding")
     else:
-        yield Finding(
-            "wrong", f"losses trained on and scored differ by up to {error:.2g}: the winners are not replayed"
-        )
+        yield Finding("wrong", text + "the worst copies are not reproduced")
 
 
 def _cost(inputs: Inputs) -> Iterator[Finding]:
     seconds: dict[int, list[float]] = {1: [], M: []}
-    copying = []  # seconds of drawing and applying M copies
-    generator = Generator(tree_leaves(inputs.batch)[0].device).manual_seed(0)
+    copying = []  # seconds to draw and apply M copies
+    generator = _generator(inputs)
     saved = dict.fromkeys(seconds, 0)
-    with _own_gradients(inputs.model), preserve_state(inputs.model, inputs.batch):
-        for _ in range(ROUNDS + 1):  # the first to warm up
+    with _preserve_gradients(inputs.model), preserve_state(inputs.model, inputs.batch):
+        for _ in range(ROUNDS + 1):  # the first round is a warmup
             for m in seconds:
-                begun = time.perf_counter()
-                with _counted() as bytes_saved:
+                start = time.perf_counter()
+                with _saved_bytes() as bytes_saved:
                     loss = _maxup(inputs, m).run(inputs.model, *inputs.batch).loss
                 loss.backward()
                 if loss.is_cuda:
                     torch.cuda.synchronize()
-                seconds[m].append(time.perf_counter() - begun)
+                seconds[m].append(time.perf_counter() - start)
                 saved[m] = bytes_saved()
-            begun = time.perf_counter()
+            start = time.perf_counter()
             for _ in range(M):
                 inputs.perturbation.apply(inputs.batch, inputs.perturbation.draw(inputs.batch, generator))
                 clear(inputs.perturbation)
             if loss.is_cuda:
                 torch.cuda.synchronize()
-            copying.append(time.perf_counter() - begun)
+            copying.append(time.perf_counter() - start)
     one, many, copies = (statistics.median(values[1:]) for values in (seconds[1], seconds[M], copying))
-    usual = (M + 3) / 3
-    memory = saved[M] / max(saved[1], 1)
-    text = f"with m = {M} a step takes {many / one:.2f} times as long as with m = 1 (about {usual:.2g} is usual)"
+    usual = (M + 3) / 3  # a backward pass costs about as much as two forward passes
     slow = many > SLOW * usual * one
-    why = "; the model or batch is likely so small that a step is bound by overhead"
+    text = f"a step with m = {M} takes {many / one:.2f} times as long as with m = 1 (about {usual:.2g} is usual)"
+    reason = "; the model or batch is probably so small that overhead dominates"
     if copies > many / 3:
-        why = f"; making the copies takes {100 * copies / many:.0f} % of it: look for a cheaper perturbation"
-    yield Finding("attention" if slow else "ok", text + (why if slow else ""))
-    text = f"with m = {M} a step keeps {memory:.2f} times the memory for its backward pass"
+        reason = f"; {100 * copies / many:.0f} % of it is spent on making the copies, so use a cheaper perturbation"
+    yield Finding("attention" if slow else "ok", text + (reason if slow else ""))
+    memory = saved[M] / max(saved[1], 1)
+    text = f"a step with m = {M} keeps {memory:.2f} times as much memory for backward as with m = 1"
     yield Finding("ok" if memory < 1.05 else "attention", text)
 
 
 def _layers(inputs: Inputs) -> Iterator[Finding]:
-    layers = [layer for layer in inputs.model.modules() if isinstance(layer, _BatchNorm)]
+    norms = [layer for layer in inputs.model.modules() if isinstance(layer, _BatchNorm)]
     active, n = _norms(inputs.model), batch_size(inputs.batch)
     if active:
-        text = f"BatchNorm layers in training, {len(active)}: each copy is scored with its own batch's statistics; "
-        text += "chunk > 1 and strategy='retain' are refused" + (
-            f", and {n} examples are few for statistics" if n < 8 else ""
-        )
-        yield Finding("attention", text)
-    elif layers:
-        yield Finding("ok", f"BatchNorm layers, {len(layers)}, all with fixed statistics")
+        text = f"BatchNorm layers in training mode ({len(active)}): each copy is scored with its own batch statistics; "
+        text += "chunk_size > 1 and strategy='retain' are not available"
+        few = f", and {n} examples are few for batch statistics" if n < 8 else ""
+        yield Finding("attention", text + few)
+    elif norms:
+        yield Finding("ok", f"BatchNorm layers ({len(norms)}), all with fixed statistics")
     dropout = [layer for layer in inputs.model.modules() if drop_probability(layer) > 0]
     dropping = [layer for layer in dropout if layer.training]
     if dropping:
-        text = f"dropout layers, {len(dropping)}: all copies and the training pass share their masks; draw no random "
+        text = (
+            f"dropout layers ({len(dropping)}): all copies and the training pass share their masks, so draw no random "
+        )
         yield Finding("attention", text + "numbers between select and your forward pass")
     elif dropout:
-        yield Finding("ok", f"dropout layers, {len(dropout)}, all in evaluation mode, where they drop nothing")
-    if not layers and not dropout:
-        yield Finding("ok", "no BatchNorm and no dropout: nothing to mind")
+        yield Finding("ok", f"dropout layers ({len(dropout)}), all in evaluation mode, where they drop nothing")
+    if not norms and not dropout:
+        yield Finding("ok", "no BatchNorm and no dropout layers")
 
 
 def _penalty(inputs: Inputs) -> Iterator[Finding]:
@@ -238,10 +233,10 @@ def _penalty(inputs: Inputs) -> Iterator[Finding]:
     if not all(leaf.is_floating_point() for leaf in leaves):
         return
     sigma = inputs.perturbation.sigma if isinstance(inputs.perturbation, Gaussian) else 0.1 * float(leaves[0].std())
-    found = theory.penalty(
+    penalty = theory.penalty(
         inputs.model, *inputs.batch, m=M, sigma=sigma, forward=inputs.forward, loss_fn=inputs.loss_fn
     )
-    yield Finding("ok", f"for context, Theorem 1 with Gaussian copies of deviation {sigma:.3g}: {found}")
+    yield Finding("ok", f"for context, Theorem 1 with Gaussian noise of sigma = {sigma:.3g}: {penalty}")
 
 
 def _snapshot(inputs: Inputs) -> Snapshot:
@@ -249,26 +244,30 @@ def _snapshot(inputs: Inputs) -> Snapshot:
     return snapshot(modules, {"forward": inputs.forward, "loss": inputs.loss_fn})
 
 
+def _generator(inputs: Inputs) -> Generator:
+    return Generator(tree_leaves(inputs.batch)[0].device).manual_seed(0)
+
+
 def _maxup(inputs: Inputs, m: int) -> MaxUp:
-    device = tree_leaves(inputs.batch)[0].device
-    generator = Generator(device).manual_seed(0)
+    generator = _generator(inputs)
     return MaxUp(inputs.perturbation, m=m, loss_fn=inputs.loss_fn, forward=inputs.forward, generator=generator)
 
 
 def _norms(model: nn.Module) -> list[nn.Module]:
+    """Return the BatchNorm layers in training mode."""
     return [layer for layer in model.modules() if isinstance(layer, _BatchNorm) and layer.training]
 
 
 def _close(a: Tensor, b: Tensor) -> bool:
-    """Equal; on a GPU, whose sums may change their order, to rounding."""
+    """Whether tensors are equal. On a GPU, where the order of sums may vary, up to rounding."""
     if a.shape != b.shape:
         return False
     return torch.equal(a, b) if a.device.type == "cpu" else torch.allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
 @contextmanager
-def _own_gradients(model: nn.Module) -> Iterator[None]:
-    """Backward passes inside leave the gradients as they were."""
+def _preserve_gradients(model: nn.Module) -> Iterator[None]:
+    """Restore the parameters' gradients on exit."""
     before = [(p, p.grad) for p in model.parameters()]
     for p, _ in before:
         p.grad = None
@@ -280,14 +279,14 @@ def _own_gradients(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _counted() -> Iterator[Callable[[], int]]:
-    """How many bytes autograd keeps for the backward pass, each storage once."""
+def _saved_bytes() -> Iterator[Callable[[], int]]:
+    """Yield a function that returns how many bytes autograd saved for backward, counting each storage once."""
     sizes: dict[int, int] = {}
 
-    def note(tensor: Tensor) -> Any:
+    def pack(tensor: Tensor) -> Any:
         storage = tensor.untyped_storage()
         sizes[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         yield lambda: sum(sizes.values())

@@ -1,4 +1,4 @@
-"""What the doctor examines: the model, batch, loss and perturbation that a user's function returns."""
+"""The inputs of the checks: a model, a batch, a loss, a perturbation and how the model is called."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -16,15 +16,26 @@ from maxup.validate import check_batch, check_model, check_perturbation, check_v
 
 @dataclass
 class Inputs:
-    """A model and how it is trained."""
+    """A model and how it is trained.
+
+    Raises:
+        InputsError: If an input is invalid.
+
+    Example:
+        >>> inputs = Inputs(nn.Linear(3, 2), (torch.rand(4, 3), torch.tensor([0, 1, 0, 1])))
+        >>> inputs.loss_fn.__name__, type(inputs.perturbation).__name__
+        ('cross_entropy', 'Gaussian')
+    """
 
     model: nn.Module
     batch: tuple[Any, Any]
-    """(x, y)."""
+    """The pair (x, y)."""
     loss_fn: LossFn = cross_entropy
+    """Loss per example, loss_fn(output, y) -> (B,)."""
     perturbation: Any = None
-    """Default: Gaussian noise of a tenth of x's own deviation."""
+    """Default: Gaussian noise with a tenth of the standard deviation of x."""
     forward: Forward = call
+    """How to call the model, forward(model, x)."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.batch, (tuple, list)) or len(self.batch) != 2:
@@ -37,8 +48,8 @@ class Inputs:
             check_model(self.model)
             check_batch(self.batch)
             check_values(self.batch[0])
-            self.by_default = self.perturbation is None  # that the user gave none
-            if self.by_default:
+            self.default_noise = self.perturbation is None
+            if self.default_noise:
                 self.perturbation = _noise(self.batch[0])
             check_perturbation(self.perturbation)
         except (TypeError, ValueError) as error:
@@ -46,7 +57,7 @@ class Inputs:
 
 
 def make_inputs(returned: Any) -> Inputs:
-    """A case from a dict with the names of its fields, or a tuple in their order.
+    """Build `Inputs` from what a user's function returned: a dict of its fields, or a tuple in the same order.
 
     Example:
         >>> make_inputs((nn.Linear(3, 2), (torch.rand(4, 3), torch.zeros(4).long()))).loss_fn.__name__
@@ -56,13 +67,12 @@ def make_inputs(returned: Any) -> Inputs:
     if isinstance(returned, (tuple, list)):
         if not 2 <= len(returned) <= len(names):
             raise InputsError(
-                f"the function returned {len(returned)} things; it must return {', '.join(names)} in order"
+                f"the function returned {len(returned)} values; it must return {', '.join(names)}, in this order"
             )
         returned = dict(zip(names, returned, strict=False))
     if not isinstance(returned, Mapping):
         raise InputsError(
-            f"the function returned something of type {type(returned).__name__}; it must return a dict with model "
-            "and batch"
+            f"the function returned a {type(returned).__name__}; it must return a dict with the keys model and batch"
         )
     for key in returned:
         if key not in names:
@@ -73,15 +83,16 @@ def make_inputs(returned: Any) -> Inputs:
 
 
 def _noise(x: Any) -> Gaussian:
+    """Return the default perturbation for x."""
     try:
-        floating: list[Tensor] = [leaf for leaf in get_leaves(x) if leaf.is_floating_point()]
+        leaves: list[Tensor] = [leaf for leaf in get_leaves(x) if leaf.is_floating_point()]
     except (TypeError, ValueError):
-        floating = []
-    if not floating:
+        leaves = []
+    if not leaves:
         raise InputsError(
-            "x holds no floating tensor to add noise to; return a perturbation too, such as EmbeddingDropout"
+            "x has no floating-point tensor to add noise to; pass a perturbation too, such as EmbeddingDropout"
         )
-    values = torch.cat([leaf.flatten() for leaf in floating]).float()
+    values = torch.cat([leaf.flatten() for leaf in leaves]).float()
     if not bool(values.isfinite().all()):
-        raise InputsError("x holds infinite values, or some too large for float32; clean the data first")
+        raise InputsError("x holds values that are infinite or too large for float32; clean the data first")
     return Gaussian(0.1 * float(values.std(correction=0)) or 0.1)

@@ -1,4 +1,4 @@
-"""AutoAugment (Cubuk et al., 2019): the policies its search found for ImageNet and CIFAR-10."""
+"""AutoAugment (Cubuk et al., 2019): the learned policies for ImageNet and CIFAR-10."""
 
 from collections.abc import Hashable, Sequence
 
@@ -11,7 +11,7 @@ from maxup.perturb.base import constant, integers, uniform
 from maxup.perturb.operations import NUMBER
 from maxup.perturb.policy import Policy, paper_magnitudes, signed
 
-# A line is a sub-policy of two operations: the probability of each, and its magnitude, 0 to 9 (0 where it takes none).
+# Each line is a sub-policy: two operations, each with its probability and its magnitude, 0 to 9 (0 if it takes none).
 POLICIES = {
     "imagenet": """
         Posterize 0.4 8     Rotate 0.6 9
@@ -71,17 +71,18 @@ POLICIES = {
 
 
 class AutoAugment(Policy):
-    """Every image goes through one of 25 sub-policies: two operations, each with its probability and a random sign.
+    """Apply one of 25 sub-policies to each image: two operations, each with its probability and a random sign.
 
-    Policies, magnitudes and operations are torchvision's: nearest pixels, black outside, 256 levels. The draw says
-    Identity where an operation's probability did not come true.
+    Policies, magnitudes and operations match torchvision's: nearest interpolation, black fill, 256 levels. In the draw,
+    an operation that was skipped is Identity.
 
     Args:
         policy: "imagenet" or "cifar10".
-        mean: Mean that was subtracted from the channels of pixels in [0, 1]; the default is for images in [0, 1].
-        std: What they were divided by then.
-        mask_fill: Label of pixels that come from outside in integer masks (B, H, W) in y, which move with the images.
-        key: Which entry of x holds the images; default every floating leaf, all with one draw.
+        mean: Mean that x was normalized with, one number or one per channel. Default: 0, for images in [0, 1].
+        std: Standard deviation that x was normalized with, likewise. Default: 1.
+        mask_fill: Label for pixels from outside the image in integer masks (B, H, W) in y. Masks move with the images.
+            Default: -100, which `F.cross_entropy` ignores.
+        key: Entry of x that holds the images. Default: every floating-point leaf, all with the same draw.
 
     Example:
         >>> x, y = AutoAugment("cifar10")(torch.rand(8, 3, 32, 32), torch.zeros(8))
@@ -116,7 +117,7 @@ class AutoAugment(Policy):
 
 
 def parse(text: str) -> tuple[tuple[tuple[float, ...], ...], ...]:
-    """A policy as numbers: for every sub-policy and operation its place in `OPERATIONS`, probability and magnitude.
+    """Parse a policy into tuples: the index in `OPERATIONS`, probability and magnitude of each operation.
 
     Example:
         >>> parse("Posterize 0.4 8     Rotate 0.6 9")

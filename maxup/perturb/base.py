@@ -1,4 +1,4 @@
-"""P(·|x), the distribution of perturbed copies: a thing that draws, and applies what it drew."""
+"""The base class of perturbations, P(·|x), and what they share."""
 
 from collections.abc import Hashable
 from functools import cache
@@ -12,10 +12,10 @@ from maxup.call_repr import call_repr
 
 
 class Perturbation:
-    """A distribution of perturbed copies, in two methods.
+    """A distribution of perturbed copies: `draw` samples the random parameters, `apply` uses them.
 
-    Subclass it, or write any object with these two methods: `MaxUp` asks for nothing else. A subclass is an ordinary
-    augmentation too: `x, y = perturbation(x, y)` draws once and applies.
+    Subclass it, or write any object with these two methods; `MaxUp` requires nothing else. A subclass is also an
+    ordinary augmentation: `x, y = perturbation(x, y)` draws and applies once.
 
     Example:
         >>> class Brightness(Perturbation):
@@ -31,19 +31,19 @@ class Perturbation:
     """
 
     def draw(self, batch: Batch, generator: Generator | None) -> Draw:
-        """Draw the random parameters of one copy of every example.
+        """Draw the random parameters of one copy of each example.
 
         Args:
             batch: The pair (x, y).
-            generator: Where randomness comes from, on the batch's device; None is torch's global stream.
+            generator: Random generator on the batch's device. None uses torch's global generator.
 
         Returns:
-            A pytree of tensors on the batch's device whose first dimension is the batch.
+            A pytree of tensors on the batch's device, with the batch as the first dimension.
         """
         raise NotImplementedError(f"{type(self).__name__} must define draw(batch, generator)")
 
     def apply(self, batch: Batch, draw: Draw) -> Batch:
-        """Perturb the pair (x, y) as `draw` says: no randomness, and the batch itself unchanged."""
+        """Return the pair (x, y) perturbed by `draw`. Deterministic; does not modify the batch in place."""
         raise NotImplementedError(f"{type(self).__name__} must define apply(batch, draw)")
 
     def __call__(self, x: Any, y: Any = None, *, generator: Generator | None = None) -> Batch:
@@ -54,35 +54,35 @@ class Perturbation:
 
 
 def images(x: Any, key: Hashable | None, who: str) -> list[Tensor]:
-    """`get_leaves`, where every tensor must be images (B, C, H, W) of one size."""
+    """Return the tensors of x to perturb, which must be images (B, C, H, W) of one size."""
     leaves = get_leaves(x, key)
     for leaf in leaves:
         if leaf.ndim != 4 or leaf.shape[-2:] != leaves[0].shape[-2:]:
             raise ValueError(
-                f"{who} wants images of one size, (B, C, H, W), but x holds shape {tuple(leaf.shape)}; "
+                f"{who} expects images (B, C, H, W) of one size, but x holds a tensor of shape {tuple(leaf.shape)}; "
                 "reshape it, or name the images with key="
             )
     return leaves
 
 
 def uniform(size: tuple[int, ...], low: float, high: float, like: Tensor, generator: Generator | None) -> Tensor:
-    """Uniform floats in [low, high), at least float32, on the device of `like`."""
+    """Draw uniform floats in [low, high), in float32 or float64, on the device of `like`."""
     dtype = torch.promote_types(like.dtype, torch.float32)
     return torch.empty(size, dtype=dtype, device=like.device).uniform_(low, high, generator=generator)
 
 
 def integers(size: tuple[int, ...], high: int, like: Tensor, generator: Generator | None) -> Tensor:
-    """Uniform integers in [0, high) on the device of `like`."""
+    """Draw uniform integers in [0, high) on the device of `like`."""
     return torch.randint(high, size, device=like.device, generator=generator)
 
 
 @cache
 def constant(values: tuple[Any, ...], device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
-    """A table of numbers as a tensor. The first call on a device puts it there; later ones do not make it wait."""
+    """Return a table of numbers as a tensor. It is copied to each device once, so later calls do not synchronize."""
     with torch.inference_mode(False):
         return torch.tensor(values, dtype=dtype).to(device)
 
 
-def in_format_of(x: Tensor, like: Tensor) -> Tensor:
-    """x with the memory format (channels_last or not) of `like`, which has the same shape."""
+def match_memory_format(x: Tensor, like: Tensor) -> Tensor:
+    """Return x in the memory format of `like`, a tensor of the same shape."""
     return x if x.stride() == like.stride() else torch.empty_like(like).copy_(x)

@@ -1,4 +1,4 @@
-"""Color jitter: brightness, contrast and saturation, each changed at random, in random order."""
+"""Color jitter: random changes of brightness, contrast and saturation, in random order."""
 
 from collections.abc import Hashable, Sequence
 
@@ -8,23 +8,23 @@ from torch import Generator, Tensor
 from maxup.batch import Batch
 from maxup.perturb.base import uniform
 from maxup.perturb.noise import nonnegative
-from maxup.perturb.operations import gray, leave
+from maxup.perturb.operations import extrapolate, gray
 from maxup.perturb.pixels import Pixels
 
 
 class ColorJitter(Pixels):
-    """Multiply brightness, contrast and saturation by factors uniform in [1 - s, 1 + s], not below 0.
+    """Scale brightness, contrast and saturation by factors that are uniform in [max(0, 1 - s), 1 + s].
 
-    As torchvision's on floating images: each step cuts off at 0 and 1. The draw is `order`, (B, 3), the steps 0
-    brightness, 1 contrast, 2 saturation, and `factor`, (B, 3), of the steps by their number.
+    Matches torchvision on floating-point images: each step clips to [0, 1]. The draw is `order`, (B, 3), the order of
+    the steps (0 brightness, 1 contrast, 2 saturation), and `factor`, (B, 3), the factor of each step.
 
     Args:
-        brightness: s of the brightness; 0.4 is that of the usual ImageNet recipe, here and below.
-        contrast: s of the contrast.
-        saturation: s of the saturation, which a gray image has none of.
-        mean: Mean that was subtracted from the channels of pixels in [0, 1]; the default is for images in [0, 1].
-        std: What they were divided by then.
-        key: Which entry of x holds the images; default every floating leaf, all with one draw.
+        brightness: s for the brightness. Default: 0.4, as in the usual ImageNet recipe.
+        contrast: s for the contrast. Default: 0.4.
+        saturation: s for the saturation. Default: 0.4. Has no effect on gray images.
+        mean: Mean that x was normalized with, one number or one per channel. Default: 0, for images in [0, 1].
+        std: Standard deviation that x was normalized with, likewise. Default: 1.
+        key: Entry of x that holds the images. Default: every floating-point leaf, all with the same draw.
 
     Example:
         >>> x, y = ColorJitter(0.4, 0.4, 0.4)(torch.rand(8, 3, 32, 32), torch.zeros(8))
@@ -60,5 +60,5 @@ class ColorJitter(Pixels):
             step = step.view(-1, 1, 1, 1)
             shades = gray(pixels)
             other = torch.where(step == 2, shades, torch.where(step == 1, shades.mean((1, 2, 3), keepdim=True), 0))
-            pixels = leave(pixels, other, factor - 1, 1)
+            pixels = extrapolate(pixels, other, factor - 1, 1)
         return pixels

@@ -1,4 +1,4 @@
-"""Several perturbations, one after the other."""
+"""Compose: several perturbations in sequence."""
 
 from typing import Any
 
@@ -12,13 +12,13 @@ from maxup.validate import check_perturbation
 
 
 class Compose(Perturbation):
-    """Apply perturbations in order; those inside the model, which act later, come last whatever their place.
+    """Apply perturbations in order. In-model perturbations act in the forward pass, so they always come last.
 
-    The draw is the result, and the draws of the parts attached to the model. It cannot be the list of all the parts'
-    draws: CutMix after a crop pastes a partner as *this copy* cropped it, which the partner's own winner need not be.
+    The draw is the perturbed batch, plus the draws of the in-model perturbations. The draws of all parts would not be
+    enough: CutMix after a crop pastes a partner as *this copy* cropped it, and the partner may win with another crop.
 
     Args:
-        perturbations: Any number of them, objects with `draw` and `apply`.
+        perturbations: One or more objects with `draw` and `apply`.
 
     Example:
         >>> import torch
@@ -30,16 +30,18 @@ class Compose(Perturbation):
 
     def __init__(self, *perturbations: Any) -> None:
         if not perturbations:
-            raise ValueError("Compose() got nothing to compose; pass at least one perturbation")
+            raise ValueError("Compose() got no perturbations; pass at least one")
         nested = [part.perturbations if isinstance(part, Compose) else [part] for part in perturbations]
         self.perturbations: list[Any] = [check_perturbation(part) for parts in nested for part in parts]
         self.inside = [part for part in self.perturbations if isinstance(part, InModelPerturbation)]
 
     def draw(self, batch: Batch, generator: Generator | None) -> dict[str, list[Draw]]:
-        inside, given = [], batch
+        inside, original = [], batch
         for part in self.perturbations:
-            if part in self.inside:  # it sees the batch itself, by which ManifoldMixup knows the copies of one batch
-                inside.append(part.draw(given, generator))
+            if (
+                part in self.inside
+            ):  # gets the original batch, by which ManifoldMixup recognizes the copies of one batch
+                inside.append(part.draw(original, generator))
             else:
                 batch = part.apply(batch, part.draw(batch, generator))
         return {"result": [leaf for leaf in tree_flatten(batch)[0] if is_batched(leaf)], "inside": inside}

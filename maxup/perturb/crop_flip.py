@@ -1,4 +1,4 @@
-"""Random crop and mirror, the standard augmentation of CIFAR, with draws of its own for every example."""
+"""Random crop and horizontal flip, the standard CIFAR augmentation, drawn per example."""
 
 from collections.abc import Hashable
 from functools import partial
@@ -9,23 +9,24 @@ from torch.nn import functional as F
 
 from maxup.batch import Batch, set_leaves
 from maxup.losses import IGNORE_INDEX
-from maxup.perturb.base import Perturbation, images, in_format_of, integers
+from maxup.perturb.base import Perturbation, images, integers, match_memory_format
 from maxup.perturb.masks import change_masks, check_fill_fits, take
 from maxup.validate import check_fill, check_int, check_mask_fill
 
 
 class CropFlip(Perturbation):
-    """Pad every image, crop it back to its size at a random place, and mirror it half of the time.
+    """Pad each image, crop it back to its size at a random offset, and flip it horizontally with probability 1/2.
 
-    The draw is `offset`, (B, 2) integers in 0 ... 2 * padding: row and column of the crop in the padded image, and
+    The draw is `offset`, (B, 2) integers in 0 ... 2 * padding, the row and column of the crop in the padded image, and
     `flip`, (B,) booleans.
 
     Args:
-        padding: Pixels added on each side.
-        flip: Whether to mirror left and right with probability 1/2.
-        fill: Value of the added pixels; 0 is the mean color of normalized images.
-        mask_fill: Label of the added pixels in integer masks (B, H, W) in y, which are cropped and mirrored too.
-        key: Which entry of x holds the images; default every floating leaf, all with one draw.
+        padding: Number of pixels added on each side.
+        flip: Whether to flip images at all.
+        fill: Value of the padding. 0 is the mean color of normalized images.
+        mask_fill: Label of the padding in integer masks (B, H, W) in y. Masks are cropped and flipped with the images.
+            Default: -100, which `F.cross_entropy` ignores.
+        key: Entry of x that holds the images. Default: every floating-point leaf, all with the same draw.
 
     Example:
         >>> x, y = CropFlip(padding=4)(torch.rand(8, 3, 32, 32), torch.zeros(8))
@@ -43,7 +44,7 @@ class CropFlip(Perturbation):
         key: Hashable | None = None,
     ) -> None:
         if not isinstance(flip, bool):
-            raise ValueError(f"CropFlip(flip={flip!r}): flip must be true or false")
+            raise ValueError(f"CropFlip(flip={flip!r}): flip must be True or False")
         self.padding = check_int("CropFlip", "padding", padding, 0, " of pixels")
         self.flip, self.fill, self.key = flip, check_fill("CropFlip", fill), key
         self.mask_fill = check_mask_fill("CropFlip", mask_fill)
@@ -79,4 +80,4 @@ class CropFlip(Perturbation):
         padded = F.pad(leaf, [self.padding] * 4, value=self.fill)
         example = torch.arange(len(leaf), device=leaf.device)[:, None, None]
         crops = padded.movedim(1, -1)[example, rows[:, :, None], columns[:, None, :]]  # (B, H, W, C)
-        return in_format_of(crops.movedim(-1, 1), leaf)
+        return match_memory_format(crops.movedim(-1, 1), leaf)

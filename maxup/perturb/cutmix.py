@@ -1,4 +1,4 @@
-"""CutMix (Yun et al., 2019): paste a box of another image, the perturbation of the paper's ImageNet experiments."""
+"""CutMix (Yun et al., 2019), the perturbation of the paper's ImageNet experiments."""
 
 from collections.abc import Hashable
 from typing import Any
@@ -16,17 +16,17 @@ from maxup.validate import check_num_classes
 
 
 class CutMix(Perturbation):
-    """Replace a box of every image by its partner's, and mix the labels by the areas.
+    """Paste a box of another image into each image, and mix the labels in proportion to the areas.
 
-    The draw is `partner`, (B,) indices, never the image itself, and `box`, (B, 4) integers: top, left, bottom, right
-    (the last two exclusive), already clipped at the border. A box of relative area 1 - w, w ~ Beta(alpha, alpha), is
-    placed with its center uniform over the pixels; labels are weighted by the area that is left after clipping.
-    Integer masks (B, H, W) in y are not mixed: the box shows the partner's.
+    The draw is `partner`, (B,) indices of other images, and `box`, (B, 4) integers: top, left, bottom, right (the last
+    two exclusive), clipped to the image. A box of relative area 1 - w, w ~ Beta(alpha, alpha), has its center uniform
+    over the pixels. Labels are weighted by the area after clipping. Integer masks (B, H, W) in y are not mixed: inside
+    the box they are the partner's.
 
     Args:
-        num_classes: Needed for targets by index; probability targets know it.
-        alpha: Parameter of the Beta distribution; the paper's 1 is uniform.
-        key: Which entry of x holds the images; default every floating leaf, all with one draw.
+        num_classes: Number of classes. Required if targets are class ids.
+        alpha: Parameter of the Beta distribution. Default: 1, as in the paper, which is uniform.
+        key: Entry of x that holds the images. Default: every floating-point leaf, all with the same draw.
 
     Example:
         >>> x, y = CutMix(num_classes=10)(torch.rand(8, 3, 32, 32), torch.arange(8))
@@ -35,16 +35,13 @@ class CutMix(Perturbation):
     """
 
     def __init__(self, num_classes: int | None = None, *, alpha: float = 1.0, key: Hashable | None = None) -> None:
-        self.num_classes, self.alpha, self.key = (
-            check_num_classes("CutMix", num_classes),
-            check_alpha("CutMix", alpha),
-            key,
-        )
+        self.num_classes, self.key = check_num_classes("CutMix", num_classes), key
+        self.alpha = check_alpha("CutMix", alpha)
 
     def draw(self, batch: Batch, generator: Generator | None) -> dict[str, Tensor]:
         leaf = images(batch[0], self.key, "CutMix")[0]
         partner = partners(leaf, generator, "CutMix")
-        side = (1 - beta(self.alpha, leaf, generator)).sqrt()  # (B,) of the image's side
+        side = (1 - beta(self.alpha, leaf, generator)).sqrt()  # (B,), relative to the image's side
         corners = []
         for size in leaf.shape[-2:]:
             half = (size * side).long() // 2
@@ -59,7 +56,7 @@ class CutMix(Perturbation):
         height, width = leaves[0].shape[-2:]
         top, left, bottom, right = box.unbind(1)
         dtype = torch.promote_types(leaves[0].dtype, torch.float32)
-        weight = 1 - ((bottom - top) * (right - left)).to(dtype) / (height * width)  # (B,) area of the image itself
+        weight = 1 - ((bottom - top) * (right - left)).to(dtype) / (height * width)  # (B,), share of the image itself
         inside = boxes(box, height, width)
 
         def paste(tensor: Tensor) -> Tensor:

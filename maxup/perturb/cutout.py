@@ -1,4 +1,4 @@
-"""Cutout (DeVries and Taylor, 2017): blank one square, the perturbation of the paper's CIFAR experiments."""
+"""Cutout (DeVries and Taylor, 2017), the perturbation of the paper's CIFAR experiments."""
 
 from collections.abc import Hashable
 from functools import partial
@@ -14,21 +14,21 @@ from maxup.validate import check_fill, check_int, check_mask_fill
 
 
 class Cutout(Perturbation):
-    """Fill one square of every image, its center uniform over the pixels, clipped at the border.
+    """Fill one square per image. Its center is uniform over the pixels, and it is clipped at the border.
 
-    The draw is `center`, (B, 2) integers: row and column. A square of side `length` starts `length // 2` before
-    its center, as in the original where `length` is even; the original's odd ones are one pixel shorter.
+    The draw is `center`, (B, 2) integers: row and column. The square starts `length // 2` pixels before its center. For
+    even `length` this matches the original implementation; for odd `length` the original is one pixel smaller.
 
     Args:
-        length: Side of the square in pixels; the paper uses 16 on CIFAR-10 and 8 on CIFAR-100.
-        fill: Value written; 0 is the mean color of normalized images.
-        mask_fill: Label of the square in integer masks (B, H, W) in y, so that the loss ignores what the network cannot
-            see. None leaves y as it is: the network then has to guess the labels in the square.
-        key: Which entry of x holds the images; default every floating leaf.
+        length: Side of the square in pixels. The paper uses 16 on CIFAR-10 and 8 on CIFAR-100.
+        fill: Value of the square. 0 is the mean color of normalized images.
+        mask_fill: Label of the square in integer masks (B, H, W) in y. Default: -100, so that `F.cross_entropy` ignores
+            what the network cannot see. None leaves y unchanged.
+        key: Entry of x that holds the images. Default: every floating-point leaf, all with the same draw.
 
     Example:
         >>> x, y = Cutout(2)(torch.ones(1, 1, 4, 4), torch.zeros(1))
-        >>> int(x.sum()) in (12, 14, 15)  # a whole square, or one clipped at the border
+        >>> int(x.sum()) in (12, 14, 15)  # a full square, or one clipped at the border
         True
     """
 
@@ -57,7 +57,7 @@ class Cutout(Perturbation):
         hole = boxes(torch.cat([start, start + self.length], dim=1), *size)
         if self.mask_fill is not None:
             ignore = partial(self._ignore, hole=hole)
-            y = change_masks(batch, self.key, size, ignore, "Cutout", hint="; mask_fill=None leaves y as it is")
+            y = change_masks(batch, self.key, size, ignore, "Cutout", hint="; mask_fill=None leaves y unchanged")
         return set_leaves(x, [leaf.clone().masked_fill_(hole, self.fill) for leaf in leaves], self.key), y
 
     def _ignore(self, masks: Tensor, hole: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ class Cutout(Perturbation):
 
 
 def boxes(corners: Tensor, height: int, width: int) -> Tensor:
-    """Masks of boxes: (B, 4) top, left, bottom, right (the last two exclusive) -> (B, 1, H, W) booleans."""
+    """Return masks of boxes: (B, 4) top, left, bottom, right (the last two exclusive) -> (B, 1, H, W) booleans."""
     top, left, bottom, right = (corner.view(-1, 1) for corner in corners.unbind(1))
     rows = torch.arange(height, device=corners.device)
     columns = torch.arange(width, device=corners.device)

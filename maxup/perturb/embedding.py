@@ -1,4 +1,4 @@
-"""Word-embedding dropout (Merity et al., 2017), the perturbation of the paper's language models."""
+"""Embedding dropout (Merity et al., 2017), the perturbation of the paper's language models."""
 
 import torch
 from torch import Generator, Tensor, nn
@@ -10,14 +10,14 @@ from maxup.validate import BELOW_1, check_real
 
 
 class EmbeddingDropout(InModelPerturbation):
-    """Drop whole words: every occurrence of a dropped word gets a zero embedding, the others are scaled by 1 / (1 - p).
+    """Drop words: every occurrence of a dropped word gets a zero embedding, and the others are scaled by 1 / (1 - p).
 
-    The draw is a `SharedDraw` mask over the vocabulary: a copy uses one mask for all its examples. The winner of every
-    example takes its mask along. Tokens are (B, T), the batch first.
+    The draw is a `SharedDraw` mask over the vocabulary: all examples of a copy share one mask, and a selected example
+    keeps the mask of its copy. Tokens must be (B, T), with the batch first.
 
     Args:
         p: Probability of dropping a word.
-        layer: Name of the `nn.Embedding`, as in `model.named_modules()`; default the only one there is.
+        layer: Name of the `nn.Embedding`, as in `model.named_modules()`. Default: the model's only embedding.
 
     Example:
         >>> model = nn.Sequential(nn.Embedding(100, 8), nn.Flatten(), nn.Linear(5 * 8, 2))
@@ -44,13 +44,13 @@ class EmbeddingDropout(InModelPerturbation):
             if not isinstance(layer, nn.Embedding):
                 raise TypeError(f"EmbeddingDropout: {self.layer!r} is a {type(layer).__name__}, not an nn.Embedding")
             return layer
-        found = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Embedding)}
-        if len(found) != 1:
+        embeddings = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Embedding)}
+        if len(embeddings) != 1:
             raise ValueError(
-                f"EmbeddingDropout: the model has {len(found)} embeddings ({', '.join(found) or 'none'}); "
+                f"EmbeddingDropout: the model has {len(embeddings)} embeddings ({', '.join(embeddings) or 'none'}); "
                 "name one with layer="
             )
-        return next(iter(found.values()))
+        return next(iter(embeddings.values()))
 
     def draw(self, batch: Batch, generator: Generator | None) -> SharedDraw:
         self._require_hooks()
@@ -64,10 +64,10 @@ class EmbeddingDropout(InModelPerturbation):
 
 
 def scale_words(tokens: Tensor, embedded: Tensor, masks: SharedDraw) -> Tensor:
-    """Multiply every word's embedding by its entry in the example's mask: tokens (B, T), embedded (B, T, D)."""
+    """Multiply each word's embedding by its entry in the example's mask: tokens (B, T), embedded (B, T, D)."""
     if len(tokens) != len(masks.index):
         raise ValueError(
-            f"the embedding got {len(tokens)} rows but the draw is for {len(masks.index)}; put the batch first, (B, T)"
+            f"the embedding got {len(tokens)} rows, but the draw is for {len(masks.index)}; put the batch first, (B, T)"
         )
     scale = masks.values[column(masks.index, tokens), tokens]  # (B, T)
     return embedded * scale[..., None].to(embedded.dtype)

@@ -1,4 +1,4 @@
-"""Feature space: Gaussian noise on a hidden layer (the paper's announced future work)."""
+"""Gaussian noise in feature space, which the paper names as future work."""
 
 from functools import partial
 
@@ -11,14 +11,14 @@ from maxup.perturb.noise import nonnegative
 
 
 class FeatureNoise(InModelPerturbation):
-    """h' = h + sigma * z with z ~ N(0, I), h the output of a hidden layer.
+    """Add Gaussian noise to the output h of a hidden layer: h' = h + sigma * z, z ~ N(0, I).
 
-    The shape of h is not known when copies are drawn, so the draw is a seed for every example, (B,), from which the
-    layer makes the noise by counting: element k of example i is a hash of (seed i, k). Noise is exactly repeatable,
-    works for any shape whose first dimension is the batch, and costs no memory to remember.
+    The shape of h is unknown when copies are drawn, so the draw is one seed per example, (B,). The layer computes the
+    noise with a counter-based generator: element k of example i is a hash of (seed i, k). The noise is reproduced
+    exactly, works for any shape with the batch first, and takes no memory between passes.
 
     Args:
-        sigma: Standard deviation, in the units of h.
+        sigma: Standard deviation of the noise, in the units of h.
         layer: Name of the layer, as in `model.named_modules()`.
 
     Example:
@@ -43,28 +43,30 @@ class FeatureNoise(InModelPerturbation):
 
 
 def add_noise(inputs: Tensor, hidden: Tensor, seeds: Tensor, sigma: float) -> Tensor:
-    """Add to every example the noise its seed stands for."""
+    """Add to each example the noise that its seed generates."""
     if not isinstance(hidden, Tensor) or len(hidden) != len(seeds):
         what = f"shape {tuple(hidden.shape)}" if isinstance(hidden, Tensor) else f"a {type(hidden).__name__}"
         raise ValueError(
-            f"FeatureNoise wants a layer whose output is a tensor of {len(seeds)} examples, but got {what}"
+            f"FeatureNoise expects a layer whose output is a tensor of {len(seeds)} examples, but got {what}"
         )
     uniform = hashed_uniform(seeds, hidden[0].numel())
-    noise = torch.special.ndtri(uniform).to(hidden.dtype)  # the normal distribution's quantiles
+    noise = torch.special.ndtri(uniform).to(hidden.dtype)  # normal quantiles
     return hidden + sigma * noise.view_as(hidden)
 
 
 def hashed_uniform(seeds: Tensor, n: int) -> Tensor:
-    """n uniforms in (0, 1) for every seed: (B,) -> (B, n), by SplitMix64 (Steele, Lea and Flood, 2014)."""
-    h = seeds[:, None] + torch.arange(1, n + 1, device=seeds.device) * _GOLDEN  # int64 wraps around, as it should
+    """Return n uniform numbers in (0, 1) per seed: (B,) -> (B, n), by SplitMix64 (Steele, Lea and Flood, 2014)."""
+    h = (
+        seeds[:, None] + torch.arange(1, n + 1, device=seeds.device) * _GOLDEN
+    )  # int64 wraps around, as SplitMix64 needs
     h = (h ^ _shift(h, 30)) * _MIX1
     h = (h ^ _shift(h, 27)) * _MIX2
     h = h ^ _shift(h, 31)
-    return ((_shift(h, 11).double() + 0.5) * 2.0**-53).clamp(max=1 - 2.0**-53)  # the largest would round to 1
+    return ((_shift(h, 11).double() + 0.5) * 2.0**-53).clamp(max=1 - 2.0**-53)  # the largest value would round to 1
 
 
 def _shift(h: Tensor, bits: int) -> Tensor:
-    return (h >> bits) & (2 ** (64 - bits) - 1)  # logical: int64's own shift copies the sign
+    return (h >> bits) & (2 ** (64 - bits) - 1)  # a logical shift: int64's >> copies the sign
 
 
 _GOLDEN, _MIX1, _MIX2 = (c - 2**64 for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))

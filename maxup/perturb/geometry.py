@@ -1,4 +1,4 @@
-"""Images moved by an affine map, each by its own."""
+"""Affine warps with one map per image."""
 
 import torch
 from torch import Tensor
@@ -6,14 +6,14 @@ from torch.nn import functional as F
 
 
 def warp(images: Tensor, inverse: list[Tensor], *, mode: str) -> Tensor:
-    """Fill every pixel with what lies where the map takes it; zeros outside.
+    """Warp each image by its affine map, with zeros outside.
 
-    Places are in pixels right of and below the center. The grid is made by products and sums of numbers, not by a
-    matrix product, which autocast would round to half precision, where places of a large image cannot be told apart.
+    Coordinates are in pixels, right of and below the center. The grid is computed without a matrix product, which
+    autocast would round to half precision: neighboring pixels of a large image would then coincide.
 
     Args:
-        images: Floating, (B, C, H, W).
-        inverse: a, b, c, d, e, f, (B,) each: the pixel at (u, v) comes from (a u + b v + c, d u + e v + f).
+        images: Floating-point images, (B, C, H, W).
+        inverse: a, b, c, d, e, f, each (B,): the pixel at (u, v) comes from (a u + b v + c, d u + e v + f).
         mode: "nearest" or "bilinear".
 
     Example:
@@ -31,16 +31,16 @@ def warp(images: Tensor, inverse: list[Tensor], *, mode: str) -> Tensor:
 
 
 def sources(inverse: list[Tensor], like: Tensor) -> Tensor:
-    """Find the pixels that `warp(like, inverse, mode="nearest")` reads.
+    """Return the indices of the pixels that `warp(like, inverse, mode="nearest")` reads.
 
-    They are read off a warped image of places, so ties are broken as in an image of the same dtype.
+    They come from warping an image of coordinates, so ties are broken as for an image of the same dtype.
 
     Args:
         inverse: The map, as in `warp`.
         like: Images, (B, C, H, W).
 
     Returns:
-        Places in the flattened image, (B, H, W); negative where the source is outside.
+        Indices into the flattened image, (B, H, W). Negative if the source is outside the image.
 
     Example:
         >>> one, zero = torch.ones(1), torch.zeros(1)
@@ -49,7 +49,9 @@ def sources(inverse: list[Tensor], like: Tensor) -> Tensor:
     """
     batch, _, height, width = like.shape
     dtype = torch.promote_types(like.dtype, torch.float32)
-    rows, columns = (torch.arange(1, n + 1, device=like.device, dtype=dtype) for n in (height, width))  # 0 is outside
-    places = torch.stack(torch.meshgrid(rows, columns, indexing="ij")).expand(batch, 2, height, width)
-    row, column = warp(places, inverse, mode="nearest").long().unbind(1)
+    rows, columns = (
+        torch.arange(1, n + 1, device=like.device, dtype=dtype) for n in (height, width)
+    )  # 0 means outside
+    coordinates = torch.stack(torch.meshgrid(rows, columns, indexing="ij")).expand(batch, 2, height, width)
+    row, column = warp(coordinates, inverse, mode="nearest").long().unbind(1)
     return (row - 1) * width + column - 1

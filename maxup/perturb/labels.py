@@ -1,4 +1,4 @@
-"""Label space: labels as probabilities, and noise on them (the paper's announced future work)."""
+"""Labels as probabilities, and noise in label space, which the paper names as future work."""
 
 import torch
 from torch import Generator, Tensor
@@ -10,12 +10,13 @@ from maxup.validate import ABOVE_0, check_num_classes, check_real
 
 
 class LabelNoise(Perturbation):
-    """y' = (1 - epsilon) * y + epsilon * q with q ~ Dirichlet(concentration, ..., concentration). The draw is q.
+    """Mix labels with random ones: y' = (1 - epsilon) * y + epsilon * q, q ~ Dirichlet(concentration). The draw is q.
 
     Args:
         epsilon: Weight of the noise, between 0 and 1.
-        num_classes: Needed for targets by index; probability targets know it.
-        concentration: 1 is uniform over all label distributions; less puts the noise on fewer classes.
+        num_classes: Number of classes. Required if targets are class ids.
+        concentration: Parameter of the symmetric Dirichlet distribution. 1 is uniform over all label distributions;
+            smaller values put the noise on fewer classes.
 
     Example:
         >>> x, y = LabelNoise(0.1, num_classes=3)(torch.zeros(2, 5), torch.tensor([0, 2]))
@@ -38,21 +39,23 @@ class LabelNoise(Perturbation):
 
 
 def probabilities(y: object, num_classes: int | None, who: str, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Targets as probabilities (B, C): one-hot for indices, unchanged if they are probabilities already."""
+    """Return targets as probabilities (B, C): one-hot for class ids, unchanged for probabilities."""
     if not isinstance(y, Tensor):
-        raise TypeError(f"{who} changes labels, so y must be a tensor of classes or probabilities, not {_name(y)}")
+        raise TypeError(f"{who} changes labels, so y must be a tensor of class ids or probabilities, not {_name(y)}")
     if y.is_floating_point():
         if y.ndim != 2:
-            do = "use y.long() for class ids" if y.ndim == 1 else "pass probabilities, or class ids (B,)"
-            raise ValueError(f"{who} wants probability targets (B, C), but y is {y.dtype} of {tuple(y.shape)}; {do}")
+            fix = "use y.long() for class ids" if y.ndim == 1 else "pass probabilities, or class ids (B,)"
+            raise ValueError(
+                f"{who} expects probability targets (B, C), but y is {y.dtype} of shape {tuple(y.shape)}; {fix}"
+            )
         return y
     if y.ndim != 1:
-        masks = "; it cannot mix masks, and CutMix pastes them" if y.ndim > 2 else ""
-        raise ValueError(f"{who} wants targets by index (B,), but y has shape {tuple(y.shape)}{masks}")
+        masks = "; masks cannot be mixed, so use CutMix, which pastes them" if y.ndim > 2 else ""
+        raise ValueError(f"{who} expects class ids (B,), but y has shape {tuple(y.shape)}{masks}")
     if not isinstance(num_classes, int):
         raise ValueError(
-            f"{who} needs the number of classes, but has {num_classes!r}: pass num_classes=, or give targets as "
-            "probabilities"
+            f"{who} needs the number of classes, but num_classes is {num_classes!r}; pass num_classes=, or probability "
+            "targets (B, C)"
         )
     if y.device.type == "cpu" and y.numel() and not 0 <= int(y.min()) <= int(y.max()) < num_classes:
         raise ValueError(f"{who}: labels run from {int(y.min())} to {int(y.max())}, but num_classes={num_classes}")
@@ -60,20 +63,20 @@ def probabilities(y: object, num_classes: int | None, who: str, dtype: torch.dty
 
 
 def entropy(y: Tensor) -> Tensor:
-    """Entropy of probability targets, in nats: (B, C, ...) -> (B,), the mean over positions."""
+    """Return the entropy of probability targets in nats, averaged over positions: (B, C, ...) -> (B,)."""
     return torch.special.entr(y).sum(dim=1).reshape(len(y), -1).mean(1)
 
 
 def dirichlet(a: float, size: tuple[int, int], like: Tensor, generator: Generator | None) -> Tensor:
-    """A Dirichlet(a, ..., a) variable in every row: (B, K); torch.distributions takes no generator.
+    """Draw Dirichlet(a, ..., a) in each row: (B, K). `torch.distributions` does not take a generator.
 
-    It is g_k / sum g with g ~ Gamma(a), which float32 cannot hold where a is small, so in logarithms:
-    log Gamma(a) = log Gamma(a + 1) + log(uniform) / a in law (Marsaglia and Tsang, 2000).
+    A draw is g_k / sum g with g ~ Gamma(a). For small a, g underflows in float32, so the computation uses logarithms:
+    log Gamma(a) = log Gamma(a + 1) + log(uniform) / a in distribution (Marsaglia and Tsang, 2000).
     """
     dtype = torch.promote_types(like.dtype, torch.float32)
-    above = torch._standard_gamma(torch.full(size, a + 1, dtype=dtype, device=like.device), generator=generator)
-    minus_log = torch.empty_like(above).exponential_(generator=generator)  # of a uniform variable
-    return (above.log() - minus_log / max(a, 1e-30)).softmax(1)  # less overflows, and is 0 and 1 alike
+    gamma = torch._standard_gamma(torch.full(size, a + 1, dtype=dtype, device=like.device), generator=generator)
+    minus_log = torch.empty_like(gamma).exponential_(generator=generator)  # of a uniform variable
+    return (gamma.log() - minus_log / max(a, 1e-30)).softmax(1)  # a smaller a overflows; the result is one-hot anyway
 
 
 def _name(y: object) -> str:

@@ -1,4 +1,4 @@
-"""PCA lighting noise (Krizhevsky et al., 2012): shift an image's color along the main directions of ImageNet's."""
+"""PCA lighting noise (Krizhevsky et al., 2012): shift colors along the principal components of ImageNet's colors."""
 
 from collections.abc import Hashable, Sequence
 
@@ -10,20 +10,20 @@ from maxup.perturb.base import constant
 from maxup.perturb.noise import nonnegative
 from maxup.perturb.pixels import Pixels
 
-EIGENVALUES = (0.2175, 0.0188, 0.0045)  # of the covariance of ImageNet's RGB values in [0, 1], as everybody uses them
+EIGENVALUES = (0.2175, 0.0188, 0.0045)  # of the covariance of ImageNet's RGB values in [0, 1]; the usual constants
 EIGENVECTORS = ((-0.5675, 0.7192, 0.4009), (-0.5808, -0.0045, -0.8140), (-0.5836, -0.6948, 0.4203))  # in columns
 
 
 class Lighting(Pixels):
-    """Add one color to all pixels of an image: the sum of eigenvector k times eigenvalue k times alpha k.
+    """Add one color per image: the sum over k of alpha_k * eigenvalue_k * eigenvector_k.
 
-    The draw is alpha, (B, 3), normal with deviation `sigma`. Nothing is cut off at 0 and 1.
+    The draw is alpha, (B, 3), normal with standard deviation `sigma`. Pixels are not clipped.
 
     Args:
         sigma: Standard deviation of alpha.
-        mean: Mean that was subtracted from the channels of pixels in [0, 1]; the default is for images in [0, 1].
-        std: What they were divided by then.
-        key: Which entry of x holds the images; default every floating leaf, all with one draw.
+        mean: Mean that x was normalized with, one number or one per channel. Default: 0, for images in [0, 1].
+        std: Standard deviation that x was normalized with, likewise. Default: 1.
+        key: Entry of x that holds the images. Default: every floating-point leaf, all with the same draw.
 
     Example:
         >>> x, y = Lighting(0.1)(torch.rand(8, 3, 32, 32), torch.zeros(8))
@@ -31,7 +31,7 @@ class Lighting(Pixels):
         torch.Size([8, 3, 32, 32])
     """
 
-    cuts = False
+    clips = False
 
     def __init__(
         self,
@@ -51,7 +51,9 @@ class Lighting(Pixels):
 
     def change(self, pixels: Tensor, draw: Tensor) -> Tensor:
         if pixels.shape[1] != 3:
-            raise ValueError("Lighting wants RGB images, but x holds gray ones, which have no color")
+            raise ValueError(
+                "Lighting expects RGB images, but x holds gray images; convert them, as in x.expand(-1, 3, -1, -1)"
+            )
         directions, size = (constant(v, pixels.device, pixels.dtype) for v in (EIGENVECTORS, EIGENVALUES))
         shift = (directions * (draw.to(pixels.dtype) * size)[:, None]).sum(2)  # (B, 3)
         return pixels + shift[:, :, None, None]

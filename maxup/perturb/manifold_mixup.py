@@ -1,4 +1,4 @@
-"""Manifold Mixup (Verma et al., 2019): blend every example with a partner inside the network."""
+"""Manifold Mixup (Verma et al., 2019): mix examples inside the network."""
 
 import weakref
 from collections.abc import Hashable, Sequence
@@ -16,22 +16,22 @@ from maxup.validate import check_num_classes
 
 
 class ManifoldMixup(InModelPerturbation):
-    """h' = w * h + (1 - w) * h[partner], h the output of a random layer, and the labels alike; w ~ Beta(alpha, alpha).
+    """Mix the output h of a random layer, and the labels: h' = w * h + (1 - w) * h[partner], w ~ Beta(alpha, alpha).
 
-    The draw is `partner`, (B,) indices, never the example itself, `weight`, (B,), and `layer`, (B,), all of one value:
-    as in the paper a batch is mixed at one layer. All copies of a batch share it too, so that MaxUp's winners of
-    different copies meet partners that are unmixed, as they were when scored. Weights and partners are drawn for every
-    example, where the paper has one weight a batch. The layer is drawn anew for the next batch, and for the next step.
+    The draw is `partner`, (B,) indices of other examples, `weight`, (B,), and `layer`, (B,). As in the paper, a batch
+    is mixed at one layer, so all entries of `layer` are equal. All copies of a batch share the layer, so that an
+    example's partner is unmixed in the training pass as it was in scoring. Each batch and each step draws a new layer.
+    Deviation from the paper: weights and partners are drawn per example, not one weight per batch.
 
-    After a crop in one `Compose` the winner's partner is as *its* winner was cropped, so with m > 1 what is trained on
-    may differ a little from what was scored; augment the batch before MaxUp instead.
+    Do not put a crop before it in a `Compose`: the partner is then cropped as in *its* worst copy, so with m > 1 the
+    training pass may differ slightly from scoring. Augment the batch before MaxUp instead.
 
     Args:
-        layers: Names of the layers to choose from, as in `model.named_modules()`; "input" is x itself. The paper takes
+        layers: Names of the layers to choose from, as in `model.named_modules()`. "input" is x itself. The paper uses
             the input and the first blocks of a ResNet.
-        num_classes: Needed for targets by index; probability targets know it.
-        alpha: Parameter of the Beta distribution; the paper's is 2 for CIFAR.
-        key: Which entry of x "input" mixes; default every floating leaf.
+        num_classes: Number of classes. Required if targets are class ids.
+        alpha: Parameter of the Beta distribution. Default: 2, as in the paper for CIFAR.
+        key: Entry of x that "input" mixes. Default: every floating-point leaf.
 
     Example:
         >>> from maxup import MaxUp
@@ -49,20 +49,20 @@ class ManifoldMixup(InModelPerturbation):
         key: Hashable | None = None,
     ) -> None:
         listed = layers if isinstance(layers, list | tuple) else [layers]
-        self.layers = [str(layer) for layer in listed]  # YAML may read 1
-        names = all(isinstance(layer, str | int) for layer in listed)
-        if not names or set(self.layers) <= {"input"} or len(set(self.layers)) < len(self.layers):
+        self.layers = [str(layer) for layer in listed]  # YAML may read "1" as a number
+        are_names = all(isinstance(layer, str | int) for layer in listed)
+        if not are_names or set(self.layers) <= {"input"} or len(set(self.layers)) < len(self.layers):
             raise ValueError(
-                f"ManifoldMixup(layers={layers!r}): name one layer of the model or more, each once; "
-                "to mix the input alone use MixUp"
+                f"ManifoldMixup(layers={layers!r}): name at least one layer of the model, each once; "
+                "to mix only the input, use MixUp"
             )
         self.num_classes, self.key = check_num_classes("ManifoldMixup", num_classes), key
         self.alpha = check_alpha("ManifoldMixup", alpha)
-        self._chosen: tuple[weakref.ref[Tensor], Tensor] | None = None  # the batch, and its layer
+        self._chosen: tuple[weakref.ref[Tensor], Tensor] | None = None  # the batch and its layer
 
     def attach(self, model: nn.Module) -> nn.Module:
-        found = [(n, name) for n, name in enumerate(self.layers) if name != "input"]
-        inside = [(n, find_layer(model, name, "ManifoldMixup")) for n, name in found]
+        named = [(n, name) for n, name in enumerate(self.layers) if name != "input"]
+        inside = [(n, find_layer(model, name, "ManifoldMixup")) for n, name in named]
         self.hooks = tuple(attach_to(layer, partial(mix_hidden, number=n)) for n, layer in inside)
         return model
 
@@ -90,21 +90,24 @@ class ManifoldMixup(InModelPerturbation):
         return super().__call__(x, y, generator=generator)
 
     def clear(self) -> None:
-        """Empty the slots, and forget the layer: the step is over."""
+        """Clear the draw, and forget the layer: the step is over."""
         super().clear()
         self._chosen = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_chosen": None}  # copies and pickles start anew
+        return self.__dict__ | {"_chosen": None}  # copies and pickles start fresh
 
 
 def mix_hidden(inputs: Tensor, hidden: Tensor, draw: dict[str, Tensor], number: int) -> Tensor:
-    """Blend every example whose layer has this number with its partner."""
+    """Blend each example whose layer has this number with its partner."""
     partner = draw["partner"]
     if not isinstance(hidden, Tensor) or len(hidden) != len(partner) or not hidden.is_floating_point():
-        what = f"{hidden.dtype} of {tuple(hidden.shape)}" if isinstance(hidden, Tensor) else type(hidden).__name__
+        what = (
+            f"{hidden.dtype} of {tuple(hidden.shape)}" if isinstance(hidden, Tensor) else f"a {type(hidden).__name__}"
+        )
         raise ValueError(
-            f"ManifoldMixup mixes a floating tensor of {len(partner)} examples, but a layer gave {what}; name another"
+            f"ManifoldMixup mixes a floating-point tensor of {len(partner)} examples, but a layer returned {what}; "
+            "name another layer"
         )
     mixed = blend(hidden, hidden[partner], draw["weight"])
     return torch.where(column(draw["layer"] == number, hidden), mixed, hidden)

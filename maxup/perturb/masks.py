@@ -1,4 +1,4 @@
-"""Targets with a place in the image: integer masks follow the pixels, and what cannot follow is refused."""
+"""Spatial targets: integer masks move with the images; other spatial targets are refused."""
 
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -8,13 +8,13 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from maxup.batch import Batch
-from maxup.perturb.base import in_format_of
+from maxup.perturb.base import match_memory_format
 
 Size = tuple[int, ...]  # height and width
 
 
 def is_mask(leaf: Any, size: Size) -> bool:
-    """Whether a leaf is an integer or boolean tensor with one value per pixel: (B, H, W) or (B, N, H, W).
+    """Whether a leaf is an integer or boolean tensor with one value per pixel, (B, H, W) or (B, N, H, W).
 
     Example:
         >>> is_mask(torch.zeros(2, 8, 8, dtype=torch.uint8), (8, 8)), is_mask(torch.zeros(2, 8, 8), (8, 8))
@@ -26,27 +26,29 @@ def is_mask(leaf: Any, size: Size) -> bool:
 
 
 def is_spatial(leaf: Any) -> bool:
-    """Whether a target may have a place in the image: maps, boxes and keypoints have three dimensions or more."""
+    """Whether a target may be spatial: maps, boxes and keypoints have three dimensions or more."""
     return isinstance(leaf, Tensor) and (leaf.ndim > 2 or is_tv_tensor(leaf))
 
 
 def is_tv_tensor(leaf: Any) -> bool:
-    """Whether a tensor is one of torchvision's tv_tensors: boxes, a mask, keypoints, an image."""
+    """Whether a tensor is a torchvision tv_tensor: boxes, a mask, keypoints or an image."""
     return type(leaf).__module__.startswith("torchvision.tv_tensors")
 
 
 def change_masks(
     batch: Batch, key: Hashable | None, size: Size, change: Callable[[Tensor], Tensor], who: str, *, hint: str = ""
 ) -> Any:
-    """Return y with its masks changed. Targets (B,) and (B, K) stay; other maps, boxes and keypoints are refused.
+    """Return y with its masks changed. Targets (B,) and (B, K) stay unchanged.
+
+    Raises a ValueError for float maps, boxes and keypoints, which cannot be changed.
 
     Args:
         batch: The pair (x, y).
-        key: The entry of x with the images, or None. Without it, a mask in x is refused, since only y is changed.
+        key: Entry of x that holds the images, or None. If it is None, a mask in x is an error, since only y is changed.
         size: Height and width of the images.
-        change: Function from masks (B, N, H, W) to new ones of the same shape.
-        who: Name of the perturbation, for errors.
-        hint: Another way out of the refusal.
+        change: Maps masks (B, N, H, W) to new masks of the same shape.
+        who: Name of the perturbation, for error messages.
+        hint: Further advice for the error message.
 
     Example:
         >>> y = {"mask": torch.tensor([[[0, 1]]]), "class": torch.tensor([7])}
@@ -57,8 +59,8 @@ def change_masks(
     for leaf in tree_leaves(x) if key is None and not isinstance(x, Tensor) else ():
         if is_mask(leaf, size):
             raise ValueError(
-                f"{who} changes the floating images in x, but x also holds {leaf.dtype} of shape {tuple(leaf.shape)}, "
-                "which would stay; move masks to y"
+                f"{who} changes the floating-point images in x, but x also holds {leaf.dtype} of shape "
+                f"{tuple(leaf.shape)}, which would stay unchanged; move masks to y"
             )
 
     def changed(leaf: Any) -> Any:
@@ -66,23 +68,23 @@ def change_masks(
             return leaf
         if not is_mask(leaf, size):
             raise ValueError(
-                f"{who} changes images and integer masks of their size {tuple(size)}, but y holds {leaf.dtype} of "
-                f"shape {tuple(leaf.shape)}; change both in a function of yours with Transform(..., labels=True), or "
-                f"flatten a target that has no place in the image to (B, K){hint}"
+                f"{who} changes images and integer masks of size {tuple(size)}, but y holds {leaf.dtype} of shape "
+                f"{tuple(leaf.shape)}; change both in your function with Transform(..., labels=True), or flatten a "
+                f"target that is not spatial to (B, K){hint}"
             )
         masks = leaf.unsqueeze(1).flatten(1, -3)  # (B, N, H, W)
-        return in_format_of(change(masks).reshape(leaf.shape), leaf)
+        return match_memory_format(change(masks).reshape(leaf.shape), leaf)
 
     return changed(y) if isinstance(y, Tensor) else tree_map(changed, y)
 
 
 def take(masks: Tensor, sources: Tensor, fill: int) -> Tensor:
-    """Give every pixel the label of its source.
+    """Return masks in which each pixel has the label of its source.
 
     Args:
         masks: (B, N, H, W).
-        sources: Places in the flattened image, (B, H, W); a pixel with a negative one gets `fill`.
-        fill: Label of pixels from outside the image.
+        sources: Indices into the flattened image, (B, H, W). Pixels with a negative index get `fill`.
+        fill: Label for pixels from outside the image.
 
     Example:
         >>> take(torch.tensor([[[[5, 6, 7]]]]), torch.tensor([[[2, 0, -1]]]), -100)
@@ -95,7 +97,7 @@ def take(masks: Tensor, sources: Tensor, fill: int) -> Tensor:
 
 
 def check_fill_fits(who: str, fill: int, masks: Tensor) -> None:
-    """Refuse a label that does not fit the masks' type."""
+    """Raise if the dtype of the masks cannot hold the label `fill`."""
     low, high = (0, 1) if masks.dtype == torch.bool else (torch.iinfo(masks.dtype).min, torch.iinfo(masks.dtype).max)
     if not low <= fill <= high:
         raise ValueError(

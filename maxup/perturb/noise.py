@@ -12,11 +12,11 @@ from maxup.validate import check_real
 
 
 class Gaussian(Perturbation):
-    """x' = x + sigma * z with z ~ N(0, I); neither clipped nor rescaled. The draw is the noise.
+    """Add Gaussian noise: x' = x + sigma * z, z ~ N(0, I). The draw is the noise. The result is not clipped.
 
     Args:
-        sigma: Standard deviation, in the units of x.
-        key: Which entry of x to perturb; default every floating leaf.
+        sigma: Standard deviation of the noise, in the units of x.
+        key: Entry of x to perturb. Default: every floating-point leaf.
 
     Example:
         >>> x, y = Gaussian(0.1)(torch.zeros(4, 3, 8, 8), torch.zeros(4))
@@ -35,12 +35,12 @@ class Gaussian(Perturbation):
 
 
 class UniformBall(Perturbation):
-    """x' = x + u with u uniform in the ball of the given radius, drawn for every example. The draw is u.
+    """Add noise drawn uniformly from a ball, per example. The draw is the noise.
 
     Args:
         radius: Radius of the ball.
-        p: 2 for the Euclidean ball, math.inf for the cube.
-        key: Which entry of x to perturb; default every floating leaf, each in a ball of its own.
+        p: Norm of the ball: 2 for Euclidean, `math.inf` for a cube.
+        key: Entry of x to perturb. Default: every floating-point leaf, each with its own ball.
 
     Example:
         >>> x, _ = UniformBall(0.5, p=2)(torch.zeros(4, 10))
@@ -61,7 +61,7 @@ class UniformBall(Perturbation):
         direction = _normal(leaf, generator)
         d = leaf[0].numel()
         u = torch.empty(len(leaf), dtype=leaf.dtype, device=leaf.device).uniform_(generator=generator)
-        length = self.radius * u ** (1 / d)  # the share of the volume within r is (r / radius)^d
+        length = self.radius * u ** (1 / d)  # a fraction (r / radius)^d of the volume lies within r
         return direction * column(length / norms(direction), leaf)
 
     def apply(self, batch: Batch, draw: list[Tensor]) -> Batch:
@@ -69,44 +69,44 @@ class UniformBall(Perturbation):
 
 
 def add(batch: Batch, noise: list[Tensor], key: Hashable | None) -> Batch:
-    """Add noise to the chosen leaves of x."""
+    """Add noise to the selected leaves of x."""
     x, y = batch
     return set_leaves(x, [leaf + n for leaf, n in zip(get_leaves(x, key), noise, strict=True)], key), y
 
 
 def norms(x: Tensor) -> Tensor:
-    """Euclidean norm of every example: (B, ...) -> (B,), never exactly zero, to divide by."""
+    """Return the Euclidean norm of each example, at least the smallest positive number: (B, ...) -> (B,)."""
     return x.flatten(1).norm(dim=1).clamp_min(torch.finfo(x.dtype).tiny)
 
 
 def unit(x: Tensor) -> Tensor:
-    """Every example at length 1, zero staying zero: (B, ...) -> (B, ...)."""
+    """Scale each example to norm 1, and leave zeros at zero: (B, ...) -> (B, ...)."""
     largest = x.flatten(1).abs().amax(dim=1).clamp_min(torch.finfo(x.dtype).tiny)
-    x = x / column(largest, x)  # or the squares of small numbers vanish, as those of a sure network's gradient do
+    x = x / column(largest, x)  # squares of small values, as in a confident network's gradient, would underflow
     return x / column(norms(x), x)
 
 
 def into_ball(x: Tensor, radius: float) -> Tensor:
-    """For every example the nearest point of the l2 ball about 0: (B, ...) -> (B, ...)."""
+    """Project each example onto the l2 ball around 0: (B, ...) -> (B, ...)."""
     return x * column((radius / norms(x)).clamp(max=1), x)
 
 
 def clamped(x: Tensor, delta: Tensor, clip: tuple[float, float] | None) -> Tensor:
-    """What is left of delta where x + delta keeps to (lowest, highest)."""
+    """Return delta such that x + delta stays within `clip`, (lowest, highest)."""
     return delta if clip is None else (x + delta).clamp(*clip) - x
 
 
 def check_clip(who: str, clip: tuple[float, float] | None) -> tuple[float, float] | None:
-    """Lowest and highest value, or None for no limit."""
+    """Check a pair of the lowest and highest value; None means no limit."""
     if clip is not None and None not in clip and not clip[0] < clip[1]:
-        raise ValueError(f"{who}(clip={clip!r}): clip is (lowest, highest)")
+        raise ValueError(f"{who}(clip={clip!r}): clip must be (lowest, highest)")
     return clip
 
 
 def check_p(p: float) -> float:
-    """2 or infinity, the balls this project knows."""
+    """Check the norm of a ball: 2 or infinity."""
     if p not in (2, math.inf):
-        raise ValueError(f"p={p!r} is not a ball this project knows; use p=2 or p=math.inf")
+        raise ValueError(f"p={p!r} is not a supported norm; use p=2 or p=math.inf")
     return p
 
 
@@ -115,17 +115,17 @@ def _normal(like: Tensor, generator: Generator | None) -> Tensor:
 
 
 def floating(x: object, key: Hashable | None, who: str) -> list[Tensor]:
-    """`pick`, where every tensor must be floating."""
+    """Return the tensors of x to perturb, which must be floating point."""
     leaves = get_leaves(x, key)
     for leaf in leaves:
         if not leaf.is_floating_point():
             raise TypeError(
-                f"{who} adds noise to floating tensors, but x holds {leaf.dtype}; scale images as in x.float() / 255, "
-                "and for tokens perturb the embedding with FeatureNoise"
+                f"{who} adds noise to floating-point tensors, but x holds {leaf.dtype}; scale images as in "
+                "x.float() / 255, or perturb the embedding of tokens with FeatureNoise"
             )
     return leaves
 
 
 def nonnegative(who: str, name: str, value: float) -> float:
-    """A finite number, 0 or more."""
+    """Check that a number is finite and not negative."""
     return check_real(who, name, value, "a finite number, 0 or more", 0)

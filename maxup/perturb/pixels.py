@@ -1,4 +1,4 @@
-"""What the perturbations share that ask how bright a pixel is: they see [0, 1], whatever the images' normalization."""
+"""Base class of perturbations of pixel values, which work in [0, 1] whatever the normalization of the images."""
 
 from collections.abc import Hashable, Sequence
 from typing import Any
@@ -7,22 +7,24 @@ import torch
 from torch import Tensor
 
 from maxup.batch import Batch, Draw, set_leaves
-from maxup.perturb.base import Perturbation, constant, images, in_format_of
+from maxup.perturb.base import Perturbation, constant, images, match_memory_format
 from maxup.validate import check_real, is_capturing
 
-MARGIN = 0.5  # by which pixels may leave [0, 1]: resizing overshoots, normalized ones go further
+MARGIN = 0.5  # tolerance around [0, 1]: resizing overshoots less, normalized images exceed it
 
 
 class Pixels(Perturbation):
-    """Base of perturbations of pixels in [0, 1]: subclasses write `draw` and `change(pixels, draw)`.
+    """Base class of perturbations of pixels in [0, 1]. Subclasses define `draw` and `change(pixels, draw)`.
+
+    uint8 images are scaled to [0, 1] and back; `mean` and `std` do not apply to them.
 
     Args:
-        mean: What was subtracted from every channel of pixels in [0, 1]; one number, or one a channel.
-        std: What they were divided by then, likewise. The defaults stand for images in [0, 1]; bytes are bytes.
-        key: Which entry of x holds the images; default every floating leaf, all with one draw.
+        mean: Mean that x was normalized with, one number or one per channel. Default: 0, for images in [0, 1].
+        std: Standard deviation that x was normalized with, likewise. Default: 1.
+        key: Entry of x that holds the images. Default: every floating-point leaf, all with the same draw.
     """
 
-    cuts = True  # whether pixels beyond [0, 1] are cut off
+    clips = True  # whether results are clipped to [0, 1]
 
     def __init__(
         self,
@@ -32,22 +34,22 @@ class Pixels(Perturbation):
         key: Hashable | None = None,
     ) -> None:
         self.mean, self.std, self.key = self._numbers("mean", mean), self._numbers("std", std), key
-        self._seen = False  # whether a batch was looked at
+        self._range_checked = False
         if min(self.std) <= 0:
-            raise ValueError(f"{self._name}(std={std!r}): every deviation must be above 0")
+            raise ValueError(f"{self._name}(std={std!r}): every standard deviation must be above 0")
 
-    def _numbers(self, name: str, said: Any) -> tuple[float, ...]:
-        """One number, or one a channel."""
-        said = said.tolist() if hasattr(said, "tolist") else said
-        values = said if isinstance(said, list | tuple) and said else [said]
-        return tuple(check_real(self._name, name, value, "a finite number, or one a channel") for value in values)
+    def _numbers(self, name: str, value: Any) -> tuple[float, ...]:
+        """Check one number, or one per channel."""
+        value = value.tolist() if hasattr(value, "tolist") else value
+        values = value if isinstance(value, list | tuple) and value else [value]
+        return tuple(check_real(self._name, name, v, "a finite number, or one per channel") for v in values)
 
     @property
     def _name(self) -> str:
         return type(self).__name__
 
     def change(self, pixels: Tensor, draw: Draw) -> Tensor:
-        """Pixels in [0, 1] as the draw says: (B, C, H, W) of float32 or float64."""
+        """Return pixels in [0, 1], (B, C, H, W) in float32 or float64, changed by the draw."""
         raise NotImplementedError(f"{self._name} must define change(pixels, draw)")
 
     def apply(self, batch: Batch, draw: Draw) -> Batch:
@@ -58,21 +60,21 @@ class Pixels(Perturbation):
         leaves = images(x, self.key, self._name)
         for leaf in leaves:
             if leaf.shape[1] not in (1, 3):
-                raise ValueError(f"{self._name} wants gray or RGB images, but x holds {leaf.shape[1]} channels")
+                raise ValueError(f"{self._name} expects gray or RGB images, but x has {leaf.shape[1]} channels")
             if {len(self.mean), len(self.std)} - {1, leaf.shape[1]}:
                 raise ValueError(
-                    f"{self._name}: mean {self.mean} and std {self.std} do not fit {leaf.shape[1]} channels; "
-                    "give one number, or one a channel"
+                    f"{self._name}: mean {self.mean} and std {self.std} do not match {leaf.shape[1]} channels; "
+                    "pass one number, or one per channel"
                 )
             if not leaf.is_floating_point() and leaf.dtype != torch.uint8:
-                raise TypeError(f"{self._name} wants floating images or bytes, not {leaf.dtype}; use .float()")
+                raise TypeError(f"{self._name} expects floating-point or uint8 images, not {leaf.dtype}; use .float()")
         return leaves
 
     def _check_range(self, pixels: Tensor) -> None:
-        """Refuse normalized images whose mean and std nobody told: once, since looking makes a GPU wait."""
+        """Raise if x seems normalized, but mean and std were not passed. Runs once, since it synchronizes a GPU."""
         if (
-            self._seen
-            or not self.cuts
+            self._range_checked
+            or not self.clips
             or not pixels.numel()
             or pixels.is_meta
             or torch.compiler.is_compiling()
@@ -82,18 +84,18 @@ class Pixels(Perturbation):
         low, high = (float(end) for end in pixels.aminmax())
         if low < -MARGIN or high > 1 + MARGIN:
             raise ValueError(
-                f"{self._name} is for pixels in [0, 1], but with mean {self.mean} and std {self.std} they run from "
-                f"{low:.3g} to {high:.3g}; give the mean= and std= that x was normalized by, and add noise behind it"
+                f"{self._name} expects pixels in [0, 1], but with mean {self.mean} and std {self.std} they range from "
+                f"{low:.3g} to {high:.3g}; pass the mean= and std= that x was normalized with, and add noise after it"
             )
-        self._seen = True
+        self._range_checked = True
 
     def _changed(self, leaf: Tensor, draw: Draw) -> Tensor:
         if leaf.dtype == torch.uint8:
             changed = self.change(leaf / 255, draw) * 255
-            return in_format_of(changed.round().clamp(0, 255).to(leaf.dtype), leaf)
+            return match_memory_format(changed.round().clamp(0, 255).to(leaf.dtype), leaf)
         dtype = torch.promote_types(leaf.dtype, torch.float32)
         mean, std = (constant(v, leaf.device, dtype).view(-1, 1, 1) for v in (self.mean, self.std))  # (C, 1, 1)
         pixels = leaf.to(dtype) * std + mean
         self._check_range(pixels)
         changed = self.change(pixels, draw)
-        return in_format_of(((changed - mean) / std).to(leaf.dtype), leaf)
+        return match_memory_format(((changed - mean) / std).to(leaf.dtype), leaf)

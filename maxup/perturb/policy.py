@@ -1,4 +1,4 @@
-"""What RandAugment, TrivialAugment and AutoAugment share: magnitudes by number, and operations one after the other."""
+"""The base class of RandAugment, TrivialAugment and AutoAugment, and their tables of magnitudes."""
 
 from collections.abc import Hashable, Iterator, Sequence
 from functools import cache, partial
@@ -16,11 +16,11 @@ from maxup.validate import check_int, check_mask_fill
 
 
 class Policy(Pixels):
-    """A policy draws operations; `change` applies them.
+    """Apply k operations in sequence to each image. Subclasses define `draw`.
 
-    The draw is `operation`, (B, k) places in `operations.OPERATIONS`, and `magnitude`, (B, k), in their own units. An
-    image is first rounded to 256 levels, so that a policy does with floating images what torchvision's does with bytes.
-    Integer masks in y move with the images.
+    The draw is `operation`, (B, k) indices into `operations.OPERATIONS`, and `magnitude`, (B, k), in the units of each
+    operation. Images are first rounded to 256 levels, so that results match torchvision's on uint8 images. Integer
+    masks in y move with the images.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Policy(Pixels):
 
 
 def _steps(draw: dict[str, Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-    """The operation and magnitude of each step: (B,) each."""
+    """Yield the operation and magnitude of each step, (B,) each."""
     return zip(draw["operation"].unbind(1), draw["magnitude"].unbind(1), strict=True)
 
 
@@ -57,28 +57,28 @@ def _steps(draw: dict[str, Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
 def magnitudes(
     bins: int, shear: float, right: float, down: float, angle: float, enhance: float, bits: int, device: torch.device
 ) -> Tensor:
-    """Every operation's magnitudes from none to full strength: (operations, bins).
+    """Return the magnitudes of all operations, from none to full strength: (operations, bins).
 
     Args:
-        bins: How many.
-        shear: The greatest slope.
-        right: The greatest translation to the right, in pixels.
-        down: The greatest translation down.
-        angle: The greatest, in degrees.
-        enhance: The greatest change of brightness, color, contrast and sharpness.
-        bits: The most that posterizing takes of 8.
-        device: Where the table is needed; put there once.
+        bins: Number of magnitudes.
+        shear: Largest slope.
+        right: Largest translation to the right, in pixels.
+        down: Largest translation down, in pixels.
+        angle: Largest angle, in degrees.
+        enhance: Largest change of brightness, color, contrast and sharpness.
+        bits: Largest number of bits, of 8, that Posterize removes.
+        device: Device of the table. The result is cached, so it is copied there once.
 
     Example:
         >>> magnitudes(3, 0.3, 10, 20, 30, 0.9, 4, torch.device("cpu"))[NUMBER["Posterize"]]
         tensor([8., 6., 4.])
     """
     table = torch.zeros(len(NUMBER), bins)
-    greatest = {
+    largest = {
         "ShearX": shear, "ShearY": shear, "TranslateX": right, "TranslateY": down, "Rotate": angle,
         "Brightness": enhance, "Color": enhance, "Contrast": enhance, "Sharpness": enhance,
     }  # fmt: skip
-    for name, value in greatest.items():
+    for name, value in largest.items():
         table[NUMBER[name]] = torch.linspace(0, value, bins)
     table[NUMBER["Posterize"]] = 8 - (torch.arange(bins) / ((bins - 1) / bits)).round()
     table[NUMBER["Solarize"]] = torch.linspace(255, 0, bins)
@@ -86,18 +86,18 @@ def magnitudes(
 
 
 def paper_magnitudes(bins: int, like: Tensor) -> Tensor:
-    """The magnitudes of AutoAugment's paper, which RandAugment uses too, for images like these."""
+    """Return the magnitudes of AutoAugment and RandAugment for images of the size of `like`."""
     height, width = like.shape[-2:]
     return magnitudes(bins, 0.3, 150 / 331 * width, 150 / 331 * height, 30, 0.9, 4, like.device)
 
 
 def signed(operation: Tensor, magnitude: Tensor, generator: Generator | None) -> Tensor:
-    """Magnitudes with a random sign where the operation takes one."""
+    """Give magnitudes a random sign if the operation takes one."""
     sign = 2 * integers(tuple(operation.shape), 2, operation, generator) - 1
-    either = (operation >= NUMBER["ShearX"]) & (operation <= NUMBER["Sharpness"])
-    return torch.where(either, sign * magnitude, magnitude)
+    takes_sign = (operation >= NUMBER["ShearX"]) & (operation <= NUMBER["Sharpness"])
+    return torch.where(takes_sign, sign * magnitude, magnitude)
 
 
 def check_bins(who: str, bins: int) -> int:
-    """A number of magnitudes there can be."""
+    """Check a number of magnitudes."""
     return check_int(who, "bins", bins, 2)

@@ -1,4 +1,4 @@
-"""RandAugment (Cubuk et al., 2020): a few random operations, all of one strength."""
+"""RandAugment (Cubuk et al., 2020): a few random operations of the same strength."""
 
 from collections.abc import Hashable, Sequence
 
@@ -13,18 +13,19 @@ from maxup.validate import check_int
 
 
 class RandAugment(Policy):
-    """Every image goes through `num_ops` operations drawn for it, each from fourteen, with a random sign.
+    """Apply `num_ops` operations in sequence to each image, each drawn from fourteen, with a random sign.
 
-    Operations, magnitudes and defaults are torchvision's: nearest pixels, black outside, 256 levels.
+    Operations, magnitudes and defaults match torchvision's: nearest interpolation, black fill, 256 levels.
 
     Args:
-        num_ops: Operations one after the other.
-        magnitude: Their strength, 0 to bins - 1.
+        num_ops: Number of operations per image.
+        magnitude: Strength of the operations, 0 to bins - 1.
         bins: Number of strengths.
-        mean: Mean that was subtracted from the channels of pixels in [0, 1]; the default is for images in [0, 1].
-        std: What they were divided by then.
-        mask_fill: Label of pixels that come from outside in integer masks (B, H, W) in y, which move with the images.
-        key: Which entry of x holds the images; default every floating leaf, all with one draw.
+        mean: Mean that x was normalized with, one number or one per channel. Default: 0, for images in [0, 1].
+        std: Standard deviation that x was normalized with, likewise. Default: 1.
+        mask_fill: Label for pixels from outside the image in integer masks (B, H, W) in y. Masks move with the images.
+            Default: -100, which `F.cross_entropy` ignores.
+        key: Entry of x that holds the images. Default: every floating-point leaf, all with the same draw.
 
     Example:
         >>> import torch
@@ -52,6 +53,8 @@ class RandAugment(Policy):
 
     def draw(self, batch: Batch, generator: Generator | None) -> dict[str, Tensor]:
         like = self._images(batch[0])[0]
-        operation = integers((len(like), self.num_ops), NUMBER["Invert"], like, generator)  # all but Invert, the last
+        operation = integers(
+            (len(like), self.num_ops), NUMBER["Invert"], like, generator
+        )  # all but Invert, the last one
         magnitude = paper_magnitudes(self.bins, like)[:, self.magnitude]  # (operations,)
         return {"operation": operation, "magnitude": signed(operation, magnitude[operation], generator)}

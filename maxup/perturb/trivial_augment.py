@@ -1,4 +1,4 @@
-"""TrivialAugment (Müller and Hutter, 2021): one random operation of random strength, and nothing to tune."""
+"""TrivialAugment (Müller and Hutter, 2021): one random operation of random strength, with nothing to tune."""
 
 from collections.abc import Hashable, Sequence
 
@@ -12,17 +12,18 @@ from maxup.perturb.policy import Policy, check_bins, magnitudes, signed
 
 
 class TrivialAugment(Policy):
-    """Every image goes through one of fourteen operations, at any of `bins` strengths of the paper's wide range.
+    """Apply one of fourteen operations to each image, with one of `bins` strengths from the paper's wide range.
 
-    Operations, magnitudes and defaults are those of torchvision's `TrivialAugmentWide`: nearest pixels, black outside,
-    256 levels.
+    Operations, magnitudes and defaults match torchvision's `TrivialAugmentWide`: nearest interpolation, black fill, 256
+    levels.
 
     Args:
         bins: Number of strengths.
-        mean: Mean that was subtracted from the channels of pixels in [0, 1]; the default is for images in [0, 1].
-        std: What they were divided by then.
-        mask_fill: Label of pixels that come from outside in integer masks (B, H, W) in y, which move with the images.
-        key: Which entry of x holds the images; default every floating leaf, all with one draw.
+        mean: Mean that x was normalized with, one number or one per channel. Default: 0, for images in [0, 1].
+        std: Standard deviation that x was normalized with, likewise. Default: 1.
+        mask_fill: Label for pixels from outside the image in integer masks (B, H, W) in y. Masks move with the images.
+            Default: -100, which `F.cross_entropy` ignores.
+        key: Entry of x that holds the images. Default: every floating-point leaf, all with the same draw.
 
     Example:
         >>> import torch
@@ -45,7 +46,7 @@ class TrivialAugment(Policy):
 
     def draw(self, batch: Batch, generator: Generator | None) -> dict[str, Tensor]:
         like = self._images(batch[0])[0]
-        operation = integers((len(like), 1), NUMBER["Invert"], like, generator)  # all but Invert, the last
+        operation = integers((len(like), 1), NUMBER["Invert"], like, generator)  # all but Invert, the last one
         strength = integers((len(like), 1), self.bins, like, generator)
         table = magnitudes(self.bins, 0.99, 32, 32, 135, 0.99, 6, like.device)
         return {"operation": operation, "magnitude": signed(operation, table[operation, strength], generator)}

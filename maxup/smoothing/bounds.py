@@ -1,8 +1,7 @@
-"""What counts say: Clopper-Pearson bounds, the certified radius, and the test by which a prediction is made.
+"""Statistics of class counts: Clopper-Pearson bounds, the certified radius, and the test behind a prediction.
 
-A smoothed classifier answers with the class that is most probable for x + N(0, sigma^2 I). If that class has a
-probability above p, no perturbation shorter than sigma * Phi^-1(p) changes the answer (Cohen, Rosenfeld and Kolter,
-2019).
+A smoothed classifier returns the most probable class for x + N(0, sigma^2 I). If that class has probability above p, no
+perturbation with an l2 norm below sigma * Phi^-1(p) changes the prediction (Cohen, Rosenfeld and Kolter, 2019).
 """
 
 import math
@@ -15,7 +14,9 @@ ABSTAIN = -1
 
 
 def lower_bound(k: int, n: int, alpha: float) -> float:
-    """The largest p that k successes of n refute at level alpha: one-sided Clopper-Pearson.
+    """Return the one-sided Clopper-Pearson lower bound of a probability, given k successes in n trials.
+
+    The bound is too high with probability at most alpha.
 
     Example:
         >>> lower_bound(0, 10, 0.05), round(lower_bound(10, 10, 0.05), 6), round(0.05 ** (1 / 10), 6)
@@ -26,7 +27,7 @@ def lower_bound(k: int, n: int, alpha: float) -> float:
 
 
 def upper_bound(k: int, n: int, alpha: float) -> float:
-    """The smallest p above which k successes of n are too few at level alpha.
+    """Return the one-sided Clopper-Pearson upper bound of a probability, given k successes in n trials.
 
     Example:
         >>> upper_bound(10, 10, 0.05), round(upper_bound(0, 10, 0.05), 6)
@@ -37,7 +38,7 @@ def upper_bound(k: int, n: int, alpha: float) -> float:
 
 
 def radius_of(p: float, sigma: float) -> float:
-    """sigma * Phi^-1(p), the l2 radius within which a class of probability p stays on top; negative below one half.
+    """Return sigma * Phi^-1(p), the certified l2 radius of a class with probability p. Negative if p < 0.5.
 
     Example:
         >>> radius_of(0.5, sigma=0.25), round(radius_of(0.841345, sigma=0.25), 5)
@@ -49,7 +50,7 @@ def radius_of(p: float, sigma: float) -> float:
 
 
 def probability_of(radius: float, sigma: float) -> float:
-    """Phi(radius / sigma), the probability that a radius needs: the inverse of `radius_of`.
+    """Return Phi(radius / sigma), the probability that a radius requires. The inverse of `radius_of`.
 
     Example:
         >>> round(radius_of(probability_of(0.3, 0.5), 0.5), 12)
@@ -59,7 +60,7 @@ def probability_of(radius: float, sigma: float) -> float:
 
 
 def p_value(k: int, n: int) -> float:
-    """Of the two-sided test whether k of n tosses come from a fair coin.
+    """Return the p-value of the two-sided binomial test of k successes in n trials against a probability of 1/2.
 
     Example:
         >>> p_value(5, 10), round(p_value(10, 10) * 2**10)
@@ -69,17 +70,17 @@ def p_value(k: int, n: int) -> float:
 
 
 def predicted(counts: Sequence[int], alpha: float) -> int:
-    """The most frequent class, or ABSTAIN where it does not beat the second one at level alpha (Hung and Fithian).
+    """Return the most frequent class, or ABSTAIN if it does not beat the second at level alpha (Hung and Fithian).
 
     Example:
         >>> predicted([90, 10, 0], alpha=0.001), predicted([6, 4, 0], alpha=0.001)
         (0, -1)
     """
     first, second = sorted(range(len(counts)), key=lambda c: (-counts[c], c))[:2]
-    both = counts[first] + counts[second]
-    return first if both and p_value(counts[first], both) <= alpha else ABSTAIN
+    total = counts[first] + counts[second]
+    return first if total and p_value(counts[first], total) <= alpha else ABSTAIN
 
 
 def _check(k: int, n: int, alpha: float) -> None:
     if not 0 <= k <= n or n < 1 or not 0 < alpha < 1:
-        raise ValueError(f"k={k}, n={n}, alpha={alpha}: a bound wants 0 <= k <= n, n of 1 or more and alpha in (0, 1)")
+        raise ValueError(f"k={k}, n={n}, alpha={alpha}: a bound needs 0 <= k <= n, n >= 1 and alpha between 0 and 1")

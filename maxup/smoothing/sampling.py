@@ -1,8 +1,8 @@
-"""How many noisy copies an image needs: all n at once, or in looks that stop when nothing asked for can change.
+"""How many noisy copies an image needs: all n, or fewer with interim looks that stop once the result is settled.
 
-Whoever looks at the counts several times and stops at a good moment needs a bound that holds at all looks together.
-Here alpha is spent: look k has its own alpha_k, and these add up to alpha. By the union bound all lower bounds hold at
-once with probability 1 - alpha, so the best of them may be reported, whenever and for whatever reason one stops.
+Looking at the counts several times and stopping early needs bounds that hold at all looks simultaneously. This module
+uses alpha spending: look k uses alpha_k, and the alpha_k sum to alpha. By the union bound, all lower bounds hold
+simultaneously with probability at least 1 - alpha. So it is valid to stop at any look and report the best bound.
 """
 
 from collections.abc import Sequence
@@ -10,21 +10,21 @@ from dataclasses import dataclass, field
 
 from maxup.smoothing.bounds import lower_bound, probability_of, radius_of, upper_bound
 
-GROWTH, FIRST = 4, 200  # of the looks: how they grow, and the fewest samples worth a look
+GROWTH, FIRST = 4, 200  # ratio of the samples at consecutive looks, and the fewest samples at a look
 
 
 @dataclass(frozen=True)
 class Look:
-    """A look at the counts."""
+    """An interim or final look at the counts."""
 
     n: int
-    """Samples by then."""
+    """Number of samples so far."""
     alpha: float
-    """What it may spend."""
+    """Share of alpha that this look spends."""
 
 
 def fixed(n: int, alpha: float) -> list[Look]:
-    """One look, at the end.
+    """Return one look, at the end.
 
     Example:
         >>> fixed(1000, 0.001)
@@ -34,7 +34,7 @@ def fixed(n: int, alpha: float) -> list[Look]:
 
 
 def adaptive(n: int, alpha: float) -> list[Look]:
-    """Looks at n, n/4, n/16 ... samples: half of alpha is for the last one, the others share the rest evenly.
+    """Return looks at ..., n/16, n/4, n samples. The last look gets half of alpha, the others share the rest evenly.
 
     Example:
         >>> looks = adaptive(100_000, 0.001)
@@ -51,12 +51,12 @@ def adaptive(n: int, alpha: float) -> list[Look]:
 
 
 def plan(n: int, alpha: float, *, early: bool) -> list[Look]:
-    """The looks of adaptive sampling, or of fixed."""
+    """Return the looks of adaptive sampling if `early`, otherwise of fixed sampling."""
     return adaptive(n, alpha) if early else fixed(n, alpha)
 
 
 def reach(looks: Sequence[Look], sigma: float) -> float:
-    """The largest radius there is, where all samples are of one class: sigma * Phi^-1(alpha^(1/n)), of the last look.
+    """Return the largest possible radius, sigma * Phi^-1(alpha^(1/n)) at the last look, if all samples have one class.
 
     Example:
         >>> round(reach(fixed(100_000, 0.001), sigma=0.5), 2)
@@ -68,7 +68,7 @@ def reach(looks: Sequence[Look], sigma: float) -> float:
 
 @dataclass
 class Evidence:
-    """What is known of one image's class after some looks.
+    """The bound on the probability of one image's class after some looks.
 
     Example:
         >>> evidence = Evidence(fixed(100, 0.001), sigma=0.5)
@@ -80,33 +80,34 @@ class Evidence:
     looks: Sequence[Look]
     sigma: float
     radii: Sequence[float] | None = None
-    """Those asked for; None asks for the largest radius there is, so that only an abstention is settled early."""
+    """Radii of interest. None means the largest possible radius, so that only an abstention is settled early."""
     p: float = 0.0
-    """The best lower bound so far."""
+    """Best lower bound so far."""
     n: int = 0
-    """Samples seen."""
+    """Number of samples so far."""
     settled: bool = False
-    _seen: int = field(default=0, repr=False)
+    """Whether more samples cannot change the result."""
+    _looked: int = field(default=0, repr=False)
 
     @property
-    def wanted(self) -> int:
-        """Samples until the next look."""
-        return 0 if self.settled else self.looks[self._seen].n - self.n
+    def needed(self) -> int:
+        """Number of samples until the next look."""
+        return 0 if self.settled else self.looks[self._looked].n - self.n
 
     @property
     def radius(self) -> float:
-        """The radius certified; below 0 it is an abstention."""
+        """Certified radius. Negative means an abstention."""
         return radius_of(self.p, self.sigma)
 
     def update(self, k: int) -> None:
-        """At the next look k samples were of the class."""
-        look = self.looks[self._seen]
-        self._seen, self.n = self._seen + 1, look.n
+        """Add the next look, at which k samples in total had the class."""
+        look = self.looks[self._looked]
+        self._looked, self.n = self._looked + 1, look.n
         self.p = max(self.p, lower_bound(k, look.n, look.alpha))
-        self.settled = self._seen == len(self.looks) or not self._undecided(upper_bound(k, look.n, look.alpha))
+        self.settled = self._looked == len(self.looks) or not self._undecided(upper_bound(k, look.n, look.alpha))
 
     def _undecided(self, upper: float) -> bool:
-        """Whether a radius asked for, or 0, is neither reached nor out of reach."""
+        """Whether 0 or a radius of interest is neither reached nor out of reach."""
         if self.radii is None:
             return upper > 0.5
         thresholds = [0.5, *(probability_of(radius, self.sigma) for radius in self.radii)]

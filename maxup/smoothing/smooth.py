@@ -1,8 +1,8 @@
-"""Randomized smoothing (Cohen, Rosenfeld and Kolter, 2019): a classifier whose answers come with a radius.
+"""Randomized smoothing (Cohen, Rosenfeld and Kolter, 2019): a classifier whose predictions have a certified radius.
 
-g(x) = the class that f answers most often to x + N(0, sigma^2 I). If f answers it with probability above p, then g does
-not change within the l2 radius sigma * Phi^-1(p). `certify` estimates p from samples, so that its claim is wrong with
-probability alpha at most, for every image.
+g(x) is the class that f predicts most often for x + N(0, sigma^2 I). If f predicts it with probability above p, then
+g(x) does not change within the l2 radius sigma * Phi^-1(p). `certify` bounds p from samples, so for each image the
+certificate is wrong with probability at most alpha.
 """
 
 import math
@@ -20,37 +20,36 @@ from maxup.smoothing.bounds import ABSTAIN, predicted
 from maxup.smoothing.counts import NoiseCounter, Request
 from maxup.validate import check_positive_int
 
-TOGETHER = 16  # images that share batches
-SELECT, ESTIMATE, PREDICT = "select", "estimate", "predict"  # streams of noise, independent of each other
-Groups = Iterator[tuple[Tensor, list[int], NoiseCounter]]  # images that share batches, their numbers, and who counts
+TOGETHER = 16  # number of images that share batches
+SELECT, ESTIMATE, PREDICT = "select", "estimate", "predict"  # independent streams of noise
+Groups = Iterator[tuple[Tensor, list[int], NoiseCounter]]  # images that share batches, their indices, and the counter
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """What is certain of one image, with probability 1 - alpha."""
+    """The certificate of one image, which holds with probability 1 - alpha."""
 
     predict: int
-    """The class, or -1 for an abstention."""
+    """Predicted class, or -1 for an abstention."""
     radius: float
-    """Within which the class cannot change."""
+    """l2 radius within which the prediction cannot change."""
     samples: int
-    """Noisy copies that the bound is made of."""
+    """Number of noisy copies behind the bound."""
     seconds: float
-    """Its share of the time."""
+    """Time for this image."""
 
 
 class Smooth:
-    """A smoothed classifier. Its noise is in the units of x: give pixels, and normalize inside the model.
+    """A smoothed classifier. The noise is in the units of x: pass pixels, and normalize inside the model.
 
     Args:
-        base_classifier: Takes images (B, C, H, W), or rows (B, D), and returns logits (B, num_classes). It is called in
-            evaluation mode.
-        num_classes: How many there are.
+        base_classifier: Maps images (B, C, H, W), or rows (B, D), to logits (B, num_classes). Runs in evaluation mode.
+        num_classes: Number of classes.
         sigma: Standard deviation of the noise.
-        dtype: Precision in which the classifier runs, by autocast: a certificate in bfloat16 is one of the bfloat16
-            classifier, and `predict` must then run in it too.
-        seed: Decides all noise.
+        dtype: Autocast precision of the classifier. A certificate in bfloat16 holds for the bfloat16 classifier, so use
+            the same `dtype` for `predict`.
+        seed: Seed of all noise.
         capture: On a GPU, replay the classifier as a CUDA graph.
 
     Example:
@@ -77,45 +76,47 @@ class Smooth:
         capture: bool = False,
     ) -> None:
         if not callable(base_classifier):
-            raise TypeError(f"a {type(base_classifier).__name__} is no classifier: it must be callable on images")
+            raise TypeError(
+                f"a {type(base_classifier).__name__} is not a classifier; pass a module or function of images"
+            )
         if check_positive_int("num_classes", num_classes) < 2:
-            raise ValueError("num_classes=1: there must be 2 classes or more")
+            raise ValueError("num_classes=1: num_classes must be 2 or more")
         if not isinstance(sigma, Real) or isinstance(sigma, bool) or not 0 < sigma < math.inf:
-            raise ValueError(f"sigma={sigma!r}: the noise's standard deviation must be a finite number above 0")
+            raise ValueError(f"sigma={sigma!r}: sigma must be a finite number above 0")
         if dtype not in DTYPES.values():
-            raise ValueError(f"dtype={dtype}: the classifier runs in torch.float32, torch.bfloat16 or torch.float16")
+            raise ValueError(f"dtype={dtype}: dtype must be torch.float32, torch.bfloat16 or torch.float16")
         self.base_classifier: Any = base_classifier
         self.num_classes: int = num_classes
         self.sigma: float = float(sigma)
         self.dtype: torch.dtype = dtype
         self.seed: int = seed
         self.capture: bool = capture
-        self.seen: int = 0  # images whose number nobody gave
+        self.seen: int = 0  # images without an index so far
         self._counter: tuple[Any, NoiseCounter] | None = None
 
     def certify(self, x: Tensor, n0: int, n: int, alpha: float, batch_size: int) -> tuple[int, float]:
-        """The class of one image and the radius within which it cannot change, or (-1, 0.0) for an abstention.
+        """Return the class of one image and its certified radius, or (-1, 0.0) for an abstention.
 
         Args:
             x: The image, (C, H, W).
-            n0: Noisy copies that choose the class.
-            n: Noisy copies that estimate its probability.
-            alpha: Probability with which the claim may be wrong.
-            batch_size: Noisy copies of a forward pass.
+            n0: Number of noisy copies that select the class.
+            n: Number of noisy copies that bound its probability.
+            alpha: Largest probability that the certificate is wrong.
+            batch_size: Number of noisy copies per forward pass.
         """
-        found = next(self.certify_many(_one(x, "certify_many"), n0, n, alpha, batch_size))
-        return found.predict, found.radius
+        certificate = next(self.certify_many(_as_batch(x, "certify_many"), n0, n, alpha, batch_size))
+        return certificate.predict, certificate.radius
 
     def predict(self, x: Tensor, n: int, alpha: float, batch_size: int) -> int:
-        """The class of one image, which is that of the smoothed classifier with probability 1 - alpha, or -1.
+        """Return the smoothed classifier's class of one image, or -1 for an abstention.
 
         Args:
             x: The image, (C, H, W).
-            n: Noisy copies.
-            alpha: Probability with which the answer may be another than the smoothed classifier's.
-            batch_size: Noisy copies of a forward pass.
+            n: Number of noisy copies.
+            alpha: Largest probability of returning a class other than the smoothed classifier's.
+            batch_size: Number of noisy copies per forward pass.
         """
-        return next(self.predict_many(_one(x, "predict_many"), n, alpha, batch_size))
+        return next(self.predict_many(_as_batch(x, "predict_many"), n, alpha, batch_size))
 
     def certify_many(
         self,
@@ -129,22 +130,23 @@ class Smooth:
         adaptive: bool = False,
         radii: Sequence[float] | None = None,
     ) -> Iterator[Certificate]:
-        """Certificates of images (B, C, H, W), in their order, as they are found; images share batches.
+        """Yield the certificates of images (B, C, H, W) in order. Images share batches.
 
         Args:
             x: The images.
-            n0: Noisy copies that choose the class of each.
-            n: Noisy copies that estimate its probability, at most.
-            alpha: Probability with which each claim may be wrong.
-            batch_size: Noisy copies of a forward pass.
-            indices: Their numbers, which decide their noise; default, the next ones of this object.
-            adaptive: Look early, with alpha spent over the looks, and stop where an abstention is settled or, of
-                `radii`, every one is reached or out of reach.
-            radii: The radii of interest; default the largest there is. A radius is then only as long as they needed.
+            n0: Number of noisy copies that select the class of an image.
+            n: Largest number of noisy copies that bound its probability.
+            alpha: Largest probability, per image, that the certificate is wrong.
+            batch_size: Number of noisy copies per forward pass.
+            indices: Indices of the images, which determine their noise. Default: continue from the last call.
+            adaptive: Stop early once the image is certain to be an abstention, or once each of `radii` is reached or
+                out of reach. The bounds at the interim looks share alpha.
+            radii: Radii of interest for `adaptive`. Default: the largest possible radius. With `radii`, sampling stops
+                once they are settled, so the certified radius may be smaller than with all n copies.
         """
         check_sampling(n0=n0, n=n, alpha=alpha)
         if radii is not None and not adaptive:
-            raise ValueError("radii says when to stop early; it needs adaptive=True")
+            raise ValueError("radii= determines when to stop early, so it needs adaptive=True")
         check_radii(radii)
         looks = sampling.plan(n, alpha, early=adaptive)
         return self._certify(self._groups(x, indices, batch_size), n0, looks, radii)
@@ -152,28 +154,28 @@ class Smooth:
     def _certify(
         self, groups: Groups, n0: int, looks: Sequence[sampling.Look], radii: Sequence[float] | None
     ) -> Iterator[Certificate]:
-        for images, numbers, counter in groups:
-            begun, rows = time.monotonic(), range(len(images))
-            counts = counter.count(images, [Request(r, numbers[r], SELECT, 0, n0) for r in rows])
+        for images, indices, counter in groups:
+            start, rows = time.monotonic(), range(len(images))
+            counts = counter.count(images, [Request(r, indices[r], SELECT, 0, n0) for r in rows])
             top = counts.argmax(1).tolist()
             evidence = [sampling.Evidence(looks, self.sigma, radii) for _ in rows]
-            right = [0 for _ in rows]
+            hits = [0 for _ in rows]
             while requests := [
-                Request(r, numbers[r], ESTIMATE, e.n, e.n + e.wanted) for r, e in enumerate(evidence) if not e.settled
+                Request(r, indices[r], ESTIMATE, e.n, e.n + e.needed) for r, e in enumerate(evidence) if not e.settled
             ]:
                 counts = counter.count(images, requests)
                 for r in (request.row for request in requests):
-                    right[r] += int(counts[r, top[r]])
-                    evidence[r].update(right[r])
-            each = (time.monotonic() - begun) / sum(n0 + e.n for e in evidence)
+                    hits[r] += int(counts[r, top[r]])
+                    evidence[r].update(hits[r])
+            per_copy = (time.monotonic() - start) / sum(n0 + e.n for e in evidence)  # seconds
             for r, e in enumerate(evidence):
-                sure = e.p >= 0.5
-                yield Certificate(top[r] if sure else ABSTAIN, e.radius if sure else 0.0, e.n, each * (n0 + e.n))
+                sure, seconds = e.p >= 0.5, per_copy * (n0 + e.n)
+                yield Certificate(top[r] if sure else ABSTAIN, e.radius if sure else 0.0, e.n, seconds)
 
     def predict_many(
         self, x: Tensor, n: int, alpha: float, batch_size: int, *, indices: Sequence[int] | None = None
     ) -> Iterator[int]:
-        """Predictions for images (B, C, H, W), in their order; the arguments are those of `predict`."""
+        """Yield the predictions for images (B, C, H, W) in order. The arguments are those of `predict`."""
         check_sampling(n=n, alpha=alpha)
         return (
             predicted(row, alpha)
@@ -182,22 +184,22 @@ class Smooth:
         )
 
     def counts(self, x: Tensor, n: int, batch_size: int, *, index: int = 0) -> list[int]:
-        """How often each class is the answer to n noisy copies of one image, those that `predict` sees."""
+        """Return how often each class is predicted for n noisy copies of one image, the same copies as in `predict`."""
         ((images, numbers, counter),) = self._groups(x[None], [index], batch_size)
-        found: list[int] = counter.count(images, [Request(0, numbers[0], PREDICT, 0, n)])[0].tolist()
-        return found
+        counts: list[int] = counter.count(images, [Request(0, numbers[0], PREDICT, 0, n)])[0].tolist()
+        return counts
 
     def _groups(self, x: Tensor, indices: Sequence[int] | None, batch_size: int) -> Groups:
-        """Images that share batches, with their numbers."""
+        """Split images into groups that share batches."""
         check_positive_int("batch_size", batch_size)
         if not isinstance(x, Tensor) or not x.is_floating_point() or x.ndim < 2:
-            came = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
-            raise TypeError(f"x is {came}; give a tensor of floating images, such as bytes / 255")
+            what = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
+            raise TypeError(f"x is {what}; pass a tensor of floating-point images, as in x.float() / 255")
         if indices is None:
             indices = range(self.seen, self.seen + len(x))
             self.seen += len(x)
         if len(indices) != len(x):
-            raise ValueError(f"{len(x)} images have {len(indices)} indices; give one for each")
+            raise ValueError(f"got {len(indices)} indices for {len(x)} images; pass one per image")
         counter = self._make_counter(tuple(x.shape[1:]), self.device_of(x), batch_size)
         parts = [slice(start, start + TOGETHER) for start in range(0, len(x), TOGETHER)]
         return ((x[p].to(counter.x.device, torch.float32), [int(i) for i in indices[p]], counter) for p in parts)
@@ -213,32 +215,34 @@ class Smooth:
         return self._counter[1]
 
     def device_of(self, x: Tensor) -> torch.device:
-        """Where the classifier is, or x where it has no weights."""
+        """Return the device of the classifier, or of x if the classifier has no parameters."""
         model = self.base_classifier
         weight = next(model.parameters(), None) if isinstance(model, nn.Module) else None
         return x.device if weight is None else weight.device
 
 
-def _one(x: Tensor, many: str) -> Tensor:
-    """One image as a batch; what is no tensor is refused as batches are."""
+def _as_batch(x: Tensor, many: str) -> Tensor:
+    """Return one image as a batch of one. Anything but a tensor is passed on, for `_groups` to refuse."""
     if isinstance(x, Tensor) and x.ndim > 3:
-        raise ValueError(f"x has shape {tuple(x.shape)}; give one image (C, H, W), or several to {many}")
+        raise ValueError(f"x has shape {tuple(x.shape)}; pass one image (C, H, W), or use {many} for several")
     return x[None] if isinstance(x, Tensor) else x
 
 
 def check_radii(radii: Sequence[float] | None) -> None:
-    """Lengths, one or more; None asks for the largest."""
+    """Check radii of interest; None means the largest."""
     if radii is None:
         return
     numbers = isinstance(radii, Collection) and all(isinstance(r, Real) and 0 <= r < math.inf for r in radii)
     if not numbers or not len(radii):
-        raise ValueError(f"radii={radii!r}: give a list of one or more finite numbers, 0 or more")
+        raise ValueError(f"radii={radii!r}: radii must be a non-empty list of finite numbers, 0 or more")
 
 
 def check_sampling(*, n: int, alpha: float, n0: int | None = None) -> None:
-    """Counts and a level that make sense."""
+    """Check the numbers of copies and alpha."""
     check_positive_int("n", n)
     if n0 is not None and n < check_positive_int("n0", n0):
-        raise ValueError(f"n={n} is below n0={n0}: n0 copies choose the class, n (such as 100,000) estimate its share")
+        raise ValueError(
+            f"n={n} is below n0={n0}; n0 copies select the class, and n copies, such as 100,000, bound its probability"
+        )
     if not isinstance(alpha, Real) or not 0 < alpha < 1:
-        raise ValueError(f"alpha={alpha!r}: the probability of a wrong claim must be above 0 and below 1")
+        raise ValueError(f"alpha={alpha!r}: alpha, the probability of a wrong certificate, must be above 0 and below 1")

@@ -69,7 +69,8 @@ def test_a_good_setup_is_well(function, capsys):
 def test_a_scalar_loss_is_wrong(capsys):
     assert main(["doctor", "my_setup:scalar"]) == 1
     assert (
-        "wrong      one pass over the batch failed: ValueError: the loss returned shape ()" in capsys.readouterr().out
+        "wrong      a forward pass on the batch failed: ValueError: the loss returned shape ()"
+        in capsys.readouterr().out
     )
 
 
@@ -87,7 +88,7 @@ def test_a_scalar_loss_is_wrong(capsys):
         ("my_setup:godo", "did you mean 'good'"),
         ("my_setup:raises", "my_setup:raises raised KeyError: 'my own words'"),
         ("my_setup:leaves", "my_setup:leaves raised SystemExit: 3"),
-        ("my_setup:nothing", "returned something of type NoneType"),
+        ("my_setup:nothing", "returned a NoneType"),
         ("my_setup:misspelt", "did you mean 'perturbation'"),
         ("my_setup:lacking", "returned no batch"),
         ("my_setup:no_module", "not an nn.Module"),

@@ -1,4 +1,4 @@
-"""What speaks against capturing a step, and how a step that waits for the device is noticed; tests/gpu has the rest."""
+"""When a step cannot be captured, and how synchronization is detected. tests/gpu tests the capture itself."""
 
 import warnings
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from maxup.cuda.capture import _waits, reason_against
+from maxup.cuda.capture import _record_syncs, reason_against
 
 SAFE = {
     "device": torch.device("cuda"),
@@ -24,7 +24,7 @@ SAFE = {
         ({"precision": "no"}, ""),
         ({"device": torch.device("cpu")}, "no CUDA device"),
         ({"processes": 2}, "several processes"),
-        ({"fixed_shapes": False}, "batches differ in size"),
+        ({"fixed_shapes": False}, "batches of different sizes"),
         ({"accumulate": 4}, "accumulate is 4"),
         ({"precision": "fp16"}, "precision is fp16"),
     ],
@@ -33,14 +33,14 @@ def test_reasons(changes, reason):
     assert reason_against(nn.Linear(2, 2), **SAFE | changes) == reason
 
 
-def test_dropout_speaks_against_it_unless_it_drops_nothing():
+def test_active_dropout_cannot_be_captured():
     assert reason_against(nn.Sequential(nn.Dropout(0.1)), **SAFE) == "active Dropout"
     assert reason_against(nn.Sequential(nn.Dropout(0.0)), **SAFE) == ""
 
 
 @pytest.fixture
 def device(monkeypatch):
-    """The debug mode of a CUDA device, which warns once that it is a prototype, as torch has it."""
+    """A fake of torch's synchronization debug mode, which warns once that it is a prototype."""
     modes = [0]
 
     def choose(mode):
@@ -54,23 +54,23 @@ def device(monkeypatch):
     return modes
 
 
-def test_a_step_that_never_waits_is_not_accused_the_first_time(device):
+def test_the_prototype_warning_is_not_a_synchronization(device):
     for _ in range(2):
-        with _waits() as found:
+        with _record_syncs() as syncs:
             pass
-        assert found == []
+        assert syncs == []
     assert device == [0, "warn", 0, "warn", 0]
 
 
-def test_a_step_that_waits_is_noticed_and_other_warnings_are_heard(device):
-    with warnings.catch_warnings(record=True, action="always") as heard, _waits() as found:
+def test_synchronization_is_recorded_and_other_warnings_pass(device):
+    with warnings.catch_warnings(record=True, action="always") as passed, _record_syncs() as syncs:
         warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
         warnings.warn("mind the gap", stacklevel=1)
-    assert found == ["called a synchronizing CUDA operation"]
-    assert [str(w.message) for w in heard] == ["mind the gap"]
+    assert syncs == ["called a synchronizing CUDA operation"]
+    assert [str(w.message) for w in passed] == ["mind the gap"]
 
 
-def test_the_mode_is_put_back_when_a_step_fails(device):
-    with pytest.raises(ZeroDivisionError), _waits():
+def test_the_mode_is_restored_when_a_step_fails(device):
+    with pytest.raises(ZeroDivisionError), _record_syncs():
         raise ZeroDivisionError
     assert device[-1] == 0

@@ -1,40 +1,42 @@
-"""What a user's function returns, made into a case; through the command in tests/cli/test_doctor.py."""
+"""Inputs from what a user's function returns. tests/cli/test_doctor.py tests the command."""
 
 import pytest
 import torch
 
 import maxup as mu
-from maxup.diagnostics.inputs import Inputs, make_inputs
+from maxup.diagnostics import Inputs, make_inputs
 from maxup.errors import InputsError
 from maxup.objectives.base import call, cross_entropy
 from tests.tiny import batch, net, text_net, tokens
 
 
-def test_a_dict_and_a_tuple_say_the_same():
+def test_a_dict_and_a_tuple_give_the_same_inputs():
     model, pair, noise = net(), batch(), mu.Gaussian(0.2)
     loss = lambda output, y: cross_entropy(output, y)  # noqa: E731
-    for case in (
+    for inputs in (
         make_inputs((model, pair, loss, noise)),
         make_inputs({"perturbation": noise, "batch": list(pair), "loss_fn": loss, "model": model, "forward": None}),
     ):
-        assert (case.model, case.loss_fn, case.perturbation, case.forward) == (model, loss, noise, call)
-        assert all(a is b for a, b in zip(case.batch, pair, strict=True))
+        assert (inputs.model, inputs.loss_fn, inputs.perturbation, inputs.forward) == (model, loss, noise, call)
+        assert all(a is b for a, b in zip(inputs.batch, pair, strict=True))
 
 
 @pytest.mark.parametrize("scale", [0.01, 1.0, 50.0])
-def test_the_default_is_noise_of_a_tenth_of_the_deviation(scale):
+def test_the_default_noise_is_a_tenth_of_the_standard_deviation(scale):
     x, y = batch()
-    case = Inputs(net(), (scale * x, y))
-    assert case.perturbation.sigma == pytest.approx(0.1 * scale * float(x.float().std(correction=0)), rel=1e-5)
+    inputs = Inputs(net(), (scale * x, y))
+    assert inputs.perturbation.sigma == pytest.approx(0.1 * scale * float(x.float().std(correction=0)), rel=1e-5)
 
 
-def test_constant_inputs_get_some_noise_too():
+def test_constant_inputs_get_noise_too():
     x, y = batch()
     assert Inputs(net(), (torch.ones_like(x), y)).perturbation.sigma == 0.1
 
 
-@pytest.mark.parametrize(("value", "words"), [(float("nan"), "x holds NaN"), (float("inf"), "x holds infinite values")])
-def test_a_batch_that_is_not_finite_is_what_is_blamed(value, words):
+@pytest.mark.parametrize(
+    ("value", "words"), [(float("nan"), "x holds NaN"), (float("inf"), "x holds values that are infinite")]
+)
+def test_a_batch_that_is_not_finite_is_refused(value, words):
     x, y = batch()
     x = x.clone()
     x.view(-1)[3] = value
@@ -45,11 +47,11 @@ def test_a_batch_that_is_not_finite_is_what_is_blamed(value, words):
 
 
 @pytest.mark.parametrize(
-    ("returned", "sentence"),
+    ("returned", "message"),
     [
-        (None, "NoneType; it must return a dict with model and batch"),
-        ((net(),), "returned 1 things"),
-        ((1, 2, 3, 4, 5, 6), "returned 6 things"),
+        (None, "returned a NoneType; it must return a dict with the keys model and batch"),
+        ((net(),), "returned 1 values"),
+        ((1, 2, 3, 4, 5, 6), "returned 6 values"),
         ({"model": net()}, "returned no batch"),
         ({"batch": batch()}, "returned no model"),
         ({"model": net(), "batch": batch(), "los": None}, "did you mean 'loss_fn'"),
@@ -57,11 +59,11 @@ def test_a_batch_that_is_not_finite_is_what_is_blamed(value, words):
         ({"model": net(), "batch": batch(), "loss_fn": 3}, "loss_fn is a int; it must be a function"),
         ({"model": print, "batch": batch()}, "nn.Module"),
         ({"model": net(), "batch": batch(), "perturbation": 3}, "perturbation"),
-        ((text_net(), tokens()), "x holds no floating tensor to add noise to"),
+        ((text_net(), tokens()), "x has no floating-point tensor to add noise to"),
     ],
 )
-def test_what_cannot_be_examined_gets_a_sentence(returned, sentence):
+def test_invalid_inputs_are_refused_in_one_line(returned, message):
     with pytest.raises(InputsError) as caught:
         make_inputs(returned)
-    assert sentence in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Two processes on the CPU: DistributedDataParallel, SyncBatchNorm, and different draws on each."""
+"""Two processes on the CPU: DistributedDataParallel, SyncBatchNorm, and different draws per rank."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from tests.tiny import batch, batch_norm_net, net
 
 
 class FromBatch:
-    """A perturbation whose draws are read from the batch, so that split and joined batches draw alike."""
+    """A perturbation that reads its draws from the batch, so that split and joined batches have the same draws."""
 
     def __init__(self):
         self.count = -1
@@ -50,46 +50,46 @@ def worker(rank, out):
     x, y = data()
     half = slice(4 * rank, 4 * rank + 4)
     x, y = {k: v[half] for k, v in x.items()}, y[half]
-    found = {"parameters": train(DistributedDataParallel(net()), x, y)}
+    results = {"parameters": train(DistributedDataParallel(net()), x, y)}
 
-    # BatchNorm: two processes, several forwards, one backward, no in-place error, buffers moved by training only.
+    # BatchNorm: several forward passes and one backward pass; only the training pass updates the buffers.
     wrapped = DistributedDataParallel(batch_norm_net())
     train(wrapped, x, y)
-    found["tracked"] = int(wrapped.module[1].num_batches_tracked)
+    results["tracked"] = int(wrapped.module[1].num_batches_tracked)
 
-    # Scoring, attacking and the theory go around the wrapper: no collective, so ranks need not do the same.
+    # Scoring, attacks and theory bypass the wrapper and run no collectives, so ranks may differ.
     passes = []
     wrapped.register_forward_pre_hook(lambda *_: passes.append(1))
     mu.MaxUp(mu.Gaussian(0.1), m=3).select(wrapped, x["pixels"], y)
     mu.Adversarial(0.1, steps=2).attack(wrapped, (x["pixels"], y), [torch.zeros_like(x["pixels"])])
     mu.theory.penalty(wrapped, x["pixels"], y, m=2, sigma=0.1)
     mu.theory.remainder(wrapped, x["pixels"], y, m=2, sigma=0.1, samples=1)
-    found["passes"] = len(passes)
+    results["passes"] = len(passes)
 
-    # SyncBatchNorm cannot run on the CPU in several processes: that select works shows it waits for nobody.
+    # SyncBatchNorm cannot synchronize on the CPU, so this select shows that scoring runs no collectives.
     sync = nn.SyncBatchNorm.convert_sync_batchnorm(batch_norm_net())
     torch.manual_seed(3)
     maxup = mu.MaxUp(mu.Gaussian(0.3), m=3)
-    found["draws"] = maxup.select(sync, x["pixels"], y)[0] - x["pixels"]
-    torch.save(found, f"{out}/{rank}.pt")
+    results["draws"] = maxup.select(sync, x["pixels"], y)[0] - x["pixels"]
+    torch.save(results, f"{out}/{rank}.pt")
     distributed.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
     out = tmp_path_factory.mktemp("ranks")
-    multiprocessing.spawn(worker, (str(out),), nprocs=2)  # they meet in a file: a free port may be taken meanwhile
+    multiprocessing.spawn(worker, (str(out),), nprocs=2)  # rendezvous in a file, since a free port may be taken
     return [torch.load(out / f"{rank}.pt") for rank in range(2)]
 
 
-def test_parameters_are_identical_and_equal_one_process_on_the_joined_batch(ranks):
+def test_parameters_equal_those_of_one_process_on_the_joined_batch(ranks):
     alone = train(net(), *data())
     for a, b, expected in zip(ranks[0]["parameters"], ranks[1]["parameters"], alone, strict=True):
         assert torch.equal(a, b)
         torch.testing.assert_close(a, expected, atol=1e-9, rtol=0)
 
 
-def test_training_moves_the_statistics_once_a_step(ranks):
+def test_training_updates_the_statistics_once_per_step(ranks):
     assert [r["tracked"] for r in ranks] == [3, 3]
 
 
@@ -97,5 +97,5 @@ def test_ranks_draw_differently_under_one_seed(ranks):
     assert not torch.equal(ranks[0]["draws"], ranks[1]["draws"])
 
 
-def test_nothing_but_training_goes_through_the_wrapper(ranks):
+def test_only_training_goes_through_the_wrapper(ranks):
     assert [r["passes"] for r in ranks] == [0, 0]

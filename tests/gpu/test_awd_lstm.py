@@ -1,4 +1,4 @@
-"""On a GPU: cuDNN's fused kernel takes the dropped weights as they are, and computes what the CPU does."""
+"""On a GPU: cuDNN uses the dropped weights without copying them, and the results match the CPU."""
 
 import copy
 import warnings
@@ -31,8 +31,8 @@ def step(model, ids, target):
 
 @pytest.mark.parametrize("sizes", [{"embedding": 400, "hidden": 1150, "layers": 3}, {"embedding": 13, "hidden": 31}])
 @pytest.mark.parametrize("training", [True, False])
-def test_no_word_of_weights_that_lie_apart(sizes, training):
-    """Training, evaluation with gradients (dynamic evaluation), and the copy that holds an average."""
+def test_no_warning_about_weights_that_are_not_contiguous(sizes, training):
+    """In training, in evaluation with gradients (dynamic evaluation), and for the copy that holds an average."""
     model = AWDLSTM(500, **sizes).cuda().train(training)
     ids = torch.randint(500, (20, 35), device="cuda")
     with warnings.catch_warnings():
@@ -44,23 +44,23 @@ def test_no_word_of_weights_that_lie_apart(sizes, training):
         step(frozen_copy(model).requires_grad_().eval(), ids, ids)
 
 
-def test_the_gpu_computes_what_the_cpu_does(monkeypatch):
+def test_the_gpu_matches_the_cpu(monkeypatch):
     model = AWDLSTM(60, embedding=10, hidden=24, input_dropout=0, hidden_dropout=0, output_dropout=0, weight_drop=0.5)
     ids, target = torch.randint(60, (4, 9)), torch.randint(60, (4, 9))
     masks = [F.dropout(torch.ones_like(layer.weight_hh_l0), 0.5) for layer in model.layers]
-    found = []
+    results = []
     for device in ("cpu", "cuda"):
-        turn = iter(masks)
-        monkeypatch.setattr(F, "dropout", lambda w, p, turn=turn, device=device: w * next(turn).to(device))
-        twin = copy.deepcopy(model).to(device)
-        read = step(twin, ids.to(device), target.to(device))
-        found.append([read.output.cpu(), *(p.grad.cpu() for p in twin.parameters())])
+        fixed = iter(masks)
+        monkeypatch.setattr(F, "dropout", lambda w, p, fixed=fixed, device=device: w * next(fixed).to(device))
+        copied = copy.deepcopy(model).to(device)
+        read = step(copied, ids.to(device), target.to(device))
+        results.append([read.output.cpu(), *(p.grad.cpu() for p in copied.parameters())])
         monkeypatch.undo()
-    for ours, theirs in zip(*found, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    for on_cpu, on_gpu in zip(*results, strict=True):
+        torch.testing.assert_close(on_gpu, on_cpu, rtol=1e-4, atol=1e-5)
 
 
-def test_dropped_weights_are_zero_there_too():
+def test_dropped_weights_are_zero():
     model = AWDLSTM(50, embedding=40, hidden=60, weight_drop=0.4).cuda()
     for layer in model.layers:
         weight = model._weights(layer)[1]
@@ -68,8 +68,8 @@ def test_dropped_weights_are_zero_there_too():
 
 
 @pytest.mark.parametrize("words", [3, 203])
-def test_dynamic_evaluation_replayed_is_dynamic_evaluation(words):
-    """Against the CPU, which runs the same steps plainly."""
+def test_dynamic_evaluation_with_a_graph_matches_the_cpu(words):
+    """The CPU runs the same steps eagerly."""
     torch.manual_seed(0)
     text = torch.randint(60, (words,))
     found = []

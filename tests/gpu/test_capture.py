@@ -1,4 +1,4 @@
-"""On a GPU: a captured step and a plain one agree over 50 steps, across a change of m, and a captured run resumes."""
+"""On a GPU: captured and eager steps agree over 50 steps and a change of m, and a captured run resumes."""
 
 import json
 import subprocess
@@ -31,7 +31,7 @@ RECIPE = {
 
 @pytest.fixture(autouse=True)
 def _deterministic():
-    torch.backends.cudnn.deterministic = True  # in channels_last some convolutions are not
+    torch.backends.cudnn.deterministic = True  # some channels_last convolutions are not
     yield
     torch.backends.cudnn.deterministic = False
 
@@ -53,7 +53,7 @@ def run(folder, monkeypatch, captured, **changes):
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw", "asgd"])
-def test_captured_and_plain_agree_over_fifty_steps(tmp_path, monkeypatch, optimizer):
+def test_captured_and_eager_steps_agree_over_fifty_steps(tmp_path, monkeypatch, optimizer):
     changes = {"optim": RECIPE["optim"] | {"name": optimizer, "lr": 0.05 if optimizer != "adamw" else 1e-3}}
     changes["optim"]["ema"] = None if optimizer == "asgd" else 0.9
     plain, plain_losses, (step, plain_state) = run(tmp_path / "plain", monkeypatch, False, **changes)
@@ -71,14 +71,14 @@ def test_bf16(tmp_path, monkeypatch):
     assert fast == pytest.approx(plain, rel=5e-2)
 
 
-def test_sam_with_its_two_passes_inside(tmp_path, monkeypatch):
+def test_sam_is_captured_with_both_passes(tmp_path, monkeypatch):
     changes = {"optim": RECIPE["optim"] | {"sam": 0.05}}
     _, plain, _ = run(tmp_path / "plain", monkeypatch, False, **changes)
     _, fast, _ = run(tmp_path / "captured", monkeypatch, True, **changes)
     assert fast == pytest.approx(plain, rel=1e-3)
 
 
-def test_retain_keeps_all_graphs_inside(tmp_path, monkeypatch):
+def test_retain_is_captured(tmp_path, monkeypatch):
     objective = {"name": "maxup", "m": 4, "warmup": 1, "strategy": "retain"}
     changes = {"objective": objective, "model": {"name": "mlp"}}  # without BatchNorm, which retain refuses
     _, plain, _ = run(tmp_path / "plain", monkeypatch, False, **changes)
@@ -86,8 +86,8 @@ def test_retain_keeps_all_graphs_inside(tmp_path, monkeypatch):
     assert fast == pytest.approx(plain, rel=1e-3)
 
 
-def test_smoothadv_with_its_gradients_inside(tmp_path, monkeypatch):
-    """The attack's backward passes are captured too, anew for every radius of the first epochs."""
+def test_smoothadv_is_captured_with_its_attack(tmp_path, monkeypatch):
+    """The step is captured again for each radius of the warmup epochs."""
     changes = {
         "objective": {"name": "smoothadv", "radius": 0.5, "steps": 3, "samples": 2, "warmup": 2},
         "model": {"name": "conv", "args": {"width": 16}, "normalize": True},
@@ -98,7 +98,7 @@ def test_smoothadv_with_its_gradients_inside(tmp_path, monkeypatch):
     assert fast == pytest.approx(plain, rel=1e-3)
 
 
-def test_an_interrupted_captured_run_goes_on(tmp_path, monkeypatch):
+def test_an_interrupted_captured_run_resumes(tmp_path, monkeypatch):
     _, whole, _ = run(tmp_path / "whole", monkeypatch, True)
     steps = []
     step = loop._Run._step
@@ -117,7 +117,7 @@ def test_an_interrupted_captured_run_goes_on(tmp_path, monkeypatch):
     assert resumed == pytest.approx(whole, rel=1e-4)
 
 
-def test_dropout_is_not_captured_and_trains(tmp_path, monkeypatch):
+def test_dropout_layers_train_eagerly(tmp_path, monkeypatch):
     def never(self, batch):
         raise AssertionError
 
@@ -126,7 +126,7 @@ def test_dropout_is_not_captured_and_trains(tmp_path, monkeypatch):
     assert loop.train(recipe, tmp_path, quiet=True)["steps"] == 50
 
 
-def test_dropout_that_is_no_layer_is_noticed_and_trains(tmp_path, capsys):
+def test_functional_dropout_is_detected_and_trains_eagerly(tmp_path, capsys):
     class Net(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -140,7 +140,7 @@ def test_dropout_that_is_no_layer_is_noticed_and_trains(tmp_path, capsys):
     assert capsys.readouterr().out.count("the step is not captured") == 1
 
 
-def test_a_network_that_reads_values_back_is_noticed_and_trains(tmp_path, capsys):
+def test_a_network_that_synchronizes_is_detected_and_trains_eagerly(tmp_path, capsys):
     class Net(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -151,11 +151,11 @@ def test_a_network_that_reads_values_back_is_noticed_and_trains(tmp_path, capsys
 
     result = loop.train(recipe_from(RECIPE), tmp_path, model_from=lambda shape, num_classes, width: Net())
     assert result["steps"] == 50
-    assert capsys.readouterr().out.count("the step is not captured: the network reads values back") == 1
+    assert capsys.readouterr().out.count("the step is not captured: the network synchronizes with the device") == 1
 
 
 def test_the_first_run_of_a_process_is_captured(tmp_path):
-    """The mode that watches for waiting warns by itself the first time."""
+    """The synchronization debug mode itself warns the first time."""
     program = f"""
 import pathlib
 from maxup.lab.train import loop

@@ -1,4 +1,4 @@
-"""On a GPU: votes counted by a replayed graph are those counted plainly, for cut batches too, in either precision."""
+"""On a GPU: a captured graph gives the same counts as eager mode, also for padded batches, in both precisions."""
 
 import pytest
 import torch
@@ -32,12 +32,12 @@ def test_captured_and_plain_counts_agree(dtype):
             dtype=dtype, capture=capture,
         )  # fmt: skip
         counts.append(counter.count(images, requests))
-        assert torch.equal(counts[-1], counter.count(images, requests))  # the graph leaves nothing behind
+        assert torch.equal(counts[-1], counter.count(images, requests))  # a replay starts at zero
         assert counts[-1].sum(1).tolist() == [777, 525, 100]
     assert torch.equal(*counts)
 
 
-def test_compiled_blocks_certify_alike():
+def test_compiled_blocks_give_the_same_certificates():
     x = torch.rand(4, 3, 32, 32)
     plain = list(Smooth(network(), 10, 0.5).certify_many(x, 100, 2000, 0.001, 500))
     model = network()
@@ -45,4 +45,4 @@ def test_compiled_blocks_certify_alike():
     fast = list(Smooth(model, 10, 0.5, capture=True).certify_many(x, 100, 2000, 0.001, 500))
     assert [c.predict for c in fast] == [c.predict for c in plain]
     for a, b in zip(fast, plain, strict=True):
-        assert abs(a.radius - b.radius) < 0.02  # a few answers may be rounded the other way
+        assert abs(a.radius - b.radius) < 0.02  # rounding may change a few predictions

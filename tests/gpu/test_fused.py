@@ -1,4 +1,4 @@
-"""On a GPU: the fused pass computes what the layers do one by one, to rounding, alone and inside a network."""
+"""On a GPU: the fused kernel matches the separate layers up to rounding, alone and inside a network."""
 
 import pytest
 import torch
@@ -30,18 +30,18 @@ def layers(inputs, outputs, stride):
 @pytest.mark.parametrize("images", [1, 3, 77])
 @pytest.mark.parametrize("add", [True, False])
 @torch.no_grad()
-def test_it_is_the_layers_one_by_one(inputs, outputs, stride, images, add):
+def test_the_kernel_matches_the_layers(inputs, outputs, stride, images, add):
     conv, norm = layers(inputs, outputs, stride)
     x = torch.randn(images, inputs, 16, 32, device="cuda").bfloat16()
     other = torch.randn(images, outputs, 16 // stride, 32 // stride, device="cuda").bfloat16() if add else None
     assert fused.fits(x, [conv], [norm])
-    found = fused.conv_norm_relu(x, conv, norm, other)
+    result = fused.conv_norm_relu(x, conv, norm, other)
     assert fused.FOUND  # it was compiled
     plain = norm.double()(F.conv2d(x.double(), conv.weight.bfloat16().double(), None, stride, 1))
-    wanted = F.relu(plain + (0 if other is None else other.double()))
-    assert found.is_contiguous(memory_format=torch.channels_last)
-    assert float((found.double() - wanted).norm() / wanted.norm()) < 3e-3
-    torch.testing.assert_close(found.double(), wanted, rtol=2**-7, atol=1e-2)
+    expected = F.relu(plain + (0 if other is None else other.double()))
+    assert result.is_contiguous(memory_format=torch.channels_last)
+    assert float((result.double() - expected).norm() / expected.norm()) < 3e-3
+    torch.testing.assert_close(result.double(), expected, rtol=2**-7, atol=1e-2)
 
 
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (8, 8), (4, 4), (2, 2), (1, 1), (14, 6)])
@@ -49,47 +49,47 @@ def test_it_is_the_layers_one_by_one(inputs, outputs, stride, images, add):
 def test_images_of_any_size(height, width):
     conv, norm = layers(64, 64, 1)
     x = torch.randn(5, 64, height, width, device="cuda").bfloat16()
-    found = fused.conv_norm_relu(x, conv, norm)
-    wanted = F.relu(norm.double()(F.conv2d(x.double(), conv.weight.bfloat16().double(), None, 1, 1)))
-    assert float((found.double() - wanted).norm() / wanted.norm()) < 3e-3
+    result = fused.conv_norm_relu(x, conv, norm)
+    expected = F.relu(norm.double()(F.conv2d(x.double(), conv.weight.bfloat16().double(), None, 1, 1)))
+    assert float((result.double() - expected).norm() / expected.norm()) < 3e-3
 
 
 @torch.no_grad()
 def test_tensors_of_any_layout():
     conv, norm = layers(32, 32, 1)
     x, other = torch.randn(2, 3, 32, 16, 16, device="cuda").bfloat16()
-    wanted = fused.conv_norm_relu(x, conv, norm, other)
+    expected = fused.conv_norm_relu(x, conv, norm, other)
     conv.to(memory_format=torch.channels_last)
     shifted = torch.empty(x.numel() + 1, device="cuda", dtype=x.dtype)[1:].view(3, 16, 16, 32).permute(0, 3, 1, 2)
-    assert torch.equal(fused.conv_norm_relu(shifted.copy_(x), conv, norm, other), wanted)
-    assert torch.equal(fused.conv_norm_relu(x, conv.bfloat16(), norm, other), wanted)
+    assert torch.equal(fused.conv_norm_relu(shifted.copy_(x), conv, norm, other), expected)
+    assert torch.equal(fused.conv_norm_relu(x, conv.bfloat16(), norm, other), expected)
 
 
 @torch.no_grad()
-def test_it_is_captured(monkeypatch):
+def test_the_kernel_can_be_captured(monkeypatch):
     conv, norm = layers(16, 16, 1)
     x = torch.randn(4, 16, 32, 32, device="cuda").bfloat16()
-    wanted = fused.conv_norm_relu(x, conv, norm, x)
+    expected = fused.conv_norm_relu(x, conv, norm, x)
     for loaded in (True, False):
         if not loaded:
             monkeypatch.setattr(fused, "KERNELS", {})
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            found = fused.conv_norm_relu(x, conv, norm, x)
+            result = fused.conv_norm_relu(x, conv, norm, x)
         graph.replay()
-        torch.testing.assert_close(found, wanted, rtol=0.02, atol=0.02)
-        assert torch.equal(found, wanted) or not loaded
+        torch.testing.assert_close(result, expected, rtol=0.02, atol=0.02)
+        assert torch.equal(result, expected) or not loaded
     assert fused.FOUND
-    assert not fused.KERNELS  # nothing is loaded in the middle of a capture
+    assert not fused.KERNELS  # nothing is compiled during a capture
 
 
 @pytest.mark.parametrize("compiled", [False, True])
 @torch.no_grad()
-def test_a_network_answers_alike(monkeypatch, compiled):
+def test_a_network_gives_the_same_output(monkeypatch, compiled):
     torch.manual_seed(0)
     model = create_model("resnet20", shape=(3, 32, 32), num_classes=10).cuda().to(memory_format=torch.channels_last)
     x = torch.randn(256, 3, 32, 32, device="cuda")
-    model.train()(x)  # statistics of its own
+    model.train()(x)  # sets the running statistics
     model.eval()
     exact = model(x)
     with torch.autocast("cuda", torch.bfloat16):
@@ -101,23 +101,23 @@ def test_a_network_answers_alike(monkeypatch, compiled):
     assert error < 1.5 * usual
 
 
-def test_training_is_left_alone():
+def test_training_is_not_fused():
     conv, norm = layers(16, 16, 1)
     x = torch.randn(2, 16, 8, 8, device="cuda").bfloat16()
-    assert not fused.fits(x, [conv], [norm])  # a gradient is wanted
+    assert not fused.fits(x, [conv], [norm])  # gradients are enabled
     with torch.no_grad():
         assert fused.fits(x, [conv], [norm])
         assert not fused.fits(x, [conv], [norm.train()])
         assert not fused.fits(x.float(), [conv], [norm.eval()])
 
 
-def test_certificates_say_whether_blocks_were_fused(monkeypatch):
+def test_certificates_record_whether_blocks_were_fused(monkeypatch):
     images, _ = from_arrays((torch.randint(256, (40, 3, 32, 32), dtype=torch.uint8), torch.arange(40) % 10))
     network = create_model("resnet20", shape=(3, 32, 32), num_classes=10)
-    subject = Target("resnet20", Normalized(network, images.mean, images.std).eval(), images, 0.5)
-    said = [
-        describe(subject, Settings(0.5, dtype=d), torch.device("cuda", 0))["forward"] for d in ("bfloat16", "float32")
+    target = Target("resnet20", Normalized(network, images.mean, images.std).eval(), images, 0.5)
+    forward = [
+        describe(target, Settings(0.5, dtype=d), torch.device("cuda", 0))["forward"] for d in ("bfloat16", "float32")
     ]
-    assert said == ["compiled and captured, fused blocks", "compiled and captured"]
+    assert forward == ["compiled and captured, fused blocks", "compiled and captured"]
     monkeypatch.setattr(fused, "FOUND", False)
-    assert describe(subject, Settings(0.5, dtype="bfloat16"), torch.device("cuda", 0))["forward"] == said[1]
+    assert describe(target, Settings(0.5, dtype="bfloat16"), torch.device("cuda", 0))["forward"] == forward[1]

@@ -1,4 +1,4 @@
-"""On a GPU: no waiting, exact replay of dropout, the caller's stream untouched, and selection inside a CUDA graph."""
+"""On a GPU: no synchronization, exact replay of dropout, unchanged random states, and selection inside a CUDA graph."""
 
 import contextlib
 
@@ -40,7 +40,7 @@ def generator(seed=0):
 
 
 @contextlib.contextmanager
-def no_waiting():
+def no_synchronization():
     torch.cuda.set_sync_debug_mode("error")
     try:
         yield
@@ -56,17 +56,17 @@ def test_no_host_synchronization_after_the_first_batch(name):
     maxup = mu.MaxUp(perturbation, m=4)
     maxup(model, x, y)
     torch.cuda.synchronize()
-    with no_waiting():
+    with no_synchronization():
         loss = maxup(model, x, y)
         loss.backward()
     assert loss.isfinite()
 
 
 @pytest.mark.parametrize("loss", [mu.cross_entropy, mu.token_cross_entropy, mu.next_token_cross_entropy])
-def test_ignored_targets_are_counted_without_waiting(loss):
+def test_ignored_targets_are_counted_without_synchronization(loss):
     model, x, y = nn.Conv1d(3, CLASSES, 1).cuda(), torch.rand(8, 3, 5).cuda(), torch.randint(CLASSES, (8, 5)).cuda()
     y[:, 3:] = -100
-    last = loss is not mu.cross_entropy  # the classes come last
+    last = loss is not mu.cross_entropy  # whether the classes are the last dimension
 
     def forward(model, x):
         return model(x).transpose(1, 2) if last else model(x)
@@ -74,12 +74,12 @@ def test_ignored_targets_are_counted_without_waiting(loss):
     maxup = mu.MaxUp(mu.Gaussian(0.1), m=4, loss_fn=loss, forward=forward)
     maxup(model, x, y)
     torch.cuda.synchronize()
-    with no_waiting():
+    with no_synchronization():
         maxup(model, x, y).backward()
 
 
 @pytest.mark.parametrize("mode", ["float32", "bf16 channels_last", "compile"])
-def test_dropout_is_replayed_and_the_stream_left_alone(mode):
+def test_dropout_is_replayed_and_the_random_state_is_unchanged(mode):
     model, (x, y) = net(dropout=0.5), data()
     for layer in model:
         if isinstance(layer, nn.BatchNorm2d):
@@ -93,7 +93,7 @@ def test_dropout_is_replayed_and_the_stream_left_alone(mode):
         before = torch.cuda.get_rng_state()
         maxup.select(model, x, y)
         assert torch.equal(before, torch.cuda.get_rng_state())
-        # Compiled, the graphs with and without gradients round differently; other masks would show as far more.
+        # Compiled graphs with and without gradients round differently; different masks would differ far more.
         assert maxup.run(model, x, y).report.replay_error <= (1e-3 if mode == "compile" else 0)
         assert not torch.equal(model(x), model(x))
 
@@ -103,7 +103,7 @@ def test_dropout_is_replayed_and_the_stream_left_alone(mode):
 @pytest.mark.parametrize(
     "perturbation", [mu.Cutout(8), mu.CutMix(CLASSES), mu.Gaussian(0.3), mu.AutoAugment(), mu.ColorJitter()]
 )
-def test_select_inside_a_cuda_graph_has_the_same_winners_as_eager(perturbation, mode, compiled):
+def test_select_inside_a_cuda_graph_matches_eager_mode(perturbation, mode, compiled):
     model, (x, y) = net(), data()
     if mode == "bf16 channels_last":
         model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
@@ -139,7 +139,7 @@ def test_select_inside_a_cuda_graph_has_the_same_winners_as_eager(perturbation, 
         assert torch.equal(buffer, buffers[name]), name
 
 
-def test_compiled_and_eager_agree_on_the_winners():
+def test_compiled_and_eager_modes_select_the_same_copies():
     model, (x, y) = net(), data()
     outcomes = [mu.MaxUp(mu.Cutout(8), m=4, generator=generator()).run(f, x, y) for f in (model, torch.compile(model))]
     agreement = (outcomes[0].worst.copy == outcomes[1].worst.copy).float().mean().item()
@@ -156,7 +156,7 @@ def test_dropout_inside_a_graph_is_refused():
         maxup.select(model, x, y)
 
 
-def test_foreign_transforms_draw_on_a_fork():
+def test_transforms_use_a_fork_of_the_generator():
     x, y = data()
     transform = mu.Transform(lambda x: x + torch.randn_like(x), batched=True)
     before = torch.cuda.get_rng_state()
@@ -165,7 +165,7 @@ def test_foreign_transforms_draw_on_a_fork():
     assert torch.equal(one, transform(x, y, generator=generator())[0])
 
 
-def test_state_dict_travels_through_a_file(tmp_path):
+def test_state_dict_can_be_saved_and_loaded(tmp_path):
     model, (x, y) = net(), data()
     one = mu.MaxUp(mu.Gaussian(0.3), m=2)
     one.select(model, x, y)
@@ -192,16 +192,16 @@ MOVING = {
 
 
 @pytest.mark.parametrize("name", MOVING)
-def test_masks_move_as_on_the_cpu_and_without_waiting(name):
+def test_masks_move_as_on_the_cpu_without_synchronization(name):
     x, _ = data()
     masks = torch.randint(CLASSES, (BATCH, 32, 32), device="cuda")
     perturbation = MOVING[name]
     draw = perturbation.draw((x, masks), generator())
-    perturbation.apply((x, masks), draw)  # looks at the first batch
-    with no_waiting():
+    perturbation.apply((x, masks), draw)  # checks the range of the first batch
+    with no_synchronization():
         _, moved = perturbation.apply((x, masks), draw)
     on_cpu = {key: value.cpu() for key, value in draw.items()}
     expected = perturbation.apply((x.cpu(), masks.cpu()), on_cpu)[1]
     different = (moved.cpu() != expected).float().mean()
-    assert different <= (1e-3 if name in ("affine", "rand-augment") else 0)  # places at the border of two pixels
+    assert different <= (1e-3 if name in ("affine", "rand-augment") else 0)  # rounding at the border of two pixels
     assert not torch.equal(moved, masks)

@@ -68,7 +68,7 @@ def test_attacks_stay_where_there_is_no_gradient(attack, radius):
 
 
 def test_a_clip_and_a_scheduled_radius_are_checked():
-    with pytest.raises(ValueError, match=r"SmoothAdv\(clip=\(1.0, 0.0\)\): clip is \(lowest, highest\)"):
+    with pytest.raises(ValueError, match=r"SmoothAdv\(clip=\(1.0, 0.0\)\): clip must be \(lowest, highest\)"):
         SmoothAdv(0.25, 0.5, clip=(1.0, 0.0))
     smoothadv, (x, y) = SmoothAdv(0.25, lambda step: -1.0), batch()
     with pytest.raises(ValueError, match="a finite number, 0 or more"):

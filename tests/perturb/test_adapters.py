@@ -11,22 +11,22 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 import maxup as mu
-from maxup.perturb.adapters import forked_random
+from maxup.perturb.adapters import fork_rng
 from tests.oracles import torchvision_v2
 from tests.tiny import CLASSES, batch, generator, net
 
 
-def test_torchvision_draws_for_every_example_and_repeats():
+def test_torchvision_draws_per_example_and_is_reproducible():
     v2 = torchvision_v2()
     x, y = torch.rand(8, 3, 16, 16), torch.arange(8)
     x[1] = x[0]
     transform = mu.Transform(v2.RandomCrop(16, padding=4))
     first, _ = transform(x, y, generator=generator())
     assert torch.equal(first, transform(x, y, generator=generator())[0])
-    assert not torch.equal(first[0], first[1])  # torchvision alone would crop the batch alike
+    assert not torch.equal(first[0], first[1])  # torchvision alone would crop all images the same way
 
 
-def test_kornia_draws_by_itself():
+def test_kornia_draws_per_example():
     x = torch.rand(8, 3, 16, 16)
     x[1] = x[0]
     out, _ = mu.Transform(kornia.RandomRotation(30.0, p=1.0), batched=True)(x, generator=generator())
@@ -44,7 +44,7 @@ def test_torchvision_cutmix_changes_labels_too():
     assert outcome.report.replay_exact
 
 
-def test_labels_by_example():
+def test_labels_per_example():
     swap = mu.Transform(lambda image, label: (-image, label + 1), labels=True)
     x, y = swap(torch.ones(3, 2), torch.tensor([0, 1, 2]))
     assert y.tolist() == [1, 2, 3]
@@ -52,7 +52,7 @@ def test_labels_by_example():
 
 
 def boxes_and_points(n=4, seed=0):
-    """Padded targets of n images of 8 by 12 pixels: three boxes each, of which the last is padding."""
+    """Padded targets of n images of 8 by 12 pixels: three boxes each; the last is padding."""
     g = generator(seed)
     corner = torch.randint(4, (n, 3, 2), generator=g)
     boxes = torch.cat([corner, corner + 1 + torch.randint(4, (n, 3, 2), generator=g)], dim=2).float()  # left, top, ...
@@ -63,7 +63,7 @@ def boxes_and_points(n=4, seed=0):
 
 
 def mirrored(y):
-    """The slow way: the targets of mirrored images, 12 pixels wide."""
+    """The reference: targets of images, 12 pixels wide, that were flipped horizontally."""
     left, top, right, bottom = y["boxes"].unbind(-1)
     boxes = torch.stack([12 - right, top, 12 - left, bottom], dim=-1)
     points = torch.stack([11 - y["points"][..., 0], y["points"][..., 1]], dim=-1)
@@ -72,7 +72,7 @@ def mirrored(y):
 
 @pytest.mark.parametrize("where", ["alone", "selected"])
 def test_torchvision_moves_boxes_masks_and_points(where):
-    """A function that wraps padded targets: some images are mirrored, and the targets are just where they are."""
+    """A function that wraps padded targets: some images are flipped, and exactly their targets move."""
     v2 = torchvision_v2()
     from torchvision import tv_tensors
 
@@ -104,7 +104,7 @@ def test_torchvision_moves_boxes_masks_and_points(where):
 
 
 def test_tv_tensors_in_y_keep_their_type_for_the_transform():
-    """Masks and points come as a batch; a batch of boxes is one box per image, the most torchvision can hold."""
+    """Masks and points come as a batch. A batch of boxes has one box per image, the most torchvision supports."""
     v2 = torchvision_v2()
     from torchvision import tv_tensors
 
@@ -131,7 +131,7 @@ def test_tv_tensors_in_y_keep_their_type_for_the_transform():
 
 
 def test_masks_may_change_their_shape():
-    """A quarter turn of images that are not square: as many numbers in another shape."""
+    """Images that are not square, rotated by 90 degrees."""
     v2 = torchvision_v2()
     x, mask = torch.rand(4, 3, 8, 12), torch.randint(5, (4, 8, 12))
     turn = mu.Transform(v2.RandomRotation((90, 90), expand=True), labels=True)
@@ -141,8 +141,8 @@ def test_masks_may_change_their_shape():
 
 
 @pytest.mark.parametrize("batched", [False, True])
-def test_plain_masks_follow_torchvision_s_transforms(batched):
-    """torchvision moves one plain tensor of a pair, the image: without help the mask would stay."""
+def test_plain_masks_move_with_torchvision_transforms(batched):
+    """torchvision moves only one plain tensor of a pair, the image."""
     v2 = torchvision_v2()
     x, mask = torch.rand(4, 3, 8, 12), torch.randint(5, (4, 8, 12))
     flip = mu.Transform(v2.RandomHorizontalFlip(1.0), batched=batched, labels=True)
@@ -152,22 +152,22 @@ def test_plain_masks_follow_torchvision_s_transforms(batched):
     assert torch.equal(new["class"], torch.arange(4))
     for other in (torch.rand(4, 8, 12), torch.rand(4, 3, 4)):
         with pytest.raises(
-            ValueError, match=r"torchvision would not move .*; wrap it as one of tv_tensors in a function"
+            ValueError, match=r"torchvision would not move .*; pass a function that wraps y as a tv_tensor"
         ):
             flip(x, {"boxes": other})
 
 
-def test_a_transform_that_leaves_masks_is_told_of():
+def test_a_transform_that_leaves_masks_unchanged_warns():
     x, mask = torch.rand(4, 3, 8, 12), torch.randint(5, (4, 8, 12))
-    sentence = r"^Transform changes x and leaves y, which holds torch.int64 of shape \(4, 8, 12\); pass labels=True if"
-    with pytest.warns(mu.MaxUpWarning, match=sentence):
+    message = r"^Transform changes x but not y, which holds torch.int64 of shape \(4, 8, 12\); pass labels=True if"
+    with pytest.warns(mu.MaxUpWarning, match=message):
         mu.Transform(lambda image: image.flip(-1))(x, mask)
     mu.Transform(lambda image: 2 * image, labels=False)(x, mask)
     mu.Transform(lambda image: 2 * image)(x, torch.arange(4))
     mu.Transform(lambda image: 2 * image)(x, torch.rand(4, 12))
 
 
-def test_targets_that_are_no_batch_are_refused():
+def test_targets_without_a_batch_dimension_are_refused():
     x = torch.rand(2, 3, 8, 8)
     both = mu.Transform(lambda image, y: (image, y), labels=True)
     detection = [
@@ -175,7 +175,7 @@ def test_targets_that_are_no_batch_are_refused():
         {"boxes": torch.rand(2, 4), "labels": torch.ones(2)},
     ]
     for y in (None, [1, 2], {"a": torch.zeros(3)}, {"a": torch.tensor(1.0)}, detection):
-        with pytest.raises(TypeError, match=r"wants y as tensors of 2 examples, .*; stack the targets, padded where"):
+        with pytest.raises(TypeError, match=r"expects y to hold tensors of 2 examples, .*; stack the targets, and pad"):
             both(x, y)
     with pytest.raises(TypeError, match=r"must return the pair \(x, y\)"):
         mu.Transform(lambda image, y: image[0, 0, 0], labels=True)(x, torch.zeros(2))
@@ -183,11 +183,11 @@ def test_targets_that_are_no_batch_are_refused():
         mu.Transform(lambda image, y: (image, torch.zeros(int(y))), labels=True)(x, torch.tensor([1, 2]))
     with pytest.raises(TypeError, match="tensors of one shape, but returned a str"):
         mu.Transform(lambda image, y: (image, {"a": "b"}), labels=True)(x, torch.zeros(2))
-    with pytest.raises(TypeError, match="targets of several structures"):
+    with pytest.raises(TypeError, match="targets of different structures"):
         mu.Transform(lambda image, y: (image, {int(y): y}), labels=True)(x, torch.arange(2))
 
 
-def test_a_list_of_dicts_is_told_to_be_padded():
+def test_a_list_of_dicts_must_be_padded():
     x = torch.rand(2, 3, 8, 8)
     y = [{"boxes": torch.rand(n, 4), "labels": torch.ones(n)} for n in (1, 3)]
     for targets in (y, tuple(y), [y[0] | {"boxes": torch.rand(2, 4), "labels": torch.ones(2)}] * 2):
@@ -195,7 +195,7 @@ def test_a_list_of_dicts_is_told_to_be_padded():
             mu.MaxUp(mu.Gaussian(0.1)).select(torch.nn.Flatten(), x, targets)
 
 
-def test_global_streams_do_not_move_but_drive_the_transform():
+def test_the_transform_uses_a_fork_of_the_global_generators():
     def transform(image):
         return image + torch.rand(()) + random.random() + float(numpy.random.rand())
 
@@ -211,27 +211,29 @@ def test_global_streams_do_not_move_but_drive_the_transform():
 
 
 @pytest.mark.parametrize("stream", [lambda: float(torch.rand(())), random.random, lambda: float(numpy.random.rand())])
-def test_every_global_stream_is_seeded_for_the_transform(stream):
+def test_every_global_generator_is_seeded_for_the_transform(stream):
     perturb = mu.Transform(lambda image: image + stream())
     a, b = (perturb(torch.zeros(2, 1), generator=generator(s))[0] for s in (0, 1))
     assert not torch.equal(a, b)
     assert not torch.equal(a[0], a[1])
 
 
-def test_transforms_that_do_not_fit_are_refused():
-    with pytest.raises(TypeError, match="wants a callable, but got a int"):
+def test_invalid_transforms_are_refused():
+    with pytest.raises(TypeError, match="expects a callable, but got a int"):
         mu.Transform(3)
     with pytest.raises(TypeError, match="tensors of one shape, but returned a NoneType"):
         mu.Transform(lambda x: None)(torch.zeros(2, 2))
-    with pytest.raises(ValueError, match=r"returned \(1, 3, 8, 8\) for one image \(3, 8, 8\).*; pass batched=True"):
+    with pytest.raises(
+        ValueError, match=r"returned shape \(1, 3, 8, 8\) for one image of shape \(3, 8, 8\).*; pass batched=True"
+    ):
         mu.Transform(lambda image: image[None])(torch.zeros(2, 3, 8, 8))
     with pytest.raises(TypeError, match="returned a str"):
         mu.Transform(lambda x: "no", batched=True)(torch.zeros(2, 2))
-    with pytest.raises(ValueError, match="2 are floating; name one with key="):
+    with pytest.raises(ValueError, match="x has 2 floating-point tensors; name one with key="):
         mu.Transform(lambda x: x)({"a": torch.zeros(2), "b": torch.zeros(2)})
 
 
-def test_views_come_from_workers_and_each_is_seen_once():
+def test_views_come_from_workers_and_each_is_scored_once():
     data = [(torch.full((3, 8, 8), float(i), dtype=torch.float64), i % CLASSES) for i in range(6)]
     views = mu.ViewsDataset(data, lambda image: image + torch.randn(()), m=4)
     x, y = next(iter(DataLoader(views, batch_size=6, num_workers=2)))
@@ -245,7 +247,7 @@ def test_views_come_from_workers_and_each_is_seen_once():
     assert torch.equal(first, x[:, 0])
 
 
-def test_the_same_tensor_again_goes_on_with_its_next_view():
+def test_the_same_tensor_continues_with_its_next_view():
     x, y = torch.arange(8.0).view(2, 4, 1), torch.zeros(2)
     views = mu.Views()
     seen = [views(x, y)[0][0].item() for _ in range(5)]
@@ -253,8 +255,8 @@ def test_the_same_tensor_again_goes_on_with_its_next_view():
     assert views(x.clone(), y)[0][0].item() == 0
 
 
-def test_only_the_device_at_hand_is_seeded(monkeypatch):
-    """On a stand-in for a machine with two GPUs, of which one is put back."""
+def test_only_the_given_device_is_seeded(monkeypatch):
+    """With a fake of a machine with two GPUs."""
     seeded, entered = [], []
 
     class Fake:
@@ -278,7 +280,7 @@ def test_only_the_device_at_hand_is_seeded(monkeypatch):
 
     fake = Fake()
     monkeypatch.setattr(torch, "get_device_module", lambda device: fake)
-    with forked_random(7, torch.device("cuda", 1)):
+    with fork_rng(7, torch.device("cuda", 1)):
         assert seeded == [(1, 7)]
     assert seeded == [(1, 7), (1, "back to 1")]
 
@@ -304,21 +306,21 @@ def albumentations_transform():
     pipeline = albumentations.Compose([*parts, albumentations.Normalize(), ToTensorV2()])
 
     def view(image):
-        pipeline.set_random_seed(int(torch.randint(2**31, ())))  # as the docs say
+        pipeline.set_random_seed(int(torch.randint(2**31, ())))  # as its docs recommend
         return pipeline(image=numpy.asarray(image))["image"]
 
     return view
 
 
 @pytest.mark.parametrize("pipeline", [timm_transform, albumentations_transform])
-def test_other_libraries_pipelines_make_the_views(pipeline):
-    """Different in every view, worker and epoch; the same again after torch.manual_seed; the worst is trained on."""
+def test_views_from_pipelines_of_other_libraries(pipeline):
+    """Views differ between workers and epochs, are reproducible with torch.manual_seed, and the worst is selected."""
     one = photographs(1)[0]
     views = mu.ViewsDataset([one] * 8, pipeline(), m=4)
     loader = DataLoader(views, batch_size=4, num_workers=2)
     epochs = [torch.cat([x for x, _ in loader]) for _ in range(2)]
     assert epochs[0].shape == (8, 4, 3, 8, 8)
-    assert len(torch.stack(epochs).flatten(0, 2).flatten(1).unique(dim=0)) == 64  # of one image
+    assert len(torch.stack(epochs).flatten(0, 2).flatten(1).unique(dim=0)) == 64  # all views of one image differ
     torch.manual_seed(1)
     first, _ = next(iter(loader))
     torch.manual_seed(1)
@@ -330,7 +332,7 @@ def test_other_libraries_pipelines_make_the_views(pipeline):
     assert torch.equal(worst, first[torch.arange(4), losses.argmax(0)])
 
 
-def test_views_can_be_copied_and_say_what_they_want():
+def test_views_can_be_copied_and_refuse_invalid_input():
     views = mu.Views()
     views(torch.zeros(2, 4, 3))
     copy.deepcopy(views)(torch.zeros(2, 4, 3))
@@ -339,5 +341,5 @@ def test_views_can_be_copied_and_say_what_they_want():
         views(torch.zeros(2))
     with pytest.raises(ValueError, match="m=0"):
         mu.ViewsDataset([], lambda x: x, 0)
-    with pytest.raises(TypeError, match=r"wants items \(image, label\), but item 0 is a dict"):
+    with pytest.raises(TypeError, match=r"expects items \(image, label\), but item 0 is a dict"):
         mu.ViewsDataset([{"image": 1, "label": 2}], lambda x: x, 2)[0]

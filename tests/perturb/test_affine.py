@@ -24,7 +24,7 @@ def test_agrees_with_kornia_rotate_then_translate(height, width):
     torch.testing.assert_close(ours[inside], theirs[inside], atol=1e-6, rtol=0)
 
 
-def test_quarter_turn_and_whole_shifts_move_pixels_exactly():
+def test_right_angles_and_integer_shifts_are_exact():
     x = torch.rand(1, 1, 6, 6)
     turned, _ = Affine().apply((x, None), {"angle": torch.tensor([90.0]), "shift": torch.zeros(1, 2)})
     torch.testing.assert_close(turned, x.rot90(1, (2, 3)), atol=1e-5, rtol=0)
@@ -33,7 +33,7 @@ def test_quarter_turn_and_whole_shifts_move_pixels_exactly():
     assert moved[..., :2, :].abs().max() < 1e-5
 
 
-def test_draws_are_uniform_and_formats_stay():
+def test_draws_are_uniform_and_the_memory_format_is_kept():
     x = torch.rand(2000, 1, 10, 20)
     draw = Affine(15, translate=0.1).draw((x, None), generator())
     for values, limit in ((draw["angle"], 15), (draw["shift"][:, 0], 1), (draw["shift"][:, 1], 2)):
@@ -51,7 +51,7 @@ def test_half_precision_on_large_images(dtype):
     assert (half.float() - full).abs().max() < 0.02
 
 
-def test_bad_input_is_refused():
+def test_invalid_input_is_refused():
     with pytest.raises(ValueError, match="between 0 and 180"):
         Affine(-5)
     with pytest.raises(ValueError, match="fraction of the image"):

@@ -11,7 +11,7 @@ from tests.tiny import generator
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_policies_are_torchvision_s(policy):
+def test_policies_match_torchvision(policy):
     torchvision_v2()
     from torchvision.transforms import AutoAugment as Theirs
     from torchvision.transforms import AutoAugmentPolicy
@@ -26,7 +26,7 @@ def test_policies_are_torchvision_s(policy):
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_draws_follow_the_policy(policy):
-    """The frequency of every pair of operations, Identity where one did not happen, against the table's own sum."""
+    """Frequencies of all pairs of operations, with Identity for a skipped one, against the table."""
     augment, n = AutoAugment(policy), 20000
     draw = augment.draw((torch.zeros(n, 1, 8, 8), None), generator())
     first, second = draw["operation"].T

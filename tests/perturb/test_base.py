@@ -10,7 +10,7 @@ from tests.tiny import ALL_CASES, IN_MODEL, case, generator
 
 
 @pytest.mark.parametrize("name", [n for n in ALL_CASES if n not in {*IN_MODEL, "views", "by-hand"}])
-def test_alone_it_is_an_ordinary_augmentation(name):
+def test_a_perturbation_is_an_ordinary_augmentation(name):
     perturbation, _, x, y = case(name)
     before = x.clone(), y.clone()
     new_x, new_y = perturbation(x, y, generator=generator(3))
@@ -18,14 +18,14 @@ def test_alone_it_is_an_ordinary_augmentation(name):
     assert len(new_x) == len(new_y) == len(x)
     assert torch.equal(new_x, again_x)
     assert torch.equal(new_y, again_y)
-    assert torch.equal(x, before[0])  # the batch itself is not touched
+    assert torch.equal(x, before[0])  # the batch is not modified
     assert torch.equal(y, before[1])
     assert not (torch.equal(new_x, x) and torch.equal(new_y, y))
 
 
 @pytest.mark.parametrize("name", [n for n in ALL_CASES if n not in {*IN_MODEL, "views"}])
 def test_two_examples_get_different_draws(name):
-    """All examples equal: what differs afterwards is the draw. (Mixing needs different labels.)"""
+    """All examples are equal, so differences come from the draw. (Mixing needs different examples.)"""
     perturbation, _, x, y = case(name)
     x = x[:1].repeat(64, 1, 1, 1) * (torch.arange(64.0).view(-1, 1, 1, 1) + 1 if "mix" in name else 1)
     y = torch.arange(64) % 4
@@ -65,7 +65,7 @@ def test_key_names_the_leaf_to_perturb(name):
 
 Pair = namedtuple("Pair", "student teacher")
 SAME = torch.rand(6, 3, 8, 8, generator=generator())
-SHARED = {  # one tensor in two places: x, the key, and how to read the two places
+SHARED = {  # one tensor in two entries: x, the key, and how to read the two entries
     "dict": ({"student": SAME, "teacher": SAME}, "student", lambda x: (x["student"], x["teacher"])),
     "tuple": ((SAME, SAME), 0, lambda x: x),
     "from the end": ([SAME, SAME], -2, lambda x: x),
@@ -77,18 +77,18 @@ SHARED = {  # one tensor in two places: x, the key, and how to read the two plac
 
 @pytest.mark.parametrize("container", SHARED)
 @pytest.mark.parametrize("name", ["gaussian", "crop-flip", "color-jitter", "views"])
-def test_key_names_a_place_not_a_tensor(name, container):
-    """The same tensor at another place stays as it is."""
-    x, key, places = SHARED[container]
+def test_key_names_an_entry_not_a_tensor(name, container):
+    """The same tensor in another entry stays unchanged."""
+    x, key, entries = SHARED[container]
     new, _ = KEYED[name](key)(x, torch.arange(6) % 4, generator=generator())
-    named, other = places(new)
+    named, other = entries(new)
     assert type(new) is type(x)
     assert other is SAME
     assert named.shape != SAME.shape or not torch.equal(named, SAME)
 
 
 @pytest.mark.parametrize(
-    ("x", "key", "sentence"),
+    ("x", "key", "message"),
     [
         ({"a": SAME}, "b", r"key='b' is not in x, which is a dict with the keys \['a'\]; pass the key"),
         (defaultdict(int, a=SAME), "b", "key='b' is not in x, which is a dict with the keys"),
@@ -96,12 +96,12 @@ def test_key_names_a_place_not_a_tensor(name, container):
         (SAME, 0, "key=0 is not in x, which is a Tensor"),
     ],
 )
-def test_a_key_that_names_nothing_is_refused(x, key, sentence):
-    with pytest.raises(KeyError, match=sentence):
+def test_a_missing_key_is_refused(x, key, message):
+    with pytest.raises(KeyError, match=message):
         Gaussian(0.1, key=key)(x)
 
 
-def test_adversarial_attacks_the_leaf_it_is_told_to():
+def test_adversarial_attacks_the_leaf_named_by_key():
     x = {k: torch.rand(6, 5) for k in ("a", "b")}
     model = torch.nn.Linear(5, 3)
     adversarial = mu.Adversarial(0.5, key="b", steps=2, forward=lambda model, x: model(x["a"] + x["b"]))
@@ -113,7 +113,7 @@ def test_adversarial_attacks_the_leaf_it_is_told_to():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", [n for n in KEYED if n not in ("transform", "views")])
-def test_low_precision_stays_and_labels_do_not_suffer(name, dtype):
+def test_low_precision_is_kept_and_labels_stay_exact(name, dtype):
     x = torch.rand(6, 3, 8, 8).to(dtype)
     new, y = KEYED[name](None)(x, torch.arange(6) % 4, generator=generator())
     assert new.dtype == dtype
@@ -124,7 +124,7 @@ def test_low_precision_stays_and_labels_do_not_suffer(name, dtype):
         assert name != "cutmix" or torch.allclose(areas, areas.round(), atol=1e-4)
 
 
-def test_without_a_generator_it_obeys_manual_seed():
+def test_without_a_generator_manual_seed_applies():
     x = torch.zeros(4, 3)
     torch.manual_seed(5)
     first = Gaussian(1.0)(x)[0]
@@ -134,7 +134,7 @@ def test_without_a_generator_it_obeys_manual_seed():
     assert not torch.equal(first, second)
 
 
-def test_pick_and_put_go_together():
+def test_set_leaves_is_the_inverse_of_get_leaves():
     x = (torch.ones(2), {"a": torch.zeros(2), "b": torch.zeros(2, dtype=torch.long)})
     assert len(get_leaves(x)) == 2
     new = set_leaves(x, [leaf + 5 for leaf in get_leaves(x)])
@@ -145,6 +145,6 @@ def test_pick_and_put_go_together():
     assert get_leaves({"a": torch.zeros(2, dtype=torch.uint8)}, "a")[0].dtype == torch.uint8
 
 
-def test_unwritten_methods_say_so():
+def test_missing_methods_raise():
     with pytest.raises(NotImplementedError, match="must define draw"):
         Perturbation()(torch.zeros(2))

@@ -5,14 +5,14 @@ import maxup as mu
 from tests.tiny import B, batch, generator, net
 
 
-def test_parts_act_in_order():
+def test_perturbations_apply_in_order():
     x, y = torch.ones(2, 1, 4, 4), torch.zeros(2)
     both = mu.Compose(mu.Transform(lambda x: x * 3), mu.Transform(lambda x: x + 1))
     assert both(x, y)[0].unique().tolist() == [4]
 
 
-def test_a_winner_keeps_its_partner_as_its_own_copy_left_it():
-    """CutMix after a crop: rebuilding from the parts' draws would paste the partner's winning crop instead."""
+def test_a_worst_copy_keeps_the_partner_it_was_scored_with():
+    """CutMix after a crop: replaying the draws of the parts would paste the crop of the partner's worst copy."""
     compose, model = mu.Compose(mu.CropFlip(3), mu.CutMix(4)), net()
     x, y = batch()
     outcome = mu.MaxUp(compose, 5, generator=generator(1)).run(model, x, y)
@@ -20,7 +20,7 @@ def test_a_winner_keeps_its_partner_as_its_own_copy_left_it():
     assert outcome.report.replay_exact
 
 
-def test_nested_compositions_are_flat_and_know_their_attached_parts():
+def test_nested_compositions_are_flattened_with_their_in_model_parts():
     inner, model = mu.FeatureNoise(0.1, layer="1"), net()
     inner.attach(model)
     compose = mu.Compose(mu.Cutout(2), mu.Compose(mu.Gaussian(0.1), inner))
@@ -29,7 +29,7 @@ def test_nested_compositions_are_flat_and_know_their_attached_parts():
     assert outcome.report.replay_exact
     without = compose.apply((x, y), outcome.draw)[0]
     inner.hooks[0].draw = None
-    assert not torch.equal(outcome.output, model(without))  # the attached part acted too
+    assert not torch.equal(outcome.output, model(without))  # the in-model part was active
     assert inner.hooks[0].draw is None
     with pytest.raises(TypeError, match="acts inside the model"):
         mu.MaxUp(compose).select(model, x, y)
@@ -44,15 +44,15 @@ def test_dict_batches_and_leaves_without_examples():
     assert new["scale"] is x["scale"]
 
 
-def test_nonsense_is_refused():
-    with pytest.raises(ValueError, match="nothing to compose"):
+def test_invalid_input_is_refused():
+    with pytest.raises(ValueError, match="got no perturbations; pass at least one"):
         mu.Compose()
     with pytest.raises(TypeError, match="a function is not a perturbation"):
         mu.Compose(lambda x: x)
 
 
 def test_a_batch_is_mixed_at_one_layer_whatever_comes_before():
-    """Every copy of a batch is mixed at the same layer, so that the winners' partners are unmixed as when scored."""
+    """Every copy of a batch is mixed at the same layer, so that partners are unmixed as in scoring."""
     mixup = mu.ManifoldMixup(["0", "1", "2"], num_classes=3)
     mixup.attach(torch.nn.Sequential(*[torch.nn.Linear(5, 5) for _ in range(3)]))
     both, generator = mu.Compose(mu.Gaussian(0.1), mixup), torch.Generator().manual_seed(0)

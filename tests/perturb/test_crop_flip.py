@@ -26,7 +26,7 @@ def test_draws_are_uniform():
     assert stats.binomtest(int(draw["flip"].sum()), 5000).pvalue > 0.01
 
 
-def test_flip_can_be_off_and_bytes_and_channels_last_stay():
+def test_flip_can_be_off_and_dtype_and_memory_format_are_kept():
     assert not CropFlip(2, flip=False).draw((torch.zeros(100, 1, 4, 4), None), generator())["flip"].any()
     x = torch.randint(255, (4, 3, 8, 8), dtype=torch.uint8).to(memory_format=torch.channels_last)
     out, _ = CropFlip(1)(x)
@@ -34,8 +34,8 @@ def test_flip_can_be_off_and_bytes_and_channels_last_stay():
     assert out.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_bad_input_is_refused():
-    with pytest.raises(ValueError, match=r"CropFlip\(flip='a'\): flip must be true or false"):
+def test_invalid_input_is_refused():
+    with pytest.raises(ValueError, match=r"CropFlip\(flip='a'\): flip must be True or False"):
         CropFlip(flip="a")
     with pytest.raises(ValueError, match="padding=-1"):
         CropFlip(-1)

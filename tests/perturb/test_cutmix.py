@@ -10,7 +10,7 @@ from tests.tiny import generator
 
 
 def test_agrees_with_torchvision_on_hand_written_boxes():
-    """torchvision pastes one box for the whole batch, from the batch rolled by one: write draws that say the same."""
+    """torchvision pastes one box for the whole batch, from the batch rolled by one: write the same draw by hand."""
     v2 = torchvision_v2()
     x, y = torch.rand(5, 3, 16, 12), torch.arange(5)
     theirs = v2.CutMix(num_classes=5)
@@ -89,17 +89,17 @@ def test_labels_stay_probabilities(b, h, w, seed):
     torch.testing.assert_close(mixed_y.sum(1), torch.ones(b))
 
 
-def test_bad_input_is_refused():
+def test_invalid_input_is_refused():
     x, y = torch.rand(4, 3, 8, 8), torch.arange(4)
-    with pytest.raises(ValueError, match="the batch holds 1; use at least 2"):
+    with pytest.raises(ValueError, match="the batch has size 1; use at least 2"):
         CutMix(num_classes=4)(x[:1], y[:1])
     with pytest.raises(ValueError, match="needs the number of classes"):
         CutMix()(x, y)
     with pytest.raises(ValueError, match="labels run from 0 to 3, but num_classes=3"):
         CutMix(num_classes=3)(x, y)
-    with pytest.raises(TypeError, match="y must be a tensor of classes or probabilities, not None"):
+    with pytest.raises(TypeError, match="y must be a tensor of class ids or probabilities, not None"):
         CutMix(num_classes=3)(x)
-    with pytest.raises(ValueError, match=r"wants targets by index \(B,\), but y has shape \(4, 1\)"):
+    with pytest.raises(ValueError, match=r"expects class ids \(B,\), but y has shape \(4, 1\)"):
         CutMix(num_classes=4)(x, y[:, None])
     with pytest.raises(ValueError, match=r"alpha must be above 0"):
         CutMix(4, alpha=0)

@@ -27,7 +27,7 @@ def test_centers_are_uniform_over_pixels():
     assert stats.chisquare(counts.numpy()).pvalue > 0.01
 
 
-def test_several_images_are_cut_alike_and_other_leaves_are_left():
+def test_several_images_share_the_draw_and_other_leaves_are_kept():
     x = {"rgb": torch.ones(2, 3, 8, 8), "depth": torch.ones(2, 1, 8, 8), "id": torch.arange(2)}
     cut, _ = Cutout(4)(x, generator=generator())
     assert torch.equal(cut["rgb"][:, :1], cut["depth"])
@@ -38,15 +38,17 @@ def test_several_images_are_cut_alike_and_other_leaves_are_left():
     assert only["depth"].sum() < 128
 
 
-def test_channels_last_stays():
+def test_channels_last_is_kept():
     x = torch.rand(2, 3, 8, 8).to(memory_format=torch.channels_last)
     assert Cutout(2)(x)[0].is_contiguous(memory_format=torch.channels_last)
 
 
-def test_bad_input_is_refused():
+def test_invalid_input_is_refused():
     with pytest.raises(ValueError, match="length=0"):
         Cutout(0)
-    with pytest.raises(ValueError, match=r"\(B, C, H, W\), but x holds shape \(2, 5\)"):
+    with pytest.raises(
+        ValueError, match=r"expects images \(B, C, H, W\) of one size, but x holds a tensor of shape \(2, 5\)"
+    ):
         Cutout(2)(torch.zeros(2, 5))
     with pytest.raises(KeyError, match="'image' is not in x, which is a dict with the keys"):
         Cutout(2, key="image")({"pixels": torch.zeros(2, 3, 4, 4)})

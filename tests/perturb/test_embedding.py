@@ -8,7 +8,7 @@ from tests.oracles import torchvision_v2
 from tests.tiny import VOCABULARY, B, generator, text_net, tokens
 
 
-def test_dropped_words_vanish_everywhere_and_the_rest_is_scaled():
+def test_dropped_words_are_zero_and_the_others_are_scaled():
     drop, model = mu.EmbeddingDropout(0.4), text_net()
     drop.attach(model)
     ids, y = tokens()
@@ -20,7 +20,7 @@ def test_dropped_words_vanish_everywhere_and_the_rest_is_scaled():
     torch.testing.assert_close(model[0](ids), clean * mask[ids][..., None])
 
 
-def test_each_winner_takes_its_own_mask():
+def test_each_selected_example_keeps_its_mask():
     drop, model = mu.EmbeddingDropout(0.5), text_net()
     drop.attach(model)
     ids, _ = tokens()
@@ -38,14 +38,14 @@ def test_words_drop_with_probability_p():
     assert stats.binomtest(int(dropped), 4000, 0.3).pvalue > 0.01
 
 
-def test_off_in_evaluation_and_when_the_slot_is_empty():
+def test_inactive_in_evaluation_mode_and_without_a_draw():
     drop, model = mu.EmbeddingDropout(0.9), text_net()
     keys = list(model.state_dict())
     drop.attach(model)
     ids, y = tokens()
     clean = model(ids)
     assert list(model.state_dict()) == keys
-    drop(ids, y)  # alone, as an ordinary augmentation: on until the next call
+    drop(ids, y)  # as an ordinary augmentation: active until the next call
     assert not torch.equal(model(ids), clean)
     model.eval()
     assert torch.equal(model(ids), clean)
@@ -53,10 +53,10 @@ def test_off_in_evaluation_and_when_the_slot_is_empty():
         drop(ids, y)
     model.train()
     mu.MaxUp(drop, m=3)(model, ids, y)
-    assert torch.equal(model(ids), clean)  # cleared behind itself
+    assert torch.equal(model(ids), clean)  # MaxUp cleared the draw
 
 
-def test_low_precision_stays():
+def test_low_precision_is_kept():
     drop = mu.EmbeddingDropout(0.5)
     model = drop.attach(nn.Sequential(nn.Embedding(VOCABULARY, 4))).bfloat16()
     drop(*tokens())
@@ -77,27 +77,27 @@ def test_an_embedding_called_by_keyword():
     assert mu.MaxUp(drop, m=4).run(model, *tokens()).report.gap > 0
 
 
-def test_a_deep_copy_has_a_slot_of_its_own():
+def test_a_deep_copy_has_its_own_hook():
     import copy
 
     drop, model = mu.EmbeddingDropout(0.9), text_net()
     drop.attach(model)
     ids, y = tokens()
-    twin = copy.deepcopy(model)
+    copied = copy.deepcopy(model)
     drop(ids, y)
-    assert not torch.equal(twin(ids), model(ids))
+    assert not torch.equal(copied(ids), model(ids))
 
 
-def test_which_embedding_must_be_clear():
+def test_the_embedding_must_be_unambiguous():
     two = nn.ModuleDict({"words": nn.Embedding(5, 2), "places": nn.Embedding(7, 2)})
     with pytest.raises(ValueError, match=r"2 embeddings \(words, places\); name one with layer="):
         mu.EmbeddingDropout().attach(two)
     mu.EmbeddingDropout(layer="words").attach(two)
     again = mu.EmbeddingDropout(layer="words")
-    again.attach(two)  # a notebook cell run twice: the second takes the place of the first
+    again.attach(two)  # as when a notebook cell runs twice: the second replaces the first
     assert two["words"].maxup_hook is again.hooks[0]
     assert len(two["words"]._forward_hooks) == 1
-    with pytest.raises(ValueError, match="no layer 'word'; it has words"):
+    with pytest.raises(ValueError, match="no layer 'word'; its layers are words"):
         mu.EmbeddingDropout(layer="word").attach(two)
     with pytest.raises(TypeError, match="is a Linear"):
         mu.EmbeddingDropout(layer="0").attach(nn.Sequential(nn.Linear(2, 2)))
@@ -116,10 +116,10 @@ def test_time_first_tokens_are_refused():
         model[0](ids.T)
 
 
-def test_a_text_classifier_of_hugging_face():
-    """A dict batch, several embeddings, an output that is an object: word masks as anywhere else."""
+def test_a_hugging_face_text_classifier():
+    """A dict batch, several embeddings, and an output object."""
     transformers = pytest.importorskip("transformers")
-    torchvision_v2()  # which transformers imports where it is installed
+    torchvision_v2()  # which transformers imports if it is installed
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
     config = transformers.BertConfig(vocab_size=VOCABULARY, num_labels=3, **sizes)
     model = transformers.BertForSequenceClassification(config).train()

@@ -9,7 +9,7 @@ from tests.tiny import batch, generator, net
 
 
 def splitmix64(seed, count):
-    """The published generator, in Python's integers."""
+    """The published generator, in Python integers."""
     mask, out = 2**64 - 1, []
     for _ in range(count):
         seed = (seed + 0x9E3779B97F4A7C15) & mask
@@ -35,19 +35,19 @@ def test_noise_is_normal_within_and_across_examples():
     assert not torch.equal(noise[0], noise[1])
 
 
-def test_noise_is_added_to_the_named_layer_only_while_training():
+def test_noise_is_added_to_the_named_layer_in_training_only():
     noise, model = mu.FeatureNoise(0.5, layer="1"), net()
     noise.attach(model)
     x, y = batch()
     clean = model(x)
     noise(x, y, generator=generator())
     assert not torch.equal(model(x), clean)
-    assert torch.equal(model(x), model(x))  # the same draw, the same noise
+    assert torch.equal(model(x), model(x))  # the same draw gives the same noise
     model.eval()
     assert torch.equal(model(x), clean)
 
 
-def test_layers_it_cannot_disturb_are_refused():
+def test_invalid_layers_are_refused():
     lstm = nn.Sequential(nn.LSTM(3, 4))
     noise = mu.FeatureNoise(0.1, layer="0")
     noise.attach(lstm)

@@ -6,7 +6,7 @@ from maxup.perturb.geometry import warp
 from tests.tiny import generator
 
 
-def test_agrees_with_torch_s_own_affine_grid():
+def test_agrees_with_affine_grid():
     g = generator()
     x = torch.rand(5, 2, 9, 14, generator=g, dtype=torch.float64)
     inverse = torch.randn(5, 6, generator=g, dtype=torch.float64)
@@ -18,7 +18,7 @@ def test_agrees_with_torch_s_own_affine_grid():
 
 
 def test_autocast_does_not_move_pixels():
-    """A grid in bfloat16 could not tell the places of a large image apart."""
+    """In a bfloat16 grid, neighboring pixels of a large image would coincide."""
     x = torch.rand(2, 1, 224, 224, generator=generator())
     draw = Affine().draw((x, None), generator())
     plain, _ = Affine().apply((x, None), draw)

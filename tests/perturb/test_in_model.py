@@ -9,7 +9,7 @@ import maxup as mu
 from maxup.perturb.in_model import InModelPerturbation, PerturbHook, attach_to, in_model_parts
 
 
-def test_a_slot_rewrites_only_when_full_and_in_training():
+def test_a_hook_acts_only_with_a_draw_and_in_training():
     hook = PerturbHook(lambda inputs, output, draw: output + draw)
     assert hook(None, 1) == 1
     hook.draw = 10
@@ -17,7 +17,7 @@ def test_a_slot_rewrites_only_when_full_and_in_training():
     assert hook.eval()(None, 1) == 1
 
 
-def test_the_hook_hands_over_inputs_and_output():
+def test_the_hook_receives_inputs_and_output():
     layer = nn.Linear(2, 2)
     hook = attach_to(layer, lambda inputs, output, draw: inputs * draw)
     hook.draw = 3
@@ -30,7 +30,7 @@ def test_containers_are_refused():
         attach_to(nn.Sequential(nn.Linear(2, 2)), lambda inputs, output, draw: output)
 
 
-def test_attach_must_be_written():
+def test_subclasses_must_define_attach():
     with pytest.raises(NotImplementedError, match="must define attach"):
         InModelPerturbation().attach(nn.Linear(1, 1))
 
@@ -58,7 +58,7 @@ def test_a_perturbation_attached_to_another_model_is_refused(objective, m):
 
 
 class Unused(nn.Module):
-    """As in T5, the embedding that is named is not the one that is called."""
+    """As in T5, the named embedding is never called."""
 
     def __init__(self):
         super().__init__()
@@ -68,7 +68,7 @@ class Unused(nn.Module):
         return self.net(x)
 
 
-def test_copies_that_all_have_the_same_loss_are_told_once():
+def test_copies_with_equal_losses_warn_once():
     dropout = mu.EmbeddingDropout(0.5, layer="shared")
     model = dropout.attach(Unused())
     maxup = mu.MaxUp(dropout, m=4)
@@ -91,7 +91,7 @@ class Checkpointed(nn.Module):
         return self.middle(self.first(x).tanh()).tanh()
 
     def forward(self, x):
-        x = self.enter(x)  # reentrant checkpoints need an input with a gradient
+        x = self.enter(x)  # reentrant checkpoints need an input that requires a gradient
         if self.reentrant is None:
             return self.last(self.part(x))
         return self.last(checkpoint(self.part, x, use_reentrant=self.reentrant))
@@ -103,7 +103,7 @@ def perturbations():
     yield mu.Compose(mu.Gaussian(0.1), mu.FeatureNoise(1.0, layer="first"))
 
 
-@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")  # scoring has no gradients
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")  # scoring runs without gradients
 @pytest.mark.parametrize("number", range(3))
 @pytest.mark.parametrize("reentrant", [True, False])
 @pytest.mark.parametrize("call", ["one call", "selected", "outside", "m = 1"])
@@ -158,8 +158,8 @@ def gradient(model, loss):
     return [p.grad.clone() for p in model.parameters()]
 
 
-def test_a_plain_pass_under_checkpointing_stays_plain():
-    """The draw of the step before must not come back when the plain pass is repeated."""
+def test_checkpointing_repeats_a_plain_pass_without_a_draw():
+    """The draw of the previous step must not be used when the plain pass is repeated."""
     noise = mu.FeatureNoise(1.0, layer="middle")
     model = noise.attach(Checkpointed(False))
     batches = [(torch.rand(8, 5), torch.randint(3, (8,))) for _ in range(2)]
@@ -173,7 +173,7 @@ def test_a_plain_pass_under_checkpointing_stays_plain():
             torch.testing.assert_close(a, b)
 
 
-def test_a_plain_and_a_perturbed_pass_of_one_loss():
+def test_one_loss_from_a_plain_and_a_perturbed_pass():
     found = []
     for reentrant in (None, False):
         torch.manual_seed(2)
@@ -189,7 +189,7 @@ def test_a_plain_and_a_perturbed_pass_of_one_loss():
         (maxup(model, x, y) + mu.cross_entropy(model(x), y).mean()).backward()
 
 
-def test_a_step_that_is_not_backpropagated_does_no_harm():
+def test_a_step_without_backward_is_harmless():
     noise = mu.FeatureNoise(1.0, layer="middle")
     model, maxup = noise.attach(Checkpointed(False)), mu.MaxUp(noise, m=2)
     for step in range(4):
@@ -202,7 +202,7 @@ def test_a_step_that_is_not_backpropagated_does_no_harm():
 
 
 class Again(torch.autograd.Function):
-    """Checkpointing as other libraries write it: the pass runs again in the backward pass."""
+    """Checkpointing as other libraries write it: the forward pass runs again in backward."""
 
     @staticmethod
     def forward(ctx, part, x):
@@ -219,7 +219,7 @@ class Again(torch.autograd.Function):
         return None, x.grad
 
 
-def test_checkpointing_of_other_libraries():
+def test_custom_checkpointing():
     found = []
     for custom in (False, True):
         noise = mu.FeatureNoise(1.0, layer="middle")
@@ -244,15 +244,15 @@ def test_a_plain_pass_before_the_first_perturbed_one():
         (mu.cross_entropy(model(x), y).mean() + maxup(model, x, y)).backward()
 
 
-def test_a_layer_that_is_called_often_and_backpropagated_twice():
-    class SharedDraw(Checkpointed):
+def test_a_layer_with_many_calls_and_two_backward_passes():
+    class Repeated(Checkpointed):
         def part(self, x):
             for _ in range(40):
                 x = self.middle(x).tanh()
             return x
 
     noise = mu.FeatureNoise(0.1, layer="middle")
-    model, maxup = noise.attach(SharedDraw(False)), mu.MaxUp(noise, m=2)
+    model, maxup = noise.attach(Repeated(False)), mu.MaxUp(noise, m=2)
     losses = [maxup(model, torch.rand(8, 5), torch.randint(3, (8,))) for _ in range(2)]
     for loss in losses:
         torch.autograd.grad(loss, list(model.parameters()), retain_graph=True, allow_unused=True)
@@ -270,7 +270,7 @@ def test_a_saved_model_holds_no_draws():
     assert len(pickle.dumps(model)) == before
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # by the compiler itself
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # raised by the compiler
 def test_a_checkpoint_around_a_compiled_block():
     found = []
     for compiled in (False, True):

@@ -22,20 +22,20 @@ def test_noise_is_dirichlet(concentration):
     q = noise.draw((None, torch.zeros(4000, dtype=torch.long)), generator())
     torch.testing.assert_close(q.sum(1), torch.ones(4000))
     for k in range(5):
-        assert far_from_beta(q[:, k], concentration, 4 * concentration) < 1.63  # Kolmogorov and Smirnov's 1 %
+        assert far_from_beta(q[:, k], concentration, 4 * concentration) < 1.63  # the 1 % level of Kolmogorov-Smirnov
 
 
-def test_entropy_of_known_labels():
+def test_entropy():
     y = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
     torch.testing.assert_close(entropy(y), torch.tensor([0.0, math.log(2)]))
 
 
-def test_bad_input_is_refused():
+def test_invalid_input_is_refused():
     with pytest.raises(ValueError, match="between 0 and 1"):
         LabelNoise(1.5)
     with pytest.raises(ValueError, match="concentration must be above 0"):
         LabelNoise(0.1, concentration=0)
     with pytest.raises(ValueError, match="needs the number of classes"):
         LabelNoise(0.1)(torch.zeros(2, 3), torch.tensor([0, 1]))
-    with pytest.raises(ValueError, match=r"probability targets \(B, C\), but y is torch.float32 of \(2,\)"):
+    with pytest.raises(ValueError, match=r"probability targets \(B, C\), but y is torch.float32 of shape \(2,\)"):
         LabelNoise(0.1)(torch.zeros(2, 3), torch.tensor([0.0, 1.0]))

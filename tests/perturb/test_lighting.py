@@ -8,7 +8,7 @@ from maxup.perturb.lighting import EIGENVALUES, EIGENVECTORS
 from tests.tiny import generator
 
 
-def test_adds_one_color_to_every_pixel():
+def test_adds_one_color_to_all_pixels():
     x = torch.rand(4, 3, 5, 6, dtype=torch.float64)
     lighting = Lighting(0.1, std=(0.2, 0.5, 1.0), mean=0.3)
     alpha = lighting.draw((x, None), generator())
@@ -19,8 +19,8 @@ def test_adds_one_color_to_every_pixel():
         torch.testing.assert_close(new[i] - x[i], torch.tensor(color).view(3, 1, 1).expand(3, 5, 6))
 
 
-def test_colors_have_imagenet_s_covariance():
-    """alpha is normal; the shift's covariance is sigma^2 V diag(values^2) V', as it must be with orthonormal V."""
+def test_colors_have_the_covariance_of_imagenet():
+    """alpha is normal; the covariance of the shift is sigma^2 V diag(values^2) V', with orthonormal V."""
     x = torch.zeros(20000, 3, 1, 1, dtype=torch.float64)
     alpha = Lighting(0.1).draw((x, None), generator())
     assert stats.kstest(alpha.flatten().numpy(), stats.norm(0, 0.1).cdf).pvalue > 0.01
@@ -31,8 +31,8 @@ def test_colors_have_imagenet_s_covariance():
     np.testing.assert_allclose(np.cov(shift.T), expected, atol=0.05 * expected.max())
 
 
-def test_bad_input_is_refused():
+def test_invalid_input_is_refused():
     with pytest.raises(ValueError, match="sigma must be"):
         Lighting(-1)
-    with pytest.raises(ValueError, match="wants RGB images"):
+    with pytest.raises(ValueError, match="expects RGB images"):
         Lighting()(torch.zeros(2, 1, 4, 4))

@@ -20,7 +20,7 @@ def mixup(model, layers=LAYERS, **arguments):
 
 
 def by_hand(model, x, y, chosen, partner, weight):
-    """The network layer by layer, each example blended with its partner after the chosen one."""
+    """Run the network layer by layer, and blend each example with its partner after the chosen layer."""
 
     def mixed(rows):
         return torch.stack([w * rows[i] + (1 - w) * rows[partner[i]] for i, w in enumerate(weight)])
@@ -43,14 +43,14 @@ def test_agrees_with_the_network_layer_by_layer(number):
     torch.testing.assert_close(got, output)
     torch.testing.assert_close(new_y, target)
     F.cross_entropy(got, new_y).backward()
-    twin = net()
-    output, target = by_hand(twin, x, y, LAYERS[number], partner, weight)
+    reference = net()
+    output, target = by_hand(reference, x, y, LAYERS[number], partner, weight)
     F.cross_entropy(output, target).backward()
-    for ours, theirs in zip(gradients(model), gradients(twin), strict=True):
+    for ours, theirs in zip(gradients(model), gradients(reference), strict=True):
         torch.testing.assert_close(ours, theirs)
 
 
-def test_copies_of_a_batch_share_the_layer_and_steps_do_not():
+def test_copies_of_a_batch_share_the_layer_but_steps_do_not():
     model, (x, y) = net(), batch()
     perturbation, g = mixup(model), generator()
     layers = set()
@@ -81,7 +81,7 @@ def test_draws_follow_their_distributions():
     assert stats.chisquare(torch.bincount(torch.tensor(layers), minlength=4).numpy()).pvalue > 0.01
 
 
-def test_in_a_composition_labels_are_mixed_too():
+def test_labels_are_mixed_in_a_composition():
     model, (x, y) = net(), batch()
     outcome = mu.MaxUp(mu.Compose(mu.Cutout(3), mixup(model)), m=1, generator=generator()).run(model, x, y)
     assert outcome.target.shape == (B, CLASSES)
@@ -96,24 +96,24 @@ def test_evaluation_copies_and_pickles():
     perturbation(x, y, generator=generator())
     assert not torch.equal(model(x), clean)
     assert torch.equal(model.eval()(x), clean)
-    with pytest.raises(RuntimeError, match="off while the model is in evaluation mode"):
+    with pytest.raises(RuntimeError, match="has no effect in evaluation mode"):
         perturbation(x, y)
     model.train()
-    for twin in (copy.deepcopy(perturbation), pickle.loads(pickle.dumps(perturbation))):
-        twin(x, y, generator=generator())
+    for copied in (copy.deepcopy(perturbation), pickle.loads(pickle.dumps(perturbation))):
+        copied(x, y, generator=generator())
 
 
-def test_bad_input_is_refused():
+def test_invalid_input_is_refused():
     model, (x, y) = net(), batch()
-    with pytest.raises(ValueError, match="to mix the input alone use MixUp"):
+    with pytest.raises(ValueError, match="to mix only the input, use MixUp"):
         mu.ManifoldMixup(["input"])
     with pytest.raises(ValueError, match="each once"):
         mu.ManifoldMixup(["0", "0"])
-    with pytest.raises(ValueError, match="the model has no layer 'nine'; it has 0, 1, 2, 3"):
+    with pytest.raises(ValueError, match="the model has no layer 'nine'; its layers are 0, 1, 2, 3"):
         mixup(model, ["nine"])
-    with pytest.raises(RuntimeError, match="attached to no model"):
+    with pytest.raises(RuntimeError, match="not attached to a model"):
         mu.ManifoldMixup(["0"])(x, y)
     lstm = nn.Sequential(nn.LSTM(3, 4))
     mixup(lstm, ["0"])(torch.zeros(2, 5, 3), torch.tensor([0, 1]))
-    with pytest.raises(ValueError, match="mixes a floating tensor of 2 examples, but a layer gave tuple"):
+    with pytest.raises(ValueError, match="mixes a floating-point tensor of 2 examples, but a layer returned a tuple"):
         lstm(torch.zeros(2, 5, 3))

@@ -1,4 +1,4 @@
-"""Integer masks in y follow the images, to the pixel; what cannot follow is refused, and other targets stay."""
+"""Integer masks in y move with the images; other spatial targets are refused, and the rest stays unchanged."""
 
 import pytest
 import torch
@@ -14,9 +14,9 @@ from tests.tiny import generator, gradients
 B, H, W, CLASSES = 6, 9, 12, 5
 
 
-def places(b=B, h=H, w=W):
-    """Images and masks that say where each pixel is from: (b, 1, h, w) and (b, h, w), no number twice."""
-    mask = torch.arange(b * h * w).view(b, h, w) % 251 + 1  # 1 ... 251: levels of a byte
+def coordinates(b=B, h=H, w=W):
+    """Images (b, 1, h, w) and masks (b, h, w) with the same value, nearly unique, at each pixel."""
+    mask = torch.arange(b * h * w).view(b, h, w) % 251 + 1  # 1 ... 251: uint8 levels
     return mask[:, None].double() / 255, mask
 
 
@@ -41,15 +41,15 @@ STAYING = {
 
 
 @pytest.mark.parametrize("padding", [0, 3])
-def test_crop_flip_moves_both_alike(padding):
-    x, mask = places()
+def test_crop_flip_moves_images_and_masks_together(padding):
+    x, mask = coordinates()
     new_x, new_mask = mu.CropFlip(padding, fill=0.0, mask_fill=0)(x, mask, generator=generator())
     assert torch.equal(levels(new_x), new_mask)
     assert not torch.equal(new_mask, mask)
 
 
-def test_cutout_marks_the_hole():
-    x, mask = places()
+def test_cutout_fills_the_mask_too():
+    x, mask = coordinates()
     new_x, new_mask = mu.Cutout(4, mask_fill=0)(x, mask, generator=generator())
     assert torch.equal(levels(new_x), new_mask)
     assert (mu.Cutout(4)(x, mask, generator=generator())[1] == -100).sum() == (new_mask == 0).sum() > B
@@ -57,8 +57,8 @@ def test_cutout_marks_the_hole():
 
 
 @pytest.mark.parametrize("same", ["mask", "dict"])
-def test_cutmix_pastes_the_partner_s(same):
-    x, mask = places()
+def test_cutmix_pastes_the_mask_of_the_partner(same):
+    x, mask = coordinates()
     y = mask if same == "mask" else {"mask": mask, "class": torch.arange(B) % CLASSES}
     cutmix = mu.CutMix(CLASSES)
     draw = cutmix.draw((x, y), generator())
@@ -69,13 +69,13 @@ def test_cutmix_pastes_the_partner_s(same):
     if same == "dict":
         assert torch.equal(new_y["class"], cutmix.apply((x, y["class"]), draw)[1])
     else:
-        assert torch.equal(mu.CutMix().apply((x, mask), draw)[1], new_mask)  # which needs no number of classes
+        assert torch.equal(mu.CutMix().apply((x, mask), draw)[1], new_mask)  # masks need no num_classes
 
 
 @pytest.mark.parametrize("name", ["ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate"])
-def test_policies_move_both_alike(name):
-    """Black outside is label 0 here. One operation, then a second that moves again."""
-    x, mask = places(b=16)
+def test_policies_move_images_and_masks_together(name):
+    """The black fill is label 0 here. One operation, then two."""
+    x, mask = coordinates(b=16)
     number = torch.full((16, 1), NUMBER[name])
     strength = torch.linspace(-1, 1, 16)[:, None] * {"S": 0.9, "T": 7.0, "R": 135.0}[name[0]]
     policy = mu.RandAugment(mask_fill=0)
@@ -90,8 +90,8 @@ def test_policies_move_both_alike(name):
 
 
 @pytest.mark.parametrize("policy", ["rand-augment", "trivial-augment", "auto-augment"])
-def test_policies_draw_moves_and_leave_masks_where_only_colors_change(policy):
-    x, mask = places(b=64)
+def test_policies_move_masks_only_with_geometric_operations(policy):
+    x, mask = coordinates(b=64)
     perturb = MOVING[policy]()
     draw = perturb.draw((x, mask), generator())
     _, new_mask = perturb.apply((x, mask), draw)
@@ -103,7 +103,7 @@ def test_policies_draw_moves_and_leave_masks_where_only_colors_change(policy):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_affine_agrees_with_scipy_s_nearest_neighbor(dtype):
+def test_affine_agrees_with_scipy(dtype):
     x, mask = torch.rand(16, 3, H, W, dtype=dtype), torch.randint(1000, (16, H, W))
     affine = mu.Affine(60, translate=0.3)
     draw = affine.draw((x, mask), generator())
@@ -118,12 +118,14 @@ def test_affine_agrees_with_scipy_s_nearest_neighbor(dtype):
             mask[i].numpy(), back.numpy(), offset.numpy(), order=0, mode="grid-constant", cval=-100
         )
         different = (ours[i] != torch.from_numpy(theirs)).sum()
-        assert different <= (0 if dtype == torch.float64 else 1), different  # a float32 place may be just over a border
+        assert different <= (0 if dtype == torch.float64 else 1), (
+            different
+        )  # float32 rounding may cross the border of a pixel
     assert (ours == -100).any()
 
 
-def test_affine_moves_images_and_masks_alike_where_images_need_no_interpolation():
-    """Two stripes: bilinear images are exact away from their border, and there the masks agree."""
+def test_affine_moves_images_and_masks_together():
+    """Two stripes: away from their border, bilinear interpolation is exact, and the masks must agree."""
     mask = (torch.arange(32) >= 16).long().expand(8, 32, 32).contiguous()
     x = (mask[:, None] + 1).double()
     new_x, new_mask = mu.Affine(45, translate=0.2, mask_fill=-1)(x, mask, generator=generator())
@@ -132,7 +134,7 @@ def test_affine_moves_images_and_masks_alike_where_images_need_no_interpolation(
     assert torch.equal(new_x[:, 0][sure].long() - 1, new_mask[sure])
 
 
-def test_crop_flip_agrees_with_torchvision_s_masks():
+def test_crop_flip_agrees_with_torchvision():
     v2 = torchvision_v2()
     from torchvision import tv_tensors
 
@@ -147,9 +149,9 @@ def test_crop_flip_agrees_with_torchvision_s_masks():
 
 
 @pytest.mark.parametrize("name", [*MOVING, *PASTING])
-def test_masks_of_every_kind(name):
-    """Of any integer type, with layers, inside containers, channels last: as the plain mask."""
-    x, mask = places()
+def test_masks_of_every_dtype_and_layout(name):
+    """Integer dtypes, layers, containers and channels_last all give the result of the plain mask."""
+    x, mask = coordinates()
     mask = mask % 2
     perturb = (MOVING | PASTING)[name](**({"mask_fill": 1} if name in MOVING else {}))
     draw = perturb.draw((x, mask), generator())
@@ -170,8 +172,8 @@ def test_masks_of_every_kind(name):
 
 
 @pytest.mark.parametrize("name", MOVING)
-def test_labels_from_outside_are_ignored_by_cross_entropy(name):
-    x, mask = places(b=64)
+def test_pixels_from_outside_get_mask_fill(name):
+    x, mask = coordinates(b=64)
     assert MOVING[name]().mask_fill == -100
     _, new = MOVING[name]()(x, mask, generator=generator())
     assert set(new.unique().tolist()) - set(mask.unique().tolist()) == {-100}
@@ -179,8 +181,8 @@ def test_labels_from_outside_are_ignored_by_cross_entropy(name):
     assert torch.equal(other, torch.where(new == -100, 255, new))
 
 
-def ordinary():
-    """Targets without a place in the image, of sizes that happen to be those of the images."""
+def not_spatial():
+    """Targets that are not spatial, some with the size of the images by coincidence."""
     return {
         "classes": torch.arange(B),
         "probabilities": torch.rand(B, CLASSES).softmax(1),
@@ -196,8 +198,8 @@ def ordinary():
 
 
 @pytest.mark.parametrize("name", [*MOVING, *STAYING])
-def test_other_targets_stay(name):
-    x, y = torch.rand(B, 3, H, W), ordinary()
+def test_other_targets_stay_unchanged(name):
+    x, y = torch.rand(B, 3, H, W), not_spatial()
     perturb = (MOVING | STAYING)[name]()
     _, new = perturb(x, y, generator=generator())
     assert new.keys() == y.keys()
@@ -208,7 +210,7 @@ def test_other_targets_stay(name):
 
 
 @pytest.mark.parametrize("name", STAYING)
-def test_masks_stay_where_pixels_stay(name):
+def test_masks_stay_unchanged_if_pixels_do_not_move(name):
     x, mask = torch.rand(B, 3, H, W), torch.randint(5, (B, H, W))
     for y in (mask, mask.float(), torch.rand(B, 7, 4)):
         assert STAYING[name]()(x, y)[1] is y
@@ -219,36 +221,36 @@ FIXED = {
     "heat maps": torch.rand(B, 17, H, W),
     "small heat maps": torch.rand(B, 17, H // 3, W // 3),
     "boxes": torch.rand(B, 10, 4),
-    "whole boxes": torch.randint(9, (B, 10, 4)),
+    "integer boxes": torch.randint(9, (B, 10, 4)),
     "keypoints": torch.rand(B, 17, 2),
     "small mask": torch.randint(5, (B, H // 3, W // 3)),
-    "turned mask": torch.randint(5, (B, W, H)),
+    "transposed mask": torch.randint(5, (B, W, H)),
     "complex map": torch.rand(B, H, W).to(torch.complex64),
 }
 
 
 @pytest.mark.parametrize("target", FIXED)
 @pytest.mark.parametrize("name", [*MOVING, *PASTING])
-def test_what_cannot_follow_is_refused(name, target):
+def test_other_spatial_targets_are_refused(name, target):
     y = FIXED[target]
     perturb = (MOVING | PASTING)[name]()
-    sentence = (
-        rf"^{type(perturb).__name__} changes images and integer masks of their size \(9, 12\), but y holds {y.dtype} "
+    message = (
+        rf"^{type(perturb).__name__} changes images and integer masks of size \(9, 12\), but y holds {y.dtype} "
         rf"of shape \({B}, .*Transform\(\.\.\., labels=True\), or flatten [^\n]*$"
     )
     for nested in (y, {"classes": torch.arange(B), "maps": (y,)}):
-        with pytest.raises(ValueError, match=sentence):
+        with pytest.raises(ValueError, match=message):
             perturb(torch.rand(B, 3, H, W), nested)
 
 
 @pytest.mark.parametrize("name", [*MOVING, *PASTING])
-def test_tv_tensors_say_what_they_are(name):
-    """One box per image, (B, 4), looks like class targets, but not as one of tv_tensors."""
+def test_tv_tensors_are_recognized(name):
+    """One box per image, (B, 4), looks like class targets, unless it is a tv_tensor."""
     torchvision_v2()
     from torchvision import tv_tensors
 
     perturb = (MOVING | PASTING)[name]()
-    x, mask = places()
+    x, mask = coordinates()
     box = tv_tensors.BoundingBoxes(torch.rand(B, 4), format="XYXY", canvas_size=(H, W))
     with pytest.raises(ValueError, match=r"Transform\(\.\.\., labels=True\)"):
         perturb(x, box)
@@ -256,11 +258,11 @@ def test_tv_tensors_say_what_they_are(name):
     assert torch.equal(perturb.apply((x, tv_tensors.Mask(mask)), draw)[1], perturb.apply((x, mask), draw)[1])
 
 
-def test_cutout_may_leave_what_it_cannot_mark():
+def test_cutout_can_leave_targets_unchanged():
     y = {"depth": FIXED["float map"], "boxes": FIXED["boxes"]}
     new = mu.Cutout(4, mask_fill=None)(torch.rand(B, 3, H, W), y)[1]
     assert new["depth"] is y["depth"]
-    with pytest.raises(ValueError, match="; mask_fill=None leaves y as it is"):
+    with pytest.raises(ValueError, match="; mask_fill=None leaves y unchanged"):
         mu.Cutout(4)(torch.rand(B, 3, H, W), y)
 
 
@@ -268,7 +270,7 @@ def test_cutout_may_leave_what_it_cannot_mark():
 def test_masks_belong_in_y(name):
     x = {"image": torch.rand(B, 3, H, W), "mask": torch.zeros(B, H, W, dtype=torch.long), "id": torch.arange(B)}
     y = torch.arange(B) % CLASSES
-    with pytest.raises(ValueError, match=r"which would stay; move masks to y$"):
+    with pytest.raises(ValueError, match=r"which would stay unchanged; move masks to y$"):
         (MOVING | PASTING)[name]()(x, y)
     new, _ = (MOVING | PASTING)[name](key="image")(x, y)
     assert new["mask"] is x["mask"]
@@ -276,37 +278,37 @@ def test_masks_belong_in_y(name):
 
 @pytest.mark.parametrize("name", MOVING)
 @pytest.mark.parametrize(("dtype", "high"), [(torch.uint8, 255), (torch.bool, 1)])
-def test_a_fill_that_does_not_fit_is_refused(name, dtype, high):
-    x, mask = places()
-    sentence = (
+def test_a_fill_that_the_dtype_cannot_hold_is_refused(name, dtype, high):
+    x, mask = coordinates()
+    message = (
         rf"\(mask_fill=-100\): y holds {dtype} masks, .*y\.long\(\), or set mask_fill= to a label from 0 to {high}$"
     )
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(ValueError, match=message):
         MOVING[name]()(x, mask.to(dtype))
-    assert mu.CropFlip(0)(x, mask.to(dtype))[1].dtype == dtype  # nothing comes from outside
+    assert mu.CropFlip(0)(x, mask.to(dtype))[1].dtype == dtype  # no pixel comes from outside
 
 
-def test_fills_are_whole_numbers():
-    for wrong in (1.5, "a", True, 10**30):
+def test_fills_are_integers():
+    for invalid in (1.5, "a", True, 10**30):
         with pytest.raises(ValueError, match="mask_fill must be a whole number that your loss ignores"):
-            mu.CropFlip(mask_fill=wrong)
+            mu.CropFlip(mask_fill=invalid)
     with pytest.raises(ValueError, match="mask_fill must be a whole number"):
         mu.Affine(mask_fill=None)
 
 
 @pytest.mark.parametrize("mixing", [mu.MixUp(CLASSES), mu.LabelNoise(0.1, num_classes=CLASSES)])
 def test_mixing_refuses_masks(mixing):
-    x, mask = places()
-    with pytest.raises(ValueError, match=r"y has shape \(6, 9, 12\); it cannot mix masks, and CutMix pastes them"):
+    x, mask = coordinates()
+    with pytest.raises(ValueError, match=r"y has shape \(6, 9, 12\); masks cannot be mixed, so use CutMix"):
         mixing(x, mask)
     net = nn.Sequential(nn.Conv2d(1, CLASSES, 1))
     manifold = mu.ManifoldMixup(["0"], CLASSES)
-    with pytest.raises(ValueError, match="it cannot mix masks"):
+    with pytest.raises(ValueError, match="masks cannot be mixed"):
         mu.MaxUp(manifold, 2)(manifold.attach(net), x.float(), mask)
 
 
-def test_composed_they_follow_every_step():
-    x, mask = places()
+def test_masks_move_with_every_step_of_a_composition():
+    x, mask = coordinates()
     compose = mu.Compose(mu.CropFlip(2, mask_fill=0), mu.CutMix(), mu.Cutout(3, mask_fill=0))
     new_x, new_mask = compose(x, mask, generator=generator())
     assert torch.equal(levels(new_x), new_mask)
@@ -319,7 +321,7 @@ def segmenter():
 
 
 def pixel_loss(output, target):
-    """The mean over the pixels that are not ignored, for each example."""
+    """The mean over the pixels that are not ignored, per example."""
     losses = F.cross_entropy(output, target, reduction="none").flatten(1).sum(1)
     return losses / (target != -100).flatten(1).sum(1).clamp_min(1)
 
@@ -329,10 +331,10 @@ COPIES["compose"] = mu.Compose(mu.CropFlip(2), mu.Cutout(3))
 
 
 @pytest.mark.parametrize("name", COPIES)
-def test_winners_bring_their_masks(name):
-    """Selection and gradients as of all copies forwarded with their graphs, moved masks and a maximum."""
+def test_worst_copies_come_with_their_masks(name):
+    """Compare selection and gradients with a forward pass of all copies and a maximum."""
     perturb, model = COPIES[name], segmenter()
-    x, mask = places()
+    x, mask = coordinates()
     mask = mask % CLASSES
     g = generator(7)
     copies = [perturb.apply((x, mask), perturb.draw((x, mask), g)) for _ in range(4)]
@@ -348,7 +350,7 @@ def test_winners_bring_their_masks(name):
     model.zero_grad()
     pixel_loss(model(worst_x), worst_mask).mean().backward()
     torch.testing.assert_close(gradients(model), expected, atol=1e-10, rtol=0)
-    for knobs in ({}, {"chunk_size": 2}, {"strategy": "retain"}):
+    for settings in ({}, {"chunk_size": 2}, {"strategy": "retain"}):
         model.zero_grad()
-        mu.MaxUp(perturb, 4, loss_fn=pixel_loss, generator=generator(7), **knobs)(model, x, mask).backward()
+        mu.MaxUp(perturb, 4, loss_fn=pixel_loss, generator=generator(7), **settings)(model, x, mask).backward()
         torch.testing.assert_close(gradients(model), expected, atol=1e-10, rtol=0)

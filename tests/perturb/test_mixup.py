@@ -19,7 +19,7 @@ def test_agrees_with_torchvision_on_hand_written_draws():
 @pytest.mark.parametrize("alpha", [1e-300, 0.01, 0.05, 0.2, 1.0, 4.0])
 def test_weights_are_beta(alpha):
     draw = MixUp(2, alpha=alpha).draw((torch.zeros(20_000, 1), None), generator())
-    assert far_from_beta(draw["weight"], alpha, alpha) < 1.63  # Kolmogorov and Smirnov's 1 %
+    assert far_from_beta(draw["weight"], alpha, alpha) < 1.63  # the 1 % level of Kolmogorov-Smirnov
     assert (draw["partner"] != torch.arange(20_000)).all()
 
 
@@ -30,10 +30,10 @@ def test_every_floating_leaf_mixes_with_the_same_partner():
     assert torch.equal(mixed["n"], x["n"])
 
 
-def test_bad_input_is_refused():
+def test_invalid_input_is_refused():
     with pytest.raises(ValueError, match="alpha must be above 0"):
         MixUp(2, alpha=0)
     with pytest.raises(ValueError, match="use at least 2"):
         MixUp(num_classes=2)(torch.rand(1, 3), torch.zeros(1, dtype=torch.long))
-    with pytest.raises(TypeError, match="blends floating tensors"):
+    with pytest.raises(TypeError, match="blends floating-point tensors"):
         MixUp(num_classes=2)(torch.zeros(4, 3, dtype=torch.uint8), torch.tensor([0, 1, 0, 1]))

@@ -9,20 +9,20 @@ from tests.oracles import torchvision_v2
 from tests.tiny import generator
 
 N = 16
-GREATEST = {"Shear": 0.99, "Translate": 14.0, "Rotate": 135.0}
+LARGEST = {"Shear": 0.99, "Translate": 14.0, "Rotate": 135.0}
 
 
 def magnitudes(name, n=N):
-    """Both signs, from none to the most any policy asks for."""
+    """Magnitudes of both signs, from none to the largest that any policy uses."""
     if name == "Posterize":
         return torch.arange(n) % 9.0
     if name == "Solarize":
         return torch.linspace(255, 0, n)
-    return torch.linspace(-1, 1, n) * next((v for k, v in GREATEST.items() if name.startswith(k)), 0.99)
+    return torch.linspace(-1, 1, n) * next((v for k, v in LARGEST.items() if name.startswith(k)), 0.99)
 
 
 def photographs(channels, size, seed=0, n=N):
-    """Smooth bytes, as of photographs, some of them of few levels or of one."""
+    """Smooth uint8 images, some of them with few levels or one."""
     coarse = 255 * torch.rand(n, channels, 5, 5, generator=generator(seed))
     x = F.interpolate(coarse, size=size, mode="bilinear").to(torch.uint8)
     x[1] //= 4  # dark
@@ -46,11 +46,11 @@ def theirs(x, name, magnitude):
 
 @pytest.mark.parametrize(("channels", "size"), [(3, (32, 32)), (3, (33, 48)), (1, (28, 20)), (3, (2, 9))])
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_agrees_with_torchvision_on_bytes(name, channels, size):
-    """Exact, but for the four that blend, where sums in another order may round down to the next level, and ties.
+def test_agrees_with_torchvision_on_uint8(name, channels, size):
+    """Exact, except for rounding in the four operations that blend, and ties in rotations.
 
-    Sharpening a smooth region is where the first happens most: torchvision's own 0.3 * 100 + 0.7 * 100 is there 99. A
-    rotation by 45 degrees reads a few pixels from halfway between two, and may take the other.
+    Blending differs most when sharpening a smooth region, where torchvision computes 0.3 * 100 + 0.7 * 100 = 99. A
+    rotation by 45 degrees reads some pixels from halfway between two, and may take the other one.
     """
     x, magnitude = photographs(channels, size), magnitudes(name)
     ours = operate(x.float(), torch.full((N,), NUMBER[name]), magnitude)
@@ -61,10 +61,10 @@ def test_agrees_with_torchvision_on_bytes(name, channels, size):
     assert (difference > 0).float().mean() <= tolerated
     too_small = size == (2, 9) and name in ("Sharpness", "Equalize")
     unchanged = name == "Identity" or (name, channels) == ("Color", 1) or too_small
-    assert torch.equal(expected, x) == unchanged  # the comparison is about something
+    assert torch.equal(expected, x) == unchanged  # the operation does change the image
 
 
-def test_agrees_with_torchvision_s_second_version():
+def test_agrees_with_torchvision_v2():
     v2 = torchvision_v2().functional
     x = photographs(3, (24, 24))
     calls = {
@@ -80,7 +80,7 @@ def test_agrees_with_torchvision_s_second_version():
 
 
 def test_every_example_has_its_own_operation():
-    """A batch of all operations is the images one by one: nobody's operation touches a neighbor."""
+    """A batch of all operations gives the same as one image at a time."""
     x = photographs(3, (16, 12), n=len(OPERATIONS)).float()
     operation = torch.arange(len(OPERATIONS))
     magnitude = torch.tensor([magnitudes(name)[11] for name in OPERATIONS])
@@ -104,7 +104,7 @@ def test_levels_stay_levels(name, number, height, width, channels):
 
 
 @pytest.mark.parametrize("name", ["ShearX", "TranslateY", "Rotate", "Brightness", "Color", "Contrast", "Sharpness"])
-def test_no_magnitude_changes_nothing(name):
+def test_a_magnitude_of_zero_changes_nothing(name):
     x = photographs(3, (19, 23)).float()
     assert torch.equal(operate(x, torch.full((N,), NUMBER[name]), torch.zeros(N)), x)
 
@@ -117,5 +117,5 @@ def test_autocast_changes_nothing():
     assert torch.equal(cast, operate(x, operation, magnitude))
 
 
-def test_gray_is_the_eye_s():
+def test_gray_is_the_luminance():
     torch.testing.assert_close(gray(torch.eye(3).view(3, 3, 1, 1)).flatten(), torch.tensor([0.2989, 0.587, 0.114]))

@@ -6,15 +6,15 @@ from maxup.perturb.policy import check_bins, magnitudes, signed
 from tests.tiny import generator
 
 
-def test_signs_are_drawn_where_there_are_two():
+def test_signs_are_random_if_the_operation_takes_one():
     operation = torch.arange(len(OPERATIONS)).repeat(400, 1)
     share = (signed(operation, torch.ones(operation.shape), generator()) < 0).float().mean(0)
     for name, number in NUMBER.items():
-        two = number in range(NUMBER["ShearX"], NUMBER["Sharpness"] + 1)
-        assert share[number] == pytest.approx(0.5 if two else 0, abs=0.1), name
+        takes_sign = number in range(NUMBER["ShearX"], NUMBER["Sharpness"] + 1)
+        assert share[number] == pytest.approx(0.5 if takes_sign else 0, abs=0.1), name
 
 
-def test_none_to_full_strength():
+def test_magnitudes_from_none_to_full_strength():
     table = magnitudes(5, 0.3, 10, 20, 30, 0.9, 4, torch.device("cpu"))
     assert table[NUMBER["Rotate"]].tolist() == [0, 7.5, 15, 22.5, 30]
     assert table[NUMBER["Posterize"]].tolist() == [8, 7, 6, 5, 4]
@@ -22,6 +22,6 @@ def test_none_to_full_strength():
     assert not table[NUMBER["Identity"]].any()
 
 
-def test_bins_are_whole_and_two_at_least():
+def test_at_least_two_bins():
     with pytest.raises(ValueError, match=r"RandAugment\(bins=1\): bins must be a whole number, 2 or more"):
         check_bins("RandAugment", 1)

@@ -10,7 +10,7 @@ from tests.perturb.test_operations import photographs, theirs
 from tests.tiny import CLASSES, generator, net
 
 
-def test_magnitudes_are_torchvision_s():
+def test_magnitudes_match_torchvision():
     torchvision_v2()
     from torchvision.transforms import RandAugment
 
@@ -33,7 +33,7 @@ def test_operations_are_uniform_and_independent():
     assert stats.binomtest(int((signs > 0).sum()), len(signs)).pvalue > 0.01
 
 
-def test_an_image_goes_through_its_operations_in_order():
+def test_operations_apply_in_order():
     x = photographs(3, (20, 20), n=40)
     augment = mu.RandAugment(3, 20)
     draw = augment.draw((x, None), generator())
@@ -45,11 +45,11 @@ def test_an_image_goes_through_its_operations_in_order():
             for image, operation, magnitude in zip(expected, operations, magnitudes, strict=True)
         ]
         expected = torch.cat(step)
-    # An operation after one that rounded otherwise may make much of one level (solarizing at it): most pixels agree.
+    # After one level of rounding error, a later operation may differ a lot (Solarize), so compare most pixels.
     assert (got == expected).float().mean() > 0.95
 
 
-def test_m_1_is_plain_augmentation_and_m_4_the_worst_copy():
+def test_m_1_is_plain_augmentation_and_m_4_selects_the_worst_copy():
     x = photographs(3, (8, 8), n=12).double() / 255
     y, model = torch.arange(12) % CLASSES, net()
     plain, _ = mu.RandAugment()(x, y, generator=generator(5))
@@ -62,11 +62,11 @@ def test_m_1_is_plain_augmentation_and_m_4_the_worst_copy():
     assert torch.equal(worst, torch.stack(copies)[losses.argmax(0), torch.arange(12)])
 
 
-@pytest.mark.parametrize(("arguments", "sentence"), [
+@pytest.mark.parametrize(("arguments", "message"), [
     ({"num_ops": 0}, "num_ops must be a whole number, 1 or more"),
     ({"magnitude": 31}, "magnitude must be a whole number, 0 to 30"),
     ({"magnitude": 2.5}, "magnitude must be a whole number, 0 to 30"),
 ])  # fmt: skip
-def test_bad_input_is_refused(arguments, sentence):
-    with pytest.raises(ValueError, match=sentence):
+def test_invalid_input_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
         mu.RandAugment(**arguments)

@@ -7,7 +7,7 @@ from tests.oracles import torchvision_v2
 from tests.tiny import generator
 
 
-def test_draws_are_uniform_over_torchvision_s_space():
+def test_draws_are_uniform_over_the_space_of_torchvision():
     torchvision_v2()
     from torchvision.transforms import TrivialAugmentWide
 

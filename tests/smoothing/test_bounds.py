@@ -1,4 +1,4 @@
-"""Bounds against scipy's own exact interval, found by root finding on the binomial, and against high precision."""
+"""Bounds against scipy's exact interval, which uses root finding, and against the definition in high precision."""
 
 import mpmath
 import pytest
@@ -14,7 +14,7 @@ COUNTS = [(0, 1), (1, 1), (0, 100), (100, 100), (1, 100), (50, 100), (99, 100), 
 
 @pytest.mark.parametrize("alpha", [0.05, 0.001, 1e-6])
 @pytest.mark.parametrize(("k", "n"), COUNTS)
-def test_bounds_are_scipy_s_exact_interval(k, n, alpha):
+def test_bounds_match_the_exact_interval_of_scipy(k, n, alpha):
     low = stats.binomtest(k, n, alternative="greater").proportion_ci(1 - alpha, "exact").low
     high = stats.binomtest(k, n, alternative="less").proportion_ci(1 - alpha, "exact").high
     assert lower_bound(k, n, alpha) == pytest.approx(low, abs=1e-10)
@@ -24,7 +24,7 @@ def test_bounds_are_scipy_s_exact_interval(k, n, alpha):
 @pytest.mark.parametrize("alpha", [0.05, 0.001])
 @pytest.mark.parametrize(("k", "n"), [(1, 7), (60, 100), (100, 100), (990, 1000)])
 def test_at_the_bound_the_tail_is_alpha(k, n, alpha):
-    """The definition, with 50 digits: P(K >= k) = alpha at p = the lower bound."""
+    """The definition with 50 digits: P(K >= k) = alpha if p is the lower bound."""
     with mpmath.workdps(50):
         p = mpmath.mpf(lower_bound(k, n, alpha))
         tail = mpmath.fsum(mpmath.binomial(n, i) * p**i * (1 - p) ** (n - i) for i in range(k, n + 1))
@@ -32,7 +32,7 @@ def test_at_the_bound_the_tail_is_alpha(k, n, alpha):
 
 
 @pytest.mark.parametrize("n", [1, 100, 100_000])
-def test_none_and_all(n):
+def test_no_and_all_successes(n):
     assert (lower_bound(0, n, 0.001), upper_bound(n, n, 0.001)) == (0.0, 1.0)
     assert lower_bound(n, n, 0.001) == pytest.approx(0.001 ** (1 / n), abs=1e-12)
     assert radius_of(lower_bound(n, n, 0.001), 0.5) < float("inf")
@@ -40,7 +40,7 @@ def test_none_and_all(n):
 
 @given(st.integers(1, 500), st.data(), st.floats(1e-6, 0.4))
 @settings(max_examples=60)
-def test_bounds_bracket_the_share_and_mirror_each_other(n, data, alpha):
+def test_bounds_bracket_the_proportion_and_are_symmetric(n, data, alpha):
     k = data.draw(st.integers(0, n))
     assert lower_bound(k, n, alpha) <= k / n <= upper_bound(k, n, alpha)
     assert lower_bound(k, n, alpha) == pytest.approx(1 - upper_bound(n - k, n, alpha), abs=1e-12)
@@ -48,7 +48,7 @@ def test_bounds_bracket_the_share_and_mirror_each_other(n, data, alpha):
 
 @given(st.floats(0, 3), st.floats(0.1, 1))
 @settings(max_examples=30)
-def test_radius_and_probability_are_inverse(radius, sigma):
+def test_radius_and_probability_are_inverses(radius, sigma):
     p = probability_of(radius, sigma)
     assert p == pytest.approx(stats.norm.cdf(radius / sigma), abs=1e-14)
     if p < 1 - 1e-9:
@@ -56,11 +56,11 @@ def test_radius_and_probability_are_inverse(radius, sigma):
 
 
 @pytest.mark.parametrize(("k", "n"), [(0, 1), (5, 10), (6, 10), (4, 10), (90, 100), (50_300, 100_000)])
-def test_p_value_is_scipy_s(k, n):
+def test_p_value_matches_scipy(k, n):
     assert p_value(k, n) == pytest.approx(stats.binomtest(k, n, 0.5).pvalue, rel=1e-9)
 
 
-def test_predictions_abstain_where_two_classes_are_close():
+def test_predictions_abstain_if_two_classes_are_close():
     assert predicted([51, 49, 0], 0.05) == ABSTAIN
     assert predicted([0, 20, 80], 0.001) == 2
     assert predicted([0, 10, 0], 0.01) == 1
@@ -69,6 +69,6 @@ def test_predictions_abstain_where_two_classes_are_close():
 
 
 @pytest.mark.parametrize(("k", "n", "alpha"), [(-1, 10, 0.1), (11, 10, 0.1), (0, 0, 0.1), (1, 10, 0.0), (1, 10, 1.0)])
-def test_nonsense_is_refused(k, n, alpha):
-    with pytest.raises(ValueError, match="a bound wants"):
+def test_invalid_input_is_refused(k, n, alpha):
+    with pytest.raises(ValueError, match="a bound needs"):
         lower_bound(k, n, alpha)

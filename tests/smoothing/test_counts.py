@@ -15,7 +15,7 @@ REQUESTS = [Request(0, 10, "a", 0, 333), Request(1, 11, "a", 50, 270), Request(2
 
 
 def naive(counter, images, requests):
-    """One copy at a time, from the blocks written out."""
+    """Count one copy at a time, directly from the blocks."""
     counts = torch.zeros(len(images), 6, dtype=torch.long)
     for r in requests:
         for i in range(r.start, r.stop):
@@ -25,18 +25,18 @@ def naive(counter, images, requests):
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 100, 1000])
-def test_counts_are_those_of_one_copy_at_a_time(batch_size):
+def test_counts_match_one_copy_at_a_time(batch_size):
     counter = make(batch_size=batch_size)
     assert torch.equal(counter.count(IMAGES, REQUESTS), naive(counter, IMAGES, REQUESTS))
-    assert torch.equal(counter.count(IMAGES, REQUESTS), naive(counter, IMAGES, REQUESTS))  # nothing is left over
+    assert torch.equal(counter.count(IMAGES, REQUESTS), naive(counter, IMAGES, REQUESTS))  # counts start at zero
 
 
-def test_an_image_s_counts_do_not_depend_on_its_company():
+def test_counts_do_not_depend_on_the_other_images():
     alone = make(rows=1).count(IMAGES[1:2], [Request(0, 11, "a", 50, 270)])
     assert torch.equal(make().count(IMAGES, REQUESTS)[1], alone[0])
 
 
-def test_a_stream_goes_on_where_it_was_left():
+def test_a_stream_can_be_counted_in_parts():
     counter = make(rows=1)
     whole = counter.count(IMAGES[:1], [Request(0, 5, "a", 0, 470)])
     parts = sum(counter.count(IMAGES[:1], [Request(0, 5, "a", a, b)]) for a, b in ((0, 30), (30, 250), (250, 470)))
@@ -55,7 +55,7 @@ def test_noise_is_normal_and_differs_between_images_streams_blocks_and_seeds():
     assert abs(float(flat.std()) - 1) < 0.1
 
 
-def test_the_model_runs_in_evaluation_mode_and_is_left_as_it_was():
+def test_the_model_runs_in_evaluation_mode_and_is_restored():
     norm = nn.BatchNorm1d(6)
     model = nn.Sequential(nn.Flatten(), norm, nn.Dropout(0.9))
     model[2].eval()
@@ -66,19 +66,19 @@ def test_the_model_runs_in_evaluation_mode_and_is_left_as_it_was():
 
 
 @pytest.mark.parametrize(
-    ("model", "sentence"),
+    ("model", "message"),
     [
         (lambda x: x, r"the model returned shape \(64, 2, 3\) for 64 images; it must return logits \(64, 6\)"),
         (lambda x: [x], "the model returned a list"),
-        (lambda x: x.flatten(1) / 0, r"answered 333 noisy copies of image 10 with logits that are not finite"),
+        (lambda x: x.flatten(1) / 0, r"returned logits that are not finite for 333 noisy copies of image 10"),
     ],
 )
-def test_a_broken_model_is_told_in_a_sentence(model, sentence):
-    with pytest.raises(ValueError, match=sentence):
+def test_an_invalid_model_is_refused(model, message):
+    with pytest.raises(ValueError, match=message):
         make(model).count(IMAGES, REQUESTS)
 
 
-def test_what_fills_up_a_batch_counts_for_nobody():
+def test_padding_is_not_counted():
     def infinite_at_zero(x):
         x = x.flatten(1)
         return x / (x.abs().sum(1, keepdim=True) > 0)

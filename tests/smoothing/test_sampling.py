@@ -1,4 +1,4 @@
-"""Alpha is spent, not exceeded; looks stop when nothing asked for can change. Coverage itself: test_coverage.py."""
+"""Looks spend exactly alpha and stop once the result is settled. test_coverage.py tests the coverage."""
 
 import pytest
 from hypothesis import given, settings
@@ -21,19 +21,19 @@ def test_looks_grow_to_n_and_spend_alpha(n, alpha):
 
 @given(st.integers(1, 10**5), st.floats(1e-6, 0.4), st.booleans())
 @settings(max_examples=100)
-def test_the_reach_is_the_radius_where_every_copy_agrees(n, alpha, early):
+def test_reach_is_the_radius_if_all_copies_agree(n, alpha, early):
     evidence = Evidence(plan(n, alpha, early=early), 0.5)
     while not evidence.settled:
-        evidence.update(evidence.n + evidence.wanted)
+        evidence.update(evidence.n + evidence.needed)
     assert reach(evidence.looks, 0.5) == pytest.approx(max(0.0, evidence.radius), rel=1e-12)
 
 
-def test_fixed_sampling_is_cohen_s():
+def test_fixed_sampling_is_that_of_cohen_et_al():
     evidence = Evidence(fixed(1000, 0.001), 0.5)
-    assert evidence.wanted == 1000
+    assert evidence.needed == 1000
     evidence.update(900)
     assert evidence.settled
-    assert evidence.wanted == 0
+    assert evidence.needed == 0
     assert evidence.radius == radius_of(lower_bound(900, 1000, 0.001), 0.5)
 
 
@@ -45,7 +45,7 @@ def test_an_abstention_is_settled_early():
     assert evidence.p < 0.5
 
 
-def test_without_radii_a_clear_image_goes_to_the_end():
+def test_without_radii_a_clear_image_takes_all_samples():
     evidence = Evidence(adaptive(100_000, 0.001), 0.5)
     for look in evidence.looks[:-1]:
         evidence.update(look.n)
@@ -55,10 +55,10 @@ def test_without_radii_a_clear_image_goes_to_the_end():
 @pytest.mark.parametrize(
     ("radii", "counts", "settled"),
     [
-        ([0.25], [390], True),  # reached: all of 390
-        ([1.4], [273], True),  # 70 %: above one half for sure, 1.4 out of reach
-        ([0.25], [273], False),  # 70 % may or may not be enough for 0.25 (69 %)
-        ([0.25, 1.4], [390], False),  # 1.4 needs 99.74 %, more than 390 can show
+        ([0.25], [390], True),  # reached: 390 of 390
+        ([1.4], [273], True),  # 70 %: certainly above one half, and 1.4 is out of reach
+        ([0.25], [273], False),  # 70 % may or may not reach 0.25 (69 %)
+        ([0.25, 1.4], [390], False),  # 1.4 needs 99.74 %, more than 390 samples can show
         ([0.25, 1.4], [390, 1562], False),
         ([0.25, 1.4], [390, 1562, 6250], True),
     ],

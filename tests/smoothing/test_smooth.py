@@ -15,13 +15,13 @@ def linear(dimensions=5, classes=3, seed=0):
 
 
 def distance(model, x):
-    """From x to where a linear two-class classifier changes its mind."""
+    """Distance from x to the decision boundary of a linear two-class classifier."""
     w, b = model[1].weight[0] - model[1].weight[1], model[1].bias[0] - model[1].bias[1]
     return float((x @ w + b).abs() / w.norm())
 
 
 def test_the_radius_of_a_linear_classifier_converges_to_its_distance():
-    """A smoothed linear classifier is the classifier itself: p = Phi(distance / sigma), and the radius is exact."""
+    """Smoothing does not change a linear classifier: p = Phi(distance / sigma), so the radius is the distance."""
     model, x = linear(classes=2), torch.tensor([1.5, -0.9, 0.6, 0.3, -1.2])
     exact, errors = distance(model, x), []
     assert 0.1 < exact < 1
@@ -33,7 +33,7 @@ def test_the_radius_of_a_linear_classifier_converges_to_its_distance():
     assert 0 < errors[-1] < 0.01
 
 
-def test_adaptive_radii_agree_and_cost_less():
+def test_adaptive_sampling_agrees_and_needs_fewer_samples():
     model = linear(classes=2)
     x = torch.randn(40, 5, generator=torch.Generator().manual_seed(0))
     smooth = Smooth(model, 2, SIGMA)
@@ -49,17 +49,17 @@ def test_adaptive_radii_agree_and_cost_less():
 
 
 @pytest.mark.parametrize("together", [1, 3, 16])
-def test_results_depend_neither_on_the_batch_nor_on_the_company(monkeypatch, together):
+def test_results_do_not_depend_on_the_batch_size_or_the_other_images(monkeypatch, together):
     model, x = linear(), torch.randn(7, 5, generator=torch.Generator().manual_seed(0))
-    wanted = [Smooth(model, 3, SIGMA).certify_many(x[i : i + 1], 50, 777, 0.01, 100, indices=[i]) for i in range(7)]
-    wanted = [(c.predict, c.radius) for found in wanted for c in found]
+    alone = [Smooth(model, 3, SIGMA).certify_many(x[i : i + 1], 50, 777, 0.01, 100, indices=[i]) for i in range(7)]
+    expected = [(c.predict, c.radius) for certificates in alone for c in certificates]
     monkeypatch.setattr("maxup.smoothing.smooth.TOGETHER", together)
     found = [(c.predict, c.radius) for c in Smooth(model, 3, SIGMA).certify_many(x, 50, 777, 0.01, 64)]
-    assert found == wanted
+    assert found == expected
     assert len({radius for _, radius in found}) > 3
 
 
-def test_one_at_a_time_every_image_has_noise_of_its_own():
+def test_each_call_draws_new_noise():
     smooth, x = Smooth(linear(), 3, SIGMA), torch.zeros(5)
     assert len({smooth.certify(x + 0.1, 50, 777, 0.5, 100) for _ in range(5)}) > 1
     again = Smooth(linear(), 3, SIGMA)
@@ -68,21 +68,21 @@ def test_one_at_a_time_every_image_has_noise_of_its_own():
         (x + 0.1).expand(2, 5), 50, 777, 0.5, 100)]  # fmt: skip
 
 
-def test_abstention_has_the_names_the_field_knows():
+def test_abstentions_are_minus_one():
     model = nn.Flatten()
     assert Smooth(model, 2, SIGMA).certify(torch.zeros(2), 100, 1000, 0.001, 100) == (-1, 0.0)
     assert Smooth(model, 2, SIGMA).predict(torch.zeros(2), 100, 0.001, 100) == Smooth.ABSTAIN == ABSTAIN == -1
     assert Smooth(model, 2, SIGMA).predict(torch.tensor([0.0, 2.0]), 100, 0.001, 100) == 1
 
 
-def test_counts_are_what_predict_sees():
+def test_counts():
     counts = Smooth(nn.Flatten(), 3, SIGMA).counts(torch.tensor([0.4, 0.0, -9.0]), 500, 64)
     assert sum(counts) == 500
     assert counts[0] > counts[1] > counts[2] == 0
 
 
-def test_a_bf16_certificate_is_one_of_the_bf16_classifier():
-    """A margin that bf16 rounds away: in float32 class 1 always wins, in bfloat16 the two tie and the first wins."""
+def test_a_bf16_certificate_holds_for_the_bf16_classifier():
+    """In float32 class 1 always wins. bfloat16 rounds the margin away, so the classes tie and the first wins."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(2, 2, bias=False)).requires_grad_(False)
     model[1].weight.copy_(torch.tensor([[1.0, 0.0], [1.0001, 0.0]]))
     x = torch.tensor([9.0, 0.0])
@@ -91,13 +91,13 @@ def test_a_bf16_certificate_is_one_of_the_bf16_classifier():
 
 
 @pytest.mark.parametrize(
-    ("build", "sentence"),
+    ("build", "message"),
     [
-        (lambda: Smooth(linear(), 3, 0.0), "sigma=0.0: the noise's standard deviation must be"),
+        (lambda: Smooth(linear(), 3, 0.0), "sigma=0.0: sigma must be a finite number above 0"),
         (lambda: Smooth(linear(), 3, -1), "sigma=-1"),
         (lambda: Smooth(linear(), 3, math.nan), "sigma=nan"),
-        (lambda: Smooth(linear(), 1, 0.5), "2 classes or more"),
-        (lambda: Smooth(3, 3, 0.5), "a int is no classifier"),
+        (lambda: Smooth(linear(), 1, 0.5), "num_classes must be 2 or more"),
+        (lambda: Smooth(3, 3, 0.5), "a int is not a classifier"),
         (lambda: Smooth(linear(), 3, 0.5, dtype=torch.int8), "dtype=torch.int8"),
         (lambda: Smooth(linear(), 3, 0.5).certify(torch.zeros(5), 100, 99, 0.001, 10), "n=99 is below n0=100"),
         (lambda: Smooth(linear(), 3, 0.5).certify(torch.zeros(5), 0, 99, 0.001, 10), "n0=0"),
@@ -107,7 +107,7 @@ def test_a_bf16_certificate_is_one_of_the_bf16_classifier():
         (lambda: Smooth(linear(), 4, 0.5).predict(torch.zeros(5), 9, 0.1, 10), r"it must return logits \(10, 4\)"),
         (
             lambda: Smooth(linear(), 3, 0.5).certify_many(torch.zeros(2, 5), 1, 9, 0.1, 10, indices=[1]),
-            "2 images have 1 indices",
+            "got 1 indices for 2 images; pass one per image",
         ),
         (
             lambda: Smooth(linear(), 3, 0.5).certify_many(torch.zeros(2, 5), 1, 9, 0.1, 10, radii=[1.0]),
@@ -115,25 +115,25 @@ def test_a_bf16_certificate_is_one_of_the_bf16_classifier():
         ),
         (
             lambda: Smooth(linear(), 3, 0.5).certify(torch.zeros(5).numpy(), 1, 9, 0.1, 10),
-            "x is a ndarray; give a tensor",
+            "x is a ndarray; pass a tensor",
         ),
-        (lambda: Smooth(linear(), 3, 0.5).predict([0.0], 9, 0.1, 10), "x is a list; give a tensor"),
+        (lambda: Smooth(linear(), 3, 0.5).predict([0.0], 9, 0.1, 10), "x is a list; pass a tensor"),
         (
             lambda: Smooth(linear(), 3, 0.5).certify(torch.zeros(2, 3, 8, 8), 1, 9, 0.1, 10),
-            r"x has shape \(2, 3, 8, 8\); give one image \(C, H, W\), or several to certify_many",
+            r"x has shape \(2, 3, 8, 8\); pass one image \(C, H, W\), or use certify_many for several",
         ),
         *(
             (
                 lambda radii=radii: Smooth(linear(), 3, 0.5).certify_many(
                     torch.zeros(2, 5), 1, 9, 0.1, 10, adaptive=True, radii=radii
                 ),
-                "radii=.*: give a list of one or more finite numbers, 0 or more",
+                "radii=.*: radii must be a non-empty list of finite numbers, 0 or more",
             )
             for radii in ([], [math.nan], [math.inf], [0.5, -1], ["0.5"], 0.5, "0.5")
         ),
     ],
 )
-def test_wrong_input_gets_a_sentence(build, sentence):
-    with pytest.raises((ValueError, TypeError), match=sentence) as error:
+def test_invalid_input_is_refused(build, message):
+    with pytest.raises((ValueError, TypeError), match=message) as error:
         build()
     assert "\n" not in str(error.value)
