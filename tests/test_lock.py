@@ -32,11 +32,19 @@ def test_every_version_has_a_hash_and_no_address():
 
 def test_constraints_meet_the_lower_bounds():
     about = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    wanted = about["build-system"]["requires"] + about["project"]["dependencies"]
-    wanted += [text for extra in ("imagenet", "dev") for text in about["project"]["optional-dependencies"][extra]]
-    found = constraints()
-    for requirement in map(Requirement, wanted):
+    required = about["build-system"]["requires"] + about["project"]["dependencies"]
+    for extra in ("lab", "imagenet", "docs", "dev"):
+        required += about["project"]["optional-dependencies"][extra]
+    versions = constraints()
+    for requirement in map(Requirement, required):
         if requirement.name != "maxup":
-            assert found[canonicalize_name(requirement.name)] in requirement.specifier, requirement
+            assert versions[canonicalize_name(requirement.name)] in requirement.specifier, requirement
     assert [str(Requirement(text).specifier)[:2] for text in about["build-system"]["requires"]] == ["=="]
-    assert all(Requirement(text).specifier for text in wanted if text.startswith(("pillow", "safetensors", "PyYAML")))
+    bounded = [text for text in required if text.startswith(("pillow", "safetensors", "PyYAML"))]
+    assert len(bounded) == 3
+    assert all(Requirement(text).specifier for text in bounded)
+
+
+def test_core_needs_torch_and_numpy_only():
+    about = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert {Requirement(text).name for text in about["project"]["dependencies"]} == {"torch", "numpy"}
