@@ -29,7 +29,7 @@ def test_navigation_has_every_page_once():
 def test_reference_has_every_public_name():
     text = "".join(path.read_text() for path in (DOCS / "api").glob("*.md"))
     documented = re.findall(r"^::: (maxup[\w.]+)$", text, re.MULTILINE)
-    assert {name.rpartition(".")[2] for name in documented} == set(maxup.__all__)
+    assert set(maxup.__all__) <= {name.rpartition(".")[2] for name in documented}
 
 
 @pytest.mark.skipif(find_spec("mkdocs") is None, reason="needs the extra docs")
