@@ -41,7 +41,9 @@ def main() -> None:
     if predicted == Smooth.ABSTAIN:
         print(f"digit {label}: the smoothed network abstains")
         return
-    print(f"digit {label}: predicted {predicted}, certified for l2 perturbations below {radius:.3f} (confidence 99.9 %)")
+    print(
+        f"digit {label}: predicted {predicted}, certified for l2 perturbations below {radius:.3f} (confidence 99.9 %)"
+    )
     direction = torch.randn(64)
     moved = image + 0.99 * radius * direction / direction.norm()
     print(f"moved by {0.99 * radius:.3f}: predicted {smooth.predict(moved, n=1000, alpha=0.001, batch_size=1000)}")
