@@ -25,7 +25,7 @@ KILLED = """
 import os, signal
 from maxup.lab.certify import tsv
 from tests.waiting import at_call
-at_call(rows, "append", 4, lambda: os.kill(os.getpid(), signal.SIGKILL))
+at_call(tsv, "append", 4, lambda: os.kill(os.getpid(), signal.SIGKILL))
 """
 
 

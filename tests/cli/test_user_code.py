@@ -28,7 +28,7 @@ def data():
     return x[:200], y[:200], x[200:], y[200:]
 
 def net(shape, num_classes, width=16):
-    return nn.Sequential(nn.Flatten(), nn.Linear(36, width), nn.ReLU(), nn.Linear(width, classes))
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, width), nn.ReLU(), nn.Linear(width, num_classes))
 
 def leave():
     raise SystemExit(3)
@@ -124,7 +124,7 @@ def test_a_mistake_of_ours_beside_own_code_keeps_its_traceback(tmp_path, monkeyp
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "ours", raising=False)
     (tmp_path / "ours.py").write_text(MINE)
-    monkeypatch.setattr(Vision, "pace", lambda task, batch: torch.ones(2) @ torch.ones(3))
+    monkeypatch.setattr(Vision, "lr_scale", lambda task, batch: torch.ones(2) @ torch.ones(3))
     options = ["--data_from", "ours:data", "--model_from", "ours:net", "--model.args", "{}", "--trackers", "none"]
     with pytest.raises(RuntimeError, match="inconsistent tensor size"):
         main(["train", "digits/mlp-gaussian", "--data.train_size", "null", *options])

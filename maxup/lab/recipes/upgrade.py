@@ -25,7 +25,7 @@ def upgrade_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
     name = found.get("objective", "standard")
     arguments = found.get(SECTION.get(name, ""), {}) if isinstance(name, str) else {}
     if name == "hard_examples":
-        arguments = {"fraction": found.get("hard_fraction", 0.25)}
+        arguments = {"keep": found.get("hard_fraction", 0.25)}
     if isinstance(arguments, Mapping):
         kept = {RENAMED.get(k, k): v for k, v in arguments.items()}
         if name == "average":

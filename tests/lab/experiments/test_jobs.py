@@ -59,7 +59,7 @@ def test_the_ablation_s_cells_are_trainings_with_their_m_and_m_1_is_the_twin(tmp
         path = tmp_path / f"{recipe}.yaml"
         path.parent.mkdir(exist_ok=True)
         own = 10 if "wrn" in recipe else 4
-        path.write_text(f"objective: maxup\nmaxup: {{m: {own}}}\nepochs: 200" if "maxup" in recipe else "epochs: 200")
+        path.write_text(f"objective: {{name: maxup, m: {own}}}\nepochs: 200" if "maxup" in recipe else "epochs: 200")
     monkeypatch.setattr(load, "FOLDER", tmp_path)
     jobs, missing = jobs_of(table, 1, 0.3)
     assert not missing
