@@ -20,7 +20,7 @@ from maxup.lab.results.paper import load_paper
 from maxup.lab.results.statistics import estimate, welch
 
 ROOT = Path(__file__).parent.parent
-DOCS = ("method", "language", "imagenet", "certify", "reliability")
+DOCS = ("method", "results", "language", "imagenet", "certify", "reliability")
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in DOCS)]
 
 

@@ -1,4 +1,4 @@
-"""Certify one image: train a small network with noise, then ask how far its answer holds.
+"""Certify one image: train a small network with noise, then compute the radius in which its prediction holds.
 
 python examples/certify_one_image.py            # a handwritten digit
 python examples/certify_one_image.py --index 7
@@ -17,7 +17,7 @@ SIGMA = 0.25
 
 
 def main() -> None:
-    """Train, certify, and check the certificate with noise it has not seen."""
+    """Train, certify, and check the certificate with new noise."""
     parser = argparse.ArgumentParser(description="Certify a digit by randomized smoothing.")
     parser.add_argument("--index", type=int, default=0, help="which test image (default: 0)")
     args = parser.parse_args()
@@ -39,12 +39,14 @@ def main() -> None:
     image, label = x[1000 + args.index], int(y[1000 + args.index])
     predicted, radius = smooth.certify(image, n0=100, n=10_000, alpha=0.001, batch_size=1000)
     if predicted == Smooth.ABSTAIN:
-        print(f"a {label}: the smoothed network abstains")
+        print(f"digit {label}: the smoothed network abstains")
         return
-    print(f"a {label}: answered {predicted}, and no change of l2 norm below {radius:.3f} alters that (99.9 % sure)")
+    print(
+        f"digit {label}: predicted {predicted}, certified for l2 perturbations below {radius:.3f} (confidence 99.9 %)"
+    )
     direction = torch.randn(64)
     moved = image + 0.99 * radius * direction / direction.norm()
-    print(f"moved by {0.99 * radius:.3f}: answered {smooth.predict(moved, n=1000, alpha=0.001, batch_size=1000)}")
+    print(f"moved by {0.99 * radius:.3f}: predicted {smooth.predict(moved, n=1000, alpha=0.001, batch_size=1000)}")
 
 
 if __name__ == "__main__":

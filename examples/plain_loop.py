@@ -1,4 +1,4 @@
-"""MaxUp in a plain PyTorch loop: one line more than training without it.
+"""MaxUp in a plain PyTorch loop: one extra line.
 
 python examples/plain_loop.py            # m = 4 copies
 python examples/plain_loop.py --m 1      # standard augmentation
@@ -16,9 +16,9 @@ from maxup import Gaussian, MaxUp
 
 
 def main() -> None:
-    """Train and print the test accuracy of every epoch."""
+    """Train, and print the test accuracy after every epoch."""
     parser = argparse.ArgumentParser(description="Train a small network on scikit-learn's digits with MaxUp.")
-    parser.add_argument("--m", type=int, default=4, help="copies of every example (default: 4)")
+    parser.add_argument("--m", type=int, default=4, help="copies per example (default: 4)")
     parser.add_argument("--epochs", type=int, default=20, help="epochs to train (default: 20)")
     args = parser.parse_args()
 

@@ -1,9 +1,10 @@
-"""The files that CI installs by hash are those of constraints.txt, which meet the bounds of pyproject.toml."""
+"""CI installs the versions in constraints.txt by hash, and these meet the bounds in pyproject.toml."""
 
 import re
 import tomllib
 from pathlib import Path
 
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -32,11 +33,32 @@ def test_every_version_has_a_hash_and_no_address():
 
 def test_constraints_meet_the_lower_bounds():
     about = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    wanted = about["build-system"]["requires"] + about["project"]["dependencies"]
-    wanted += [text for extra in ("imagenet", "dev") for text in about["project"]["optional-dependencies"][extra]]
-    found = constraints()
-    for requirement in map(Requirement, wanted):
+    required = about["build-system"]["requires"] + about["project"]["dependencies"]
+    for extra in ("lab", "imagenet", "docs", "dev"):
+        required += about["project"]["optional-dependencies"][extra]
+    versions = constraints()
+    for requirement in map(Requirement, required):
         if requirement.name != "maxup":
-            assert found[canonicalize_name(requirement.name)] in requirement.specifier, requirement
+            assert versions[canonicalize_name(requirement.name)] in requirement.specifier, requirement
     assert [str(Requirement(text).specifier)[:2] for text in about["build-system"]["requires"]] == ["=="]
-    assert all(Requirement(text).specifier for text in wanted if text.startswith(("pillow", "safetensors", "PyYAML")))
+    bounded = [text for text in required if text.startswith(("pillow", "safetensors", "PyYAML"))]
+    assert len(bounded) == 3
+    assert all(Requirement(text).specifier for text in bounded)
+
+
+def test_core_needs_torch_and_numpy_only():
+    about = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert {Requirement(text).name for text in about["project"]["dependencies"]} == {"torch", "numpy"}
+
+
+def test_workflow_tests_the_pinned_and_the_oldest_torch():
+    about = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    (oldest,) = [str(r.specifier) for r in map(Requirement, about["project"]["dependencies"]) if r.name == "torch"]
+    matrix = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]["test"]["strategy"]["matrix"]
+    for name in ("torch", "torchvision"):
+        assert matrix[name] == [str(constraints()[name])]
+    (extra,) = matrix["include"]
+    assert f">={extra['torch']}" == f"{oldest}.0"
+    supported = [text.rpartition(" ")[2] for text in about["project"]["classifiers"] if "Python :: 3." in text]
+    assert matrix["python"] == supported
+    assert about["project"]["requires-python"] == f">={supported[0]}"

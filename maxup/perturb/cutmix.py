@@ -24,7 +24,7 @@ class CutMix(Perturbation):
     the box they are the partner's.
 
     Args:
-        num_classes: Number of classes. Required if targets are class indices.
+        num_classes: Number of classes. Required if targets are class ids.
         alpha: Parameter of the Beta distribution. Default: 1, as in the paper, which is uniform.
         key: Entry of x that holds the images. Default: every floating-point leaf, all with the same draw.
 

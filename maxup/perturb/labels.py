@@ -14,7 +14,7 @@ class LabelNoise(Perturbation):
 
     Args:
         epsilon: Weight of the noise, between 0 and 1.
-        num_classes: Number of classes. Required if targets are class indices.
+        num_classes: Number of classes. Required if targets are class ids.
         concentration: Parameter of the symmetric Dirichlet distribution. 1 is uniform over all label distributions;
             smaller values put the noise on fewer classes.
 
@@ -39,21 +39,19 @@ class LabelNoise(Perturbation):
 
 
 def probabilities(y: object, num_classes: int | None, who: str, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return targets as probabilities (B, C): one-hot for class indices, unchanged for probabilities."""
+    """Return targets as probabilities (B, C): one-hot for class ids, unchanged for probabilities."""
     if not isinstance(y, Tensor):
-        raise TypeError(
-            f"{who} changes labels, so y must be a tensor of class indices or probabilities, not {_name(y)}"
-        )
+        raise TypeError(f"{who} changes labels, so y must be a tensor of class ids or probabilities, not {_name(y)}")
     if y.is_floating_point():
         if y.ndim != 2:
-            fix = "use y.long() for class indices" if y.ndim == 1 else "pass probabilities, or class indices (B,)"
+            fix = "use y.long() for class ids" if y.ndim == 1 else "pass probabilities, or class ids (B,)"
             raise ValueError(
                 f"{who} expects probability targets (B, C), but y is {y.dtype} of shape {tuple(y.shape)}; {fix}"
             )
         return y
     if y.ndim != 1:
         masks = "; masks cannot be mixed, so use CutMix, which pastes them" if y.ndim > 2 else ""
-        raise ValueError(f"{who} expects class indices (B,), but y has shape {tuple(y.shape)}{masks}")
+        raise ValueError(f"{who} expects class ids (B,), but y has shape {tuple(y.shape)}{masks}")
     if not isinstance(num_classes, int):
         raise ValueError(
             f"{who} needs the number of classes, but num_classes is {num_classes!r}; pass num_classes=, or probability "

@@ -29,7 +29,7 @@ class ManifoldMixup(InModelPerturbation):
     Args:
         layers: Names of the layers to choose from, as in `model.named_modules()`. "input" is x itself. The paper uses
             the input and the first blocks of a ResNet.
-        num_classes: Number of classes. Required if targets are class indices.
+        num_classes: Number of classes. Required if targets are class ids.
         alpha: Parameter of the Beta distribution. Default: 2, as in the paper for CIFAR.
         key: Entry of x that "input" mixes. Default: every floating-point leaf.
 

@@ -17,7 +17,7 @@ class MixUp(Perturbation):
     The draw is `partner`, (B,) indices of other examples, and `weight`, (B,).
 
     Args:
-        num_classes: Number of classes. Required if targets are class indices.
+        num_classes: Number of classes. Required if targets are class ids.
         alpha: Parameter of the Beta distribution. Default: 1, which is uniform.
         key: Entry of x to mix. Default: every floating-point leaf, all with the same draw.
 

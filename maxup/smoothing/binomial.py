@@ -39,7 +39,7 @@ def invert_tail(k: int, n: int, alpha: float) -> float:
 
 def _tail_over_pmf(k: int, n: int, p: float) -> float:
     """Return P(Bin >= k) / P(Bin = k): the sum of ratios of successive terms, up to where they vanish."""
-    import numpy  # here, so that reading results does not import it
+    import numpy  # here, because listing recipes imports this module and must be fast
 
     mean, deviation = n * p, math.sqrt(n * p * (1 - p))
     last = min(n, math.ceil(max(k, mean) + 12 * deviation) + 60)

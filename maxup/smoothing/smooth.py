@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from maxup.smoothing import sampling
 from maxup.smoothing.bounds import ABSTAIN, predicted
 from maxup.smoothing.counts import NoiseCounter, Request
-from maxup.validate import check_whole
+from maxup.validate import check_positive_int
 
 TOGETHER = 16  # number of images that share batches
 SELECT, ESTIMATE, PREDICT = "select", "estimate", "predict"  # independent streams of noise
@@ -79,7 +79,7 @@ class Smooth:
             raise TypeError(
                 f"a {type(base_classifier).__name__} is not a classifier; pass a module or function of images"
             )
-        if check_whole("num_classes", num_classes) < 2:
+        if check_positive_int("num_classes", num_classes) < 2:
             raise ValueError("num_classes=1: num_classes must be 2 or more")
         if not isinstance(sigma, Real) or isinstance(sigma, bool) or not 0 < sigma < math.inf:
             raise ValueError(f"sigma={sigma!r}: sigma must be a finite number above 0")
@@ -191,7 +191,7 @@ class Smooth:
 
     def _groups(self, x: Tensor, indices: Sequence[int] | None, batch_size: int) -> Groups:
         """Split images into groups that share batches."""
-        check_whole("batch_size", batch_size)
+        check_positive_int("batch_size", batch_size)
         if not isinstance(x, Tensor) or not x.is_floating_point() or x.ndim < 2:
             what = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
             raise TypeError(f"x is {what}; pass a tensor of floating-point images, as in x.float() / 255")
@@ -239,8 +239,8 @@ def check_radii(radii: Sequence[float] | None) -> None:
 
 def check_sampling(*, n: int, alpha: float, n0: int | None = None) -> None:
     """Check the numbers of copies and alpha."""
-    check_whole("n", n)
-    if n0 is not None and n < check_whole("n0", n0):
+    check_positive_int("n", n)
+    if n0 is not None and n < check_positive_int("n0", n0):
         raise ValueError(
             f"n={n} is below n0={n0}; n0 copies select the class, and n copies, such as 100,000, bound its probability"
         )

@@ -97,9 +97,9 @@ def test_invalid_input_is_refused():
         CutMix()(x, y)
     with pytest.raises(ValueError, match="labels run from 0 to 3, but num_classes=3"):
         CutMix(num_classes=3)(x, y)
-    with pytest.raises(TypeError, match="y must be a tensor of class indices or probabilities, not None"):
+    with pytest.raises(TypeError, match="y must be a tensor of class ids or probabilities, not None"):
         CutMix(num_classes=3)(x)
-    with pytest.raises(ValueError, match=r"expects class indices \(B,\), but y has shape \(4, 1\)"):
+    with pytest.raises(ValueError, match=r"expects class ids \(B,\), but y has shape \(4, 1\)"):
         CutMix(num_classes=4)(x, y[:, None])
     with pytest.raises(ValueError, match=r"alpha must be above 0"):
         CutMix(4, alpha=0)

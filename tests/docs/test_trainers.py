@@ -1,4 +1,4 @@
-"""docs/trainers.md, run in the trainers themselves: they end with the weights of a loop written by hand."""
+"""The code in docs/trainers.md gives the same weights in the trainers as in a hand-written loop."""
 
 import re
 from pathlib import Path
@@ -13,13 +13,13 @@ from torch.utils.data import DataLoader, SequentialSampler
 import maxup as mu
 from tests.oracles import torchvision_v2
 
-PAGE = (Path(__file__).parent.parent / "docs" / "trainers.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "trainers.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-pytestmark = pytest.mark.filterwarnings("ignore")  # of the trainers
+pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of the trainers
 
 
 def shown(word):
-    """The names that the page's block with this word defines."""
+    """Return the names that the page's block with this word defines."""
     (code,) = [block for block in BLOCKS if word in block]
     names = {name: getattr(mu, name) for name in mu.__all__} | {"torch": torch, "F": F}
     exec(code, names)
@@ -43,7 +43,7 @@ def test_lightning(tmp_path):
     def build():
         torch.manual_seed(0)
         module = Classifier(nn.Sequential(nn.Flatten(), nn.Linear(768, 4)))
-        module.maxup.generator = generator()
+        module.objective.generator = generator()
         return module
 
     def fit(module, epochs, start=None):
@@ -56,7 +56,7 @@ def test_lightning(tmp_path):
     fit(module, 1)
     optimizer = by_hand.configure_optimizers()
     for number, (x, y) in enumerate(DataLoader(data(), batch_size=4), 1):
-        x, y = by_hand.maxup.select(by_hand.net, x, y)
+        x, y = by_hand.objective.select(by_hand.net, x, y)
         (F.cross_entropy(by_hand.net(x), y) / 2).backward()
         if number % 2 == 0:
             optimizer.step()
@@ -82,7 +82,7 @@ def vit():
 
 
 def hugging_face(kind, folder, accumulate, **options):
-    """Two steps by a trainer of that kind, on images in order; returns the model."""
+    """Take two steps with a trainer of this class, on images in order; return the model."""
     import transformers
 
     class InOrder(kind):
@@ -99,12 +99,12 @@ def hugging_face(kind, folder, accumulate, **options):
     return model
 
 
-def by_hand(maxup, accumulate):
-    """The same two steps in a loop; returns the model."""
+def by_hand(objective, accumulate):
+    """Take the same two steps in a loop; return the model."""
     model = vit().train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for number, (x, y) in enumerate(list(DataLoader(data(), batch_size=4))[: 2 * accumulate], 1):
-        x, y = maxup.select(model, {"pixel_values": x}, y)
+        x, y = objective.select(model, {"pixel_values": x}, y)
         (F.cross_entropy(model(**x).logits, y) / accumulate).backward()
         if number % accumulate == 0:
             optimizer.step()
@@ -117,7 +117,7 @@ def assert_same(one, other):
         torch.testing.assert_close(theirs, mine, atol=1e-6, rtol=1e-5)
 
 
-def maxup_of(perturbation):
+def objective_of(perturbation):
     return mu.MaxUp(perturbation, m=4, forward=lambda model, x: model(**x).logits, generator=generator())
 
 
@@ -128,24 +128,24 @@ def test_hugging_face(tmp_path, mixed, accumulate):
     pytest.importorskip("transformers")
     kind = shown("MaxUpTrainer(Trainer)").MaxUpTrainer
     drawn = mu.CutMix(num_classes=4, key="pixel_values") if mixed else mu.Gaussian(0.1, key="pixel_values")
-    kind.maxup = maxup_of(drawn)
+    kind.objective = objective_of(drawn)
     loss = {"compute_loss_func": shown("soft_cross_entropy").soft_cross_entropy} if mixed else {}
-    assert_same(by_hand(maxup_of(drawn), accumulate), hugging_face(kind, tmp_path, accumulate, **loss))
+    assert_same(by_hand(objective_of(drawn), accumulate), hugging_face(kind, tmp_path, accumulate, **loss))
 
 
-def test_hugging_face_with_a_loss_of_ones_own(tmp_path):
-    """As the page's caveat says: accumulating, Trainer must be told that the loss is not scaled yet."""
+def test_hugging_face_with_a_custom_loss(tmp_path):
+    """With gradient accumulation, Trainer must know that the loss is not scaled yet."""
     torchvision_v2()
     transformers = pytest.importorskip("transformers")
     drawn = mu.Gaussian(0.1, key="pixel_values")
-    maxup = maxup_of(drawn)
+    objective = objective_of(drawn)
 
-    class Own(transformers.Trainer):
+    class Custom(transformers.Trainer):
         def __init__(self, *args, **kwargs):
             super().__init__(*args, **kwargs)
             self.model_accepts_loss_kwargs = False
 
         def compute_loss(self, model, inputs, *args, **kwargs):
-            return maxup.run(model, {"pixel_values": inputs["pixel_values"]}, inputs["labels"]).loss
+            return objective.run(model, {"pixel_values": inputs["pixel_values"]}, inputs["labels"]).loss
 
-    assert_same(by_hand(maxup_of(drawn), 3), hugging_face(Own, tmp_path, 3))
+    assert_same(by_hand(objective_of(drawn), 3), hugging_face(Custom, tmp_path, 3))

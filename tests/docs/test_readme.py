@@ -1,4 +1,4 @@
-"""What the README and the docs show works, and their numbers are those of results/."""
+"""The code in the README and the docs runs, their links work, and their numbers are those in results/."""
 
 import json
 import os
@@ -13,41 +13,42 @@ import pytest
 from benchmarks.tables import PAGES, ROOT, fill
 from tests.oracles import torchvision_v2
 
-MARKDOWN = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+MARKDOWN = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]  # test_extending.py runs extending.md
 BLOCKS = [
     pytest.param(code, id=f"{page.name}-{number}")
     for page in MARKDOWN
+    if page.name != "extending.md"
     for number, code in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
 ]
 EXTRAS = ("torchvision", "kornia", "timm", "albumentations", "transformers", "pytorch_lightning")
 
 
-def pasted(code):
-    """Run a block as it stands in an empty file; what it defines."""
-    wanted = [name for name in EXTRAS if re.search(rf"^\s*(from|import) {name}\b", code, re.MULTILINE)]
-    if wanted and find_spec("torchvision"):
-        torchvision_v2()  # which the others import, and whose wheel may want operators declared first
-    for name in wanted:
+def run_block(code):
+    """Run a block as if it were a file; return the names that it defines."""
+    extras = [name for name in EXTRAS if re.search(rf"^\s*(from|import) {name}\b", code, re.MULTILINE)]
+    if extras and find_spec("torchvision"):
+        torchvision_v2()  # the others import it, and its wheel may need operators declared first
+    for name in extras:
         pytest.importorskip(name)
     names = {"__name__": "__main__"}
-    exec(compile(code, "pasted.py", "exec"), names)
+    exec(compile(code, "block.py", "exec"), names)
     return names
 
 
 @pytest.mark.parametrize("code", [block for block in BLOCKS if not block.id.startswith("tasks")])
 def test_code_runs(code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    pasted(code)
+    run_block(code)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("code", [block for block in BLOCKS if block.id.startswith("tasks")])
 def test_tasks_train_on_the_worst_copy(code):
-    """Every example makes gradients; its copies differ, and what it trains on is what it scored."""
-    names = pasted(code)
+    """Every example produces gradients, its copies differ, and the training loss is the scored loss."""
+    names = run_block(code)
     assert all(p.grad is not None for p in names["model"].parameters() if p.requires_grad)
     y = names.get("y", names.get("labels"))
-    report = names["maxup"].run(names["model"], names["x"], y).report
+    report = names["objective"].run(names["model"], names["x"], y).report
     assert report.gap > 0
     assert sum(report.wins) == len(next(iter(names["x"].values())) if isinstance(names["x"], dict) else names["x"])
     assert report.replay_error < 1e-5
@@ -62,10 +63,32 @@ def test_numbers_are_those_of_the_results(page):
     assert fill(page.read_text()) == page.read_text(), "run: python -m benchmarks.tables"
 
 
-@pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")], ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text()):
-        assert (page.parent / target).exists(), target
+    for target, anchor in re.findall(r"\]\((?!http)([^)#]*)(#[^)]*)?\)", page.read_text()):
+        path = page.parent / target if target else page
+        assert path.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
+            assert anchor[1:] in {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in headings}, anchor
+
+
+def test_readme_is_short_and_its_table_shows_measured_numbers():
+    """Every result in the README is in a generated table of the docs."""
+    readme = (ROOT / "README.md").read_text()
+    assert len(readme.splitlines()) <= 110
+    generated = "".join(
+        block
+        for page in PAGES
+        for block in re.findall(r"<!-- (?!end)[\w-]+ -->(.*?)<!-- end -->", page.read_text(), re.DOTALL)
+    )
+    table = [line.split(" | ") for line in readme.splitlines() if line.count("|") == 7 and "---" not in line]
+    assert len(table) == 7
+    section = readme.partition("## Results")[2].partition("\n## ")[0]
+    sentences = [line for line in section.splitlines() if "|" not in line]
+    for text in (" ".join(row[1:]) for row in [*table[1:], ["", *sentences]]):
+        for number in re.findall(r"[^\s\[\d]?\d+\.\d+", text):  # with its sign
+            assert re.search(rf"(?<![\d.]){re.escape(number)}(?!\d)", generated), number
 
 
 def run(*command, cwd):
@@ -76,7 +99,7 @@ def run(*command, cwd):
 
 
 def test_demo(tmp_path):
-    """What `make demo` runs, with fewer seeds and epochs."""
+    """Run the command of `make demo` with fewer seeds and epochs."""
     command = re.search(r"\.venv/bin/python (-m maxup compare .*)", (ROOT / "Makefile").read_text())[1].split()
     printed = run(*command, "--seeds", 2, "--epochs", 1, cwd=tmp_path)
     assert "m = 1, time of m = 4" in printed
@@ -92,9 +115,9 @@ def test_plain_loop(tmp_path):
 
 def test_certify_one_image(tmp_path):
     printed = run(ROOT / "examples" / "certify_one_image.py", cwd=tmp_path)
-    answer, radius = re.search(r"answered (\d), and no change of l2 norm below ([\d.]+)", printed).groups()
+    prediction, radius = re.search(r"predicted (\d), certified for l2 perturbations below ([\d.]+)", printed).groups()
     assert float(radius) > 0.1
-    assert f"answered {answer}" in printed.splitlines()[1]
+    assert f"predicted {prediction}" in printed.splitlines()[1]
 
 
 @pytest.mark.slow
