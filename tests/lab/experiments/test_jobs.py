@@ -29,7 +29,7 @@ def test_a_table_makes_a_job_for_each_recipe_m_and_seed():
     ]  # fmt: skip
     assert [job.seed for job in jobs] == [0, 0, 0, 1, 1, 1]
     assert jobs[2].arguments == [MAXUP, "--seed", "0", "--epochs", "60", "--objective.m", "10"]
-    assert jobs[2].resolved().maxup.m == 10
+    assert jobs[2].resolved().objective["m"] == 10
 
 
 @pytest.mark.parametrize(("budget", "epochs"), [(1.0, 60), (0.3, 18), (0.001, 1), (0.999, 60)])
@@ -59,14 +59,15 @@ def test_the_ablation_s_cells_are_trainings_with_their_m_and_m_1_is_the_twin(tmp
         path = tmp_path / f"{recipe}.yaml"
         path.parent.mkdir(exist_ok=True)
         own = 10 if "wrn" in recipe else 4
-        path.write_text(f"objective: maxup\nmaxup: {{m: {own}}}\nepochs: 200" if "maxup" in recipe else "epochs: 200")
+        objective = f"objective: {{name: maxup, m: {own}}}\n" if "maxup" in recipe else ""
+        path.write_text(f"{objective}epochs: 200")
     monkeypatch.setattr(load, "FOLDER", tmp_path)
     jobs, missing = jobs_of(table, 1, 0.3)
     assert not missing
     assert len(jobs) == len({job.name for job in jobs}) == 16
     for (key, row), job in zip(table.rows.items(), jobs, strict=True):
         recipe = job.resolved()
-        assert (1 if recipe.objective == "standard" else recipe.maxup.m) == row.m, key
+        assert recipe.objective.get("m", 1) == row.m, key
         assert recipe.epochs == 60
         own = {1: True, 4: "resnet" in key, 10: "wrn" in key, 20: False}[row.m]
         assert job.name == f"{row.recipe}/seed-0" + ("" if own else f"-m-{row.m}") + "-budget-0.3"

@@ -18,7 +18,8 @@ ROOT = Path(__file__).parents[3]
 QUEUE = """
 import sys
 from pathlib import Path
-from maxup.lab.experiments.queue import Interrupted, Task, run_queue
+from maxup.errors import InterruptedQueueError
+from maxup.lab.experiments.queue import Task, run_queue
 
 def task(folder):
     script = "while [ -e ../hold ]; do sleep 0.02; done; sleep 0.1; echo x >> count; cp count result"
@@ -26,7 +27,7 @@ def task(folder):
 
 try:
     run_queue([task(Path(sys.argv[1], f"job-{i}")) for i in range(6)], [None, None], poll=0.01)
-except Interrupted as error:
+except InterruptedQueueError as error:
     sys.exit(str(error))
 """
 
@@ -147,10 +148,11 @@ def test_asked_to_stop_it_asks_its_jobs_once_and_begins_no_more(tmp_path, number
     script = """
 import sys
 from pathlib import Path
-from maxup.lab.experiments.queue import Interrupted, Task, run_queue
+from maxup.errors import InterruptedQueueError
+from maxup.lab.experiments.queue import Task, run_queue
 try:
     run_queue([Task(n, [sys.executable, "job.py"], Path(n), lambda: False) for n in "ab"], [None], poll=0.01)
-except Interrupted as error:
+except InterruptedQueueError as error:
     sys.exit(str(error))
 """
     env = {**os.environ, "PYTHONPATH": str(ROOT)}

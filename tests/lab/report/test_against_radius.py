@@ -17,10 +17,9 @@ def results(root):
     write_run(root, "certify/resnet110-gaussian", 0, 0.7, **certified(0.5, 0.3))
     write_run(root, "certify/resnet110-gaussian0.25", 0, 0.8, **certified(0.6, 0.1))
     write_run(root, "certify/resnet110-gaussian-maxup", 0, 0.6, **certified(0.4, 0.35))
-    write_run(root, "certify/resnet110-gaussian-maxup", 0, 0.6, stem="seed-0-m-25", recipe={"objective": {"name": "maxup", "m": 25}},
-              **certified(0.45, 0.33))  # fmt: skip
-    write_run(root, "certify/resnet110-gaussian-maxup", 0, 0.6, stem="seed-0-m-7", recipe={"objective": {"name": "maxup", "m": 7}},
-              **certified(0.99, 0.99))  # fmt: skip
+    for m, accuracies in ((25, certified(0.45, 0.33)), (7, certified(0.99, 0.99))):
+        recipe = {"objective": {"name": "maxup", "m": m}}
+        write_run(root, "certify/resnet110-gaussian-maxup", 0, 0.6, stem=f"seed-0-m-{m}", recipe=recipe, **accuracies)
     found, notes = load_results(root, root)
     assert not notes
     return found

@@ -36,7 +36,7 @@ def test_a_table_of_one_s_own(tmp_path):
 
 
 def test_a_row_may_have_another_m_and_m_1_is_the_twin(tmp_path):
-    (tmp_path / "a-maxup.yaml").write_text("base: a\nobjective: maxup\n")
+    (tmp_path / "a-maxup.yaml").write_text("base: a\nobjective: {name: maxup}\n")
     (tmp_path / "a.yaml").write_text("base: digits/mlp-gaussian\n")
     path = tmp_path / "table.yaml"
     name = "digits/mlp-gaussian-maxup"
@@ -49,9 +49,9 @@ def test_a_row_may_have_another_m_and_m_1_is_the_twin(tmp_path):
     assert [row.baseline for row in table.rows.values()] == [None, "digits/mlp-gaussian", "digits/mlp-gaussian", None]
     jobs, missing = jobs_of(table, 1, 0.5)
     assert not missing
-    assert [(job.name, job.resolved().objective, job.resolved().maxup.m) for job in jobs] == [
-        ("digits/mlp-gaussian/seed-0-budget-0.5", "standard", 4), (f"{name}/seed-0-budget-0.5", "maxup", 4),
-        (f"{name}/seed-0-m-10-budget-0.5", "maxup", 10), ("a/seed-0-budget-0.5", "standard", 4),
+    assert [(job.name, job.resolved().objective["name"], job.resolved().objective.get("m")) for job in jobs] == [
+        ("digits/mlp-gaussian/seed-0-budget-0.5", "standard", None), (f"{name}/seed-0-budget-0.5", "maxup", 4),
+        (f"{name}/seed-0-m-10-budget-0.5", "maxup", 10), ("a/seed-0-budget-0.5", "standard", None),
     ]  # fmt: skip
 
 

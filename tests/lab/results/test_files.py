@@ -57,7 +57,7 @@ def test_a_run_whose_loss_is_not_finite_is_a_result(tmp_path):
     run = json.loads(path.read_text())
     write_json(path, run | {"last": run["last"] | {"test_loss": math.inf}})
     recipe = tmp_path / "mine.yaml"
-    recipe.write_text(f"base: {TWIN}\nadversarial: {{p: .inf}}\n")
+    recipe.write_text(f"base: {TWIN}\nobjective: {{name: adversarial, p: .inf}}\n")
     found, notes = load_results(tmp_path, tmp_path / "nowhere", {TWIN: str(recipe)})
     assert not notes
     assert (found[0].last["test_loss"], found[0].last["test_accuracy"]) == (math.inf, 0.1)
@@ -95,7 +95,7 @@ def test_a_broken_file_is_left_out_with_a_sentence(tmp_path, text):
 def test_wrong_types_inside_are_left_out_too(tmp_path):
     path = write_run(tmp_path, TWIN, 0, 0.9)
     run = json.loads(path.read_text())
-    for i, change in enumerate(({"maxup": 3}, {"epochs": "x"}, {"objective": {"name": "maxup", "m": None}})):
+    for i, change in enumerate(({"objective": {"name": 3}}, {"epochs": "x"}, {"objective": {"name": "maxup", "m": None}})):
         (path.parent / f"seed-{i}.json").write_text(json.dumps(run | {"recipe": run["recipe"] | change}))
     found, notes = load_results(tmp_path, tmp_path / "nowhere")
     assert not found

@@ -145,7 +145,7 @@ def test_no_key_is_written_twice():
             for part in child if isinstance(child, tuple) else (child,):
                 look(part)
 
-    look(yaml.compose(files("maxup.lab.report").joinpath("paper.yaml").read_text(encoding="utf-8")))
+    look(yaml.compose(files("maxup.lab.results").joinpath("paper.yaml").read_text(encoding="utf-8")))
 
 
 # Strictness, on a table of our own
