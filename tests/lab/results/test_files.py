@@ -95,7 +95,8 @@ def test_a_broken_file_is_left_out_with_a_sentence(tmp_path, text):
 def test_wrong_types_inside_are_left_out_too(tmp_path):
     path = write_run(tmp_path, TWIN, 0, 0.9)
     run = json.loads(path.read_text())
-    for i, change in enumerate(({"objective": {"name": 3}}, {"epochs": "x"}, {"objective": {"name": "maxup", "m": None}})):
+    changes = [{"objective": {"name": 3}}, {"epochs": "x"}, {"objective": {"name": "maxup", "m": None}}]
+    for i, change in enumerate(changes):
         (path.parent / f"seed-{i}.json").write_text(json.dumps(run | {"recipe": run["recipe"] | change}))
     found, notes = load_results(tmp_path, tmp_path / "nowhere")
     assert not found
