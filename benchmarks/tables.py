@@ -12,9 +12,10 @@ from typing import Any
 from maxup.lab.certify.tsv import read
 from maxup.lab.report.certified import columns as certified_columns
 from maxup.lab.report.certified import differences
+from maxup.lab.report.comparison import at_equal_time, interval
 from maxup.lab.report.tables import against
 from maxup.lab.report.tables import ours as text
-from maxup.lab.results.comparison import METRICS, at_equal_time, interval
+from maxup.lab.results.comparison import METRICS
 from maxup.lab.results.files import load_results
 from maxup.lab.results.paper import load_paper
 from maxup.lab.results.statistics import estimate, welch

@@ -81,9 +81,9 @@ def test_certificates_a_report_may_not_show_leave_the_result_alone(run, tmp_path
     monkeypatch.chdir(tmp_path)
     assert certify(run, *QUICK) == 0
     before = (run / "run.json").read_bytes()
-    assert "stays as it is" not in capsys.readouterr().out
+    assert "is unchanged" not in capsys.readouterr().out
     assert certify(run, *QUICK, *options) == 0
-    assert f"run.json stays as it is: reports want {wanted}" in capsys.readouterr().out
+    assert f"run.json is unchanged: reports need {wanted}" in capsys.readouterr().out
     assert (run / "run.json").read_bytes() == before
 
 
@@ -342,7 +342,7 @@ def test_what_was_asked_for_is_shown_and_more_that_is_known_is_kept(run, capsys)
     assert certify(run, *QUICK, "--max", "3", "--attack") == 0
     assert "certified-0.5.attack.json stays as it is: it is of more images" in capsys.readouterr().out
     assert certify(run, *QUICK) == 0
-    assert "run.json stays as it is: it has these certificates of 1297 images" in capsys.readouterr().out
+    assert "run.json is unchanged: it already has these certificates for 1297 images" in capsys.readouterr().out
     assert ((run / "run.json").read_bytes(), (run / "certified-0.5.attack.json").read_bytes()) == (whole, attack)
 
 

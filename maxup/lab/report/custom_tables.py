@@ -92,7 +92,7 @@ def other_results(results: Iterable[Result], tables: Iterable[Table], *, text: b
     others = [result for result in mine if not any(belongs(result, row) for row in rows)]
     if not others:
         return None
-    chosen = sorted({(r.recipe, 0 if r.own_m else r.m) for r in others})
+    chosen = sorted({(r.recipe, 0 if r.default_m else r.m) for r in others})
     table = table_of([(recipe, m or None) for recipe, m in chosen], "Recipes of our own, not in the paper")
     for key, row in table.rows.items():
         copies = {r.m for r in others if belongs(r, row)}

@@ -46,7 +46,7 @@ def listing(word: str, *, results: Path, runs: Path) -> tuple[list[Entry], list[
     for name in (name for name in list_recipes() if word in name):
         what, copies = _what(name), _copies(name)
         paper, table, row = _paper(name, copies, tables)
-        number, cost = _ours([r for r in found if r.recipe == name and r.own_m], table, row)
+        number, cost = _ours([r for r in found if r.recipe == name and r.default_m], table, row)
         entries.append(Entry(name, what, paper, number, cost or copies))
     return entries, notes
 

@@ -226,7 +226,7 @@ def belongs(result: Result, row: Row) -> bool:
         return False
     if row.copies:
         return result.m in row.copies
-    return result.own_m if row.m is None else result.m == row.m
+    return result.default_m if row.m is None else result.m == row.m
 
 
 def _by_seed(results: Iterable[Result], row: Row, metric: str) -> dict[float, dict[int, float]]:
