@@ -13,8 +13,7 @@ from maxup.lab.certify.tsv import read
 from maxup.lab.report.certified import columns as certified_columns
 from maxup.lab.report.certified import differences
 from maxup.lab.report.comparison import at_equal_time, interval
-from maxup.lab.report.tables import against
-from maxup.lab.report.tables import ours as text
+from maxup.lab.report.tables import format_difference, format_estimate
 from maxup.lab.results.comparison import METRICS
 from maxup.lab.results.files import load_results
 from maxup.lab.results.paper import load_paper
@@ -65,10 +64,10 @@ def cifar() -> str:
         theirs = [row.values["top1"] for row in paper if row.recipe == recipe and epochs == short and m in (1, 4)]
         said = f"{theirs[0].mean:.2f} ± {theirs[0].std:.2f}" if theirs else ""
         found = welch(mine.values(), seeds[short, 1].values())
-        gain = against(found, 2, len(mine)) if (epochs, m) != (short, 1) else ""
+        gain = format_difference(found, 2, len(mine)) if (epochs, m) != (short, 1) else ""
         name = f"MaxUp, m = {m}" if m > 1 else "m = 1, time of m = 4" if epochs == long else "m = 1"
-        lines.append(f"| {name} | {epochs} | {text(estimate(list(mine.values())), 2)} | {gain} | {said} |")
-    equal = against(welch(seeds[short, 4].values(), seeds[long, 1].values()), 2, len(seeds[short, 4]))
+        lines.append(f"| {name} | {epochs} | {format_estimate(estimate(list(mine.values())), 2)} | {gain} | {said} |")
+    equal = format_difference(welch(seeds[short, 4].values(), seeds[long, 1].values()), 2, len(seeds[short, 4]))
     commits = ", ".join(sorted({short_commit(r.environment) for r in runs}))
     cost = result("epoch-cuda")
     second = cost["seconds_a_step"]["standard"] * cost["steps"]
@@ -85,7 +84,7 @@ def embedded() -> str:
     found, _ = load_results(ROOT / "results" / "runs", ROOT / "results" / "runs")
     runs = [r for r in found if r.recipe.startswith("text/awd_lstm-embedding_dropout")]
     said = [
-        f"{text(estimate([r.last['test_perplexity'] for r in runs if r.m == m]), 1)} with m = {m}"
+        f"{format_estimate(estimate([r.last['test_perplexity'] for r in runs if r.m == m]), 1)} with m = {m}"
         for m in sorted({r.m for r in runs})
     ]
     return f"{' and '.join(said)}\n{origin(runs[0].environment)}"

@@ -1,4 +1,4 @@
-"""The framed copy is the one MaxUp selects, and the numbers are the losses of the copies shown."""
+"""The framed copy is the one MaxUp selects, and the numbers are the losses of the copies."""
 
 import pytest
 import torch
@@ -61,7 +61,7 @@ def test_the_scores_are_those_of_the_copies_shown(score):
         assert torch.allclose(scores, losses - entropy(target) if score == "kl" else losses)
 
 
-def test_what_cannot_be_shown_gives_a_sentence():
+def test_what_cannot_be_shown_is_an_error():
     model, x, y = case()
     inside = FeatureNoise(0.1, layer="0")
     inside.attach(model)
