@@ -32,7 +32,7 @@ from maxup.cuda.graph import record
 from maxup.lab.certify.analysis import RADII
 from maxup.lab.certify.run import Settings, find_device, make_smooth
 from maxup.lab.certify.target import Target, of_folder
-from maxup.lab.data.images import own_images
+from maxup.lab.data.images import from_arrays
 from maxup.lab.environment import environment
 from maxup.lab.models import create_model
 from maxup.lab.models.normalize import Normalized
@@ -67,7 +67,7 @@ def make_target(args: argparse.Namespace) -> Target:
         return of_folder(args.run)
     torch.manual_seed(0)  # the same network every time
     x = torch.randint(256, (20 * args.images, 3, 32, 32), dtype=torch.uint8)
-    images, _ = own_images((x, torch.arange(len(x)) % 10))
+    images, _ = from_arrays((x, torch.arange(len(x)) % 10))
     network = create_model(args.network, shape=(3, 32, 32), num_classes=10)
     return Target(args.network, Normalized(network, images.mean, images.std).eval(), images, 0.5)
 

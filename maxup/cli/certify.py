@@ -203,7 +203,7 @@ def _target(args: argparse.Namespace) -> "Target":
     from maxup.errors import RunError
     from maxup.lab.certify.target import of_folder, of_module
     from maxup.lab.data import load_data
-    from maxup.lab.data.images import Images, own_images
+    from maxup.lab.data.images import Images, from_arrays
 
     build, mine = own(args.module, "--module"), own_of(args)
     if build is None:
@@ -212,7 +212,7 @@ def _target(args: argparse.Namespace) -> "Target":
         return of_folder(args.what[0], args.checkpoint, root=args.root, **mine)
     found: Any = None
     if mine["data_from"] is not None:
-        found = own_images(mine["data_from"]())
+        found = from_arrays(mine["data_from"]())
     elif args.data is not None:
         found = load_data(args.data, args.root)
     else:

@@ -68,8 +68,8 @@ def main(argv: Sequence[str]) -> int:
     out = args.out or Path("runs") / "compare" / name
     attack = Attack(args.radius, float(args.attack_norm), args.attack_steps)
     result = compare(
-        recipe, out, seeds=args.seeds, ms=args.m or [recipe.objective.get("m", 4)], objectives=args.objectives, attack=attack,
-        equal_time=not args.no_equal_time, say=partial(say, flush=True), quiet=not args.progress,
+        recipe, out, seeds=args.seeds, ms=args.m or [recipe.objective.get("m", 4)], objectives=args.objectives,
+        attack=attack, equal_time=not args.no_equal_time, say=partial(say, flush=True), quiet=not args.progress,
         **own_of(args),
     )  # fmt: skip
     say(text(result))

@@ -73,7 +73,7 @@ def _counted(name: str) -> str:
 
     from maxup.errors import ModelError
     from maxup.lab.models import create_model
-    from maxup.lab.models.count import count_multiply_adds, count_parameters, in_short
+    from maxup.lab.models.count import count_multiply_adds, count_parameters, format_count
     from maxup.lab.models.external import PAPER, is_external
     from maxup.lab.registry import LANGUAGE_MODELS, build
 
@@ -90,5 +90,5 @@ def _counted(name: str) -> str:
     except ModelError as error:
         return f"{name:<34} {str(error).removeprefix(name).strip()}"
     if name in PAPER or not (of or is_external(name)):
-        adds, of = in_short(count_multiply_adds(model, shape)), " x ".join(map(str, shape))
-    return f"{name:<34} {in_short(count_parameters(model)):>11} {adds:>14}  {of}".rstrip()
+        adds, of = format_count(count_multiply_adds(model, shape)), " x ".join(map(str, shape))
+    return f"{name:<34} {format_count(count_parameters(model)):>11} {adds:>14}  {of}".rstrip()

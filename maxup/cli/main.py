@@ -67,10 +67,10 @@ def main(argv: list[str] | None = None) -> int:
         return 141
     except Exception as error:
         from maxup.errors import error_message
-        from maxup.lab.user_code import raised_in_own_code
+        from maxup.lab.user_code import raised_in_user_code
 
         said = error_message(error) if isinstance(error, OSError) else str(error)
-        sentence = raised_in_own_code(error) or (said if told(error) else None)
+        sentence = raised_in_user_code(error) or (said if told(error) else None)
         if sentence is None and isinstance(error, UnicodeEncodeError):
             sentence = f"{error.object!r:.60} has characters that no file name can have; choose another name"
         if sentence is None:

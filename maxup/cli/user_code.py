@@ -23,7 +23,7 @@ def own(name: str | None, option: str) -> Callable[..., Any] | None:
         try:
             return found(*args, **kwargs)
         except (Exception, SystemExit) as error:
-            raise UserCodeError(f"{option} {name}: your own code raised {format_error(error)}") from error
+            raise UserCodeError(f"{option} {name}: your code raised {format_error(error)}") from error
 
     return call
 

@@ -1,4 +1,4 @@
-"""Where a number was measured: commit, versions and hardware, written beside every result."""
+"""The environment of a measurement: commit, versions and hardware. It is written to every result file."""
 
 import importlib.metadata
 import os
@@ -13,7 +13,7 @@ import maxup
 
 
 def environment() -> dict[str, Any]:
-    """Commit, versions and hardware of this run.
+    """Return the commit, versions and hardware of this process.
 
     Example:
         >>> environment()["threads"] >= 1
@@ -23,7 +23,8 @@ def environment() -> dict[str, Any]:
         "commit": _commit(),
         "versions": {"python": platform.python_version(), "maxup": maxup.__version__, "torch": torch.__version__}
         | {name: v for name in ("numpy", "scikit-learn", "scipy") if (v := _version(name))},
-        "shared_gpu": torch.cuda.is_available() and "CUDA_MPS_PIPE_DIRECTORY" in os.environ,  # then times mean nothing
+        "shared_gpu": torch.cuda.is_available()
+        and "CUDA_MPS_PIPE_DIRECTORY" in os.environ,  # if so, timings are not comparable
         "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else _cpu(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
@@ -31,19 +32,19 @@ def environment() -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """The commit of the source tree, with "+" where files other than results differ from it.
+    """Return the commit of the source tree, with a "+" if the tree is dirty. Changes in results/ do not count.
 
-    Where the checkout is not the source's own (in a container, say), MAXUP_COMMIT says which it is, "+" included.
+    The environment variable MAXUP_COMMIT overrides it, for example in a container without the repository.
     """
 
     def git(*args: str) -> str:
-        here = Path(__file__).parent
-        return subprocess.run(["git", *args], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+        folder = Path(__file__).parent
+        return subprocess.run(["git", *args], cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
 
-    if told := os.environ.get("MAXUP_COMMIT"):
-        return told
+    if commit := os.environ.get("MAXUP_COMMIT"):
+        return commit
     try:
-        git("ls-files", "--error-unmatch", Path(__file__).name)  # installed within another's checkout, it is not ours
+        git("ls-files", "--error-unmatch", Path(__file__).name)  # fails if we are installed inside another repository
         return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--", ":/", ":!/results") else "")
     except (OSError, subprocess.CalledProcessError):
         return None

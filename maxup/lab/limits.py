@@ -1,7 +1,7 @@
-"""The range of every number that a recipe or a command-line option may give: one table for every way in.
+"""The valid range of every number in recipes and command-line options.
 
-The library itself is not limited: `MaxUp(m=...)` takes any m. The limits stop mistakes and hostile files before they
-use up a day or all memory.
+The limits catch mistakes and malicious files before they take a day or all memory. They do not apply to the library:
+`MaxUp(m=...)` takes any m.
 """
 
 import argparse
@@ -28,26 +28,26 @@ class Limit:
     low: float
     high: float
     whole: bool = False
-    """Whole numbers only."""
+    """Whether only whole numbers are valid."""
     above: bool = False
-    """Without `low` itself."""
+    """Whether `low` itself is excluded."""
     below: bool = False
-    """Without `high` itself."""
+    """Whether `high` itself is excluded."""
 
     def __contains__(self, value: object) -> bool:
-        number = isinstance(value, Integral if self.whole else Real) and not isinstance(value, bool)
-        if not number or not self.low <= value <= self.high:  # type: ignore[operator]
+        is_number = isinstance(value, Integral if self.whole else Real) and not isinstance(value, bool)
+        if not is_number or not self.low <= value <= self.high:  # type: ignore[operator]
             return False
         return not (self.above and value == self.low) and not (self.below and value == self.high)
 
     def __str__(self) -> str:
-        what = "a whole number" if self.whole else "a number"
+        kind = "a whole number" if self.whole else "a number"
         if math.isinf(self.high):
-            return f"{what}, {_plain(self.low)} or more"
+            return f"{kind}, {_plain(self.low)} or more"
         if self.above or self.below:
             first = f"above {_plain(self.low)}" if self.above else f"at least {_plain(self.low)}"
-            return f"{what} {first} and {'below' if self.below else 'at most'} {_plain(self.high)}"
-        return f"{what} from {_plain(self.low)} to {_plain(self.high)}"
+            return f"{kind} {first} and {'below' if self.below else 'at most'} {_plain(self.high)}"
+        return f"{kind} from {_plain(self.low)} to {_plain(self.high)}"
 
 
 def _plain(number: float) -> str:
@@ -61,10 +61,10 @@ def _count(low: int, high: int) -> Limit:
 COPIES, STEPS, MANY, SEED = _count(1, 10**4), _count(1, 10**4), _count(1, 10**6), _count(0, 4 * 10**9)
 FRACTION, DROP = Limit(0, 1), Limit(0, 1, below=True)
 
-RECIPE = {  # by the setting's dotted name; of a list, every number in it
+RECIPE = {  # by dotted name; a limit applies to every number of a list
     "epochs": MANY,
     "batch_size": MANY,
-    "seed": SEED,  # numpy takes 32 bits, and every process adds its number
+    "seed": SEED,  # numpy takes 32 bits, and every process adds its rank
     "data.train_size": _count(1, 10**9),
     "data.validation": Limit(0, 0.9),
     "data.size": _count(1, 10**4),
@@ -93,7 +93,7 @@ RECIPE = {  # by the setting's dotted name; of a list, every number in it
     "language.validation_columns": MANY,
     "language.test_columns": MANY,
 }
-MODEL = {  # by the argument's name
+MODEL = {  # by argument name
     "depth": _count(1, 2000),
     "width": _count(1, 10**4),
     "hidden": _count(1, 10**5),
@@ -109,8 +109,8 @@ MODEL = {  # by the argument's name
     "drop_path_rate": DROP,
     "drop_block_rate": DROP,
 }
-OPTIONS = {  # by the verb and the option
-    "train --save_every": Limit(0, math.inf),  # inf: only at the best and the last epoch
+OPTIONS = {  # by command and option
+    "train --save_every": Limit(0, math.inf),  # inf: save only at the best and the last epoch
     "compare --seeds": _count(2, 10**4),  # a standard deviation needs 2
     "compare --m": COPIES,
     "compare --radius": Limit(0, 1e9),
@@ -131,17 +131,17 @@ OPTIONS = {  # by the verb and the option
     "sample --words": MANY,
     "sample --temperature": Limit(0, 1e6),
     "sample --seed": SEED,
-    "show --images": _count(1, 64),  # more could not be seen
+    "show --images": _count(1, 64),  # more would be too small to see
     "show --m": _count(2, 64),
     "show --batch": _count(0, 10**9),
 }
-MOST_VALUES = 100  # of an option or an argument that takes several, and of every list in a recipe or a table
-MOST_NODES = 10**4  # values, lists and mappings of a document in all
-MOST_BASES = 20  # of a recipe, one above the other
+MOST_VALUES = 100  # in a list of a recipe, a table, or a command-line option
+MOST_NODES = 10**4  # values, lists and mappings in a document
+MOST_BASES = 20  # length of a chain of `base:` recipes
 
 
 def option(name: str) -> Callable[[str], Any]:
-    """The `type` of a command-line option of the table.
+    """Return the argparse `type` of an option in `OPTIONS`.
 
     Example:
         >>> option("compare --m")("8")
@@ -162,7 +162,10 @@ def option(name: str) -> Callable[[str], Any]:
 
 
 def check_recipe(values: Mapping[str, Any]) -> str | None:
-    """A sentence about the first setting, by dotted name, that is out of range; None where all are in range.
+    """Return an error message for the first setting that is out of range, or None.
+
+    Args:
+        values: The settings by dotted name.
 
     Example:
         >>> check_recipe({"epochs": 0})
@@ -171,15 +174,15 @@ def check_recipe(values: Mapping[str, Any]) -> str | None:
     for name, limit in RECIPE.items():
         value = values.get(name)
         numbers = value if isinstance(value, list) else [] if value is None else [value]
-        if wrong := [number for number in numbers if number not in limit]:
-            return f"{name}={format_value(wrong[0])} is out of range; it must be {limit}"
+        if invalid := [number for number in numbers if number not in limit]:
+            return f"{name}={format_value(invalid[0])} is out of range; it must be {limit}"
         if len(numbers) > MOST_VALUES:
-            return f"{name} has {len(numbers)} numbers; it must have {MOST_VALUES} at most"
+            return f"{name} has {len(numbers)} numbers; it must have at most {MOST_VALUES}"
     return None
 
 
 def check_model_args(**arguments: Any) -> None:
-    """Refuse arguments of a network that are out of range.
+    """Raise a ValueError if an argument of a network is out of range.
 
     Example:
         >>> check_model_args(width=16, dropout=math.nan)

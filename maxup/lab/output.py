@@ -1,4 +1,4 @@
-"""What the package shows: every text passes here, so that no name or file can send control characters to a terminal."""
+"""Print text safely. Names and file contents cannot send control characters to the terminal."""
 
 from typing import TYPE_CHECKING, Any, TextIO
 from unicodedata import category
@@ -6,11 +6,11 @@ from unicodedata import category
 if TYPE_CHECKING:
     from rich.console import Console
 
-LONGEST = 2000  # characters of an error
+LONGEST = 2000  # characters of an error message
 
 
 def printable(text: str, *, keep: str = "\n\t") -> str:
-    r"""A text with its control, format and bidirectional characters escaped; spaces and what `keep` names stay.
+    r"""Escape control, format and bidirectional characters. Spaces and the characters in `keep` stay.
 
     Example:
         >>> print(printable("\x1b[31mred\r\u202e 10 µm"))
@@ -24,7 +24,7 @@ def printable(text: str, *, keep: str = "\n\t") -> str:
 
 
 def one_line(text: str) -> str:
-    r"""The same on one line, for a sentence or a cell of a table.
+    r"""Escape like `printable` and join lines, for an error message or a table cell.
 
     Example:
         >>> one_line("two\nlines")
@@ -34,7 +34,7 @@ def one_line(text: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """An error on one line, without its middle where it quotes something very long.
+    """Put an error message on one line and shorten it if it is very long.
 
     Example:
         >>> len(sentence("a" * 10_000))
@@ -45,7 +45,7 @@ def sentence(text: str) -> str:
 
 
 def say(*parts: object, sep: str = " ", end: str = "\n", file: TextIO | None = None, flush: bool = False) -> None:
-    r"""Print, as `print` does, what is printable.
+    r"""Print like `print`, with control characters escaped.
 
     Example:
         >>> say("a\x1b", 3)
@@ -55,7 +55,7 @@ def say(*parts: object, sep: str = " ", end: str = "\n", file: TextIO | None = N
 
 
 def make_console(**options: Any) -> "Console":
-    r"""A console of rich that takes no markup, and escapes what `say` escapes.
+    r"""Return a `rich` console that ignores markup and escapes control characters like `say`.
 
     Example:
         >>> make_console(width=20).print("[bold]\x1b :smile:")

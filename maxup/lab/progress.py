@@ -1,4 +1,4 @@
-"""Progress of a long job: a bar on a terminal, a plain line now and then elsewhere; and metrics as text."""
+"""Show the progress of a long job, and format metrics as text."""
 
 import sys
 import time
@@ -9,18 +9,18 @@ from maxup.lab.output import make_console, say
 
 
 class Progress:
-    """A bar with loss, speed and time left on a terminal; a plain line now and then elsewhere.
+    """A progress bar with loss, speed and time left. If stdout is not a terminal, it prints a line now and then.
 
     Args:
-        total: Steps of the whole run.
-        done: Steps that an earlier part of the run did.
-        quiet: Show nothing, as the processes after the first.
-        every: Seconds between plain lines.
+        total: Number of steps in the run.
+        done: Steps that were done before the run was resumed.
+        quiet: Show nothing. Set on all ranks but the first.
+        every: Seconds between lines, if stdout is not a terminal.
     """
 
     def __init__(self, total: int, done: int = 0, *, quiet: bool = False, every: float = 10.0) -> None:
         self.total, self.done, self.quiet, self.every = total, done, quiet, every
-        self.start, self.begun, self.last = time.monotonic(), done, 0.0
+        self.start, self.first, self.last = time.monotonic(), done, 0.0
         self.bar: Any = None
         if not quiet and sys.stdout.isatty():
             from rich.progress import Progress
@@ -36,21 +36,28 @@ class Progress:
 
     def __exit__(self, *error: object) -> None:
         if self.bar:
-            if error[:1] == (None,):  # to the end, also where the last steps were not shown
+            if error[:1] == (None,):  # show 100 % even if the last steps were not shown
                 self._draw(self.total, ["done"])
             self.bar.stop()
 
     def due(self) -> bool:
-        """Whether it is time to show something: reading a loss makes a GPU wait, so ask before."""
+        """Whether it is time for an update. Ask before you read a loss: reading it synchronizes the GPU."""
         now = time.monotonic()
         return not self.quiet and now - self.last >= (0.2 if self.bar else self.every)
 
     def show(self, done: int, text: str, examples: int, unit: str = "examples") -> None:
-        """Show where the run is; `examples` is how many a step has, and `unit` what they are."""
+        """Show the number of steps done and the speed.
+
+        Args:
+            done: Steps done.
+            text: The metrics to show.
+            examples: Examples per step.
+            unit: What an example is, in the plural.
+        """
         now = time.monotonic()
         self.last, self.done = now, done
-        speed = (done - self.begun) * examples / max(now - self.start, 1e-9)
-        left = (self.total - done) * (now - self.start) / max(done - self.begun, 1)
+        speed = (done - self.first) * examples / max(now - self.start, 1e-9)
+        left = (self.total - done) * (now - self.start) / max(done - self.first, 1)
         line = f"{text}  {speed:,.0f} {unit}/s"
         if self.bar:
             self._draw(done, line.split("  "))
@@ -58,7 +65,7 @@ class Progress:
             self.say(f"{line}  {100 * done / self.total:.0f} %  {_clock(left)} left")
 
     def _draw(self, done: int, words: list[str]) -> None:
-        """As many of the words as fit beside percentage and time left, which stay; and a bar if there is room."""
+        """Draw the percentage, the time left, as many words as fit, and a bar if there is room."""
         from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
         room = self.bar.console.width - len("100 % 00:00:00 ")
@@ -75,7 +82,7 @@ class Progress:
         self.bar.update(self.task, completed=done, description=line)
 
     def say(self, line: str) -> None:
-        """A line of its own, above the bar."""
+        """Print a line above the bar."""
         if self.quiet:
             return
         if self.bar:
@@ -89,18 +96,18 @@ def _clock(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}" if minutes >= 60 else f"{minutes}:{seconds:02}"
 
 
-def describe(found: Mapping[str, float]) -> str:
-    """Metrics for a reader.
+def describe(metrics: Mapping[str, float]) -> str:
+    """Format metrics.
 
     Example:
         >>> describe({"test_loss": 0.25, "test_accuracy": 0.915, "dynamic_lr": 7e-5})
         'test loss 0.2500  test accuracy 91.50 %  dynamic lr 7e-05'
     """
-    return "  ".join(f"{name.replace('_', ' ')} {amount(name, v)}" for name, v in found.items() if name != "epoch")
+    return "  ".join(f"{name.replace('_', ' ')} {amount(name, v)}" for name, v in metrics.items() if name != "epoch")
 
 
 def amount(name: str, value: float) -> str:
-    """A metric's value for a reader.
+    """Format the value of a metric.
 
     Example:
         >>> amount("test_perplexity", 68.526), amount("test_perplexity", 1e30)

@@ -1,4 +1,8 @@
-"""Names that recipes may use, and what they stand for. A recipe from a stranger is data: only these names are built."""
+"""The perturbations and models that recipes can name.
+
+A recipe can only build what is listed here, so an untrusted recipe cannot run code. To add a perturbation or a model,
+add a line: name, module and attribute. The module is imported when the name is used.
+"""
 
 import inspect
 from collections.abc import Mapping
@@ -36,7 +40,7 @@ LANGUAGE_MODELS = {"awd_lstm": "maxup.lab.models.awd_lstm:AWDLSTM"}
 
 
 def takes(registry: Mapping[str, str], what: str, name: str) -> Mapping[str, inspect.Parameter]:
-    """The arguments of what a name stands for.
+    """Return the parameters of a registered class or function.
 
     Example:
         >>> list(takes(PERTURBATIONS, "perturbation", "cutmix"))
@@ -46,7 +50,13 @@ def takes(registry: Mapping[str, str], what: str, name: str) -> Mapping[str, ins
 
 
 def build(registry: Mapping[str, str], what: str, name: str, /, **arguments: Any) -> Any:
-    """Call what a name stands for, after checking that it takes these arguments.
+    """Build a registered object, after checking that it takes the arguments.
+
+    Args:
+        registry: One of the tables above.
+        what: What the table holds, for error messages.
+        name: The name in the table.
+        arguments: Passed on.
 
     Example:
         >>> build(PERTURBATIONS, "perturbation", "cutout", length=4).length
@@ -62,9 +72,9 @@ def build(registry: Mapping[str, str], what: str, name: str, /, **arguments: Any
         raise UnknownNameError(f"{what} {name!r} needs {' and '.join(missing)}")
     try:
         return make(**arguments)
-    except Exception as error:  # of whatever type: the arguments may be anything
-        said = ", ".join(f"{key}={format_value(value)}" for key, value in arguments.items())
-        raise BuildError(f"{what} {name!r} cannot be built with {said}: {error_message(error)}") from error
+    except Exception as error:  # the arguments come from a recipe and can be anything
+        given = ", ".join(f"{key}={format_value(value)}" for key, value in arguments.items())
+        raise BuildError(f"{what} {name!r} cannot be built with {given}: {error_message(error)}") from error
 
 
 def _find(registry: Mapping[str, str], what: str, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Code of the user's own, named on the command line as MODULE:FUNCTION (never in a recipe, which is data)."""
+"""Import the user's functions, given on the command line as MODULE:FUNCTION. Recipes cannot name code."""
 
 import os
 import sys
@@ -13,9 +13,9 @@ from maxup.errors import UserCodeError, format_error, unknown_name
 
 
 def find_function(spec: str) -> Callable[..., Any]:
-    """The function that MODULE:FUNCTION names, looked up in the current folder first; calling it may raise anything.
+    """Import the function MODULE:FUNCTION. The current folder is searched first.
 
-    The current folder then stays at the end of sys.path: a file in it cannot hide an installed module.
+    Afterwards the current folder is at the end of sys.path, so that files in it cannot hide installed modules.
 
     Example:
         >>> find_function("math:sqrt")(9)
@@ -30,37 +30,37 @@ def find_function(spec: str) -> Callable[..., Any]:
     if name.endswith(".py") or "/" in name:  # a path
         name = os.path.relpath(name).removesuffix(".py").replace(os.sep, ".")
     if name.startswith("."):
-        raise UserCodeError(f"{spec!r} is not below the current folder; go to its folder, and name it from there")
-    here = os.getcwd()
-    sys.path.insert(0, here)
+        raise UserCodeError(f"{spec!r} is not below the current folder; change to its folder and name it from there")
+    folder = os.getcwd()
+    sys.path.insert(0, folder)
     try:
         module = import_module(name)
     except (Exception, SystemExit) as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name
         if missing and f"{name}.".startswith(f"{missing}."):
-            raise UserCodeError(f"there is no module {name} in this folder or among the installed ones") from None
+            raise UserCodeError(f"there is no module {name} in this folder or in the installed packages") from None
         raise UserCodeError(f"importing {name} failed: {format_error(error)}") from error
     finally:
-        with suppress(ValueError):  # the module may have changed it
-            sys.path.remove(here)
-        sys.path.extend({here} - set(sys.path))
+        with suppress(ValueError):  # the module may have changed sys.path
+            sys.path.remove(folder)
+        sys.path.extend({folder} - set(sys.path))
     if not callable(getattr(module, function, print)):
         raise UserCodeError(f"{function} is a {type(getattr(module, function)).__name__}; name a function")
     if not hasattr(module, function):
         known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise UserCodeError(f"{name}: " + unknown_name(function, known, "function"))
     _remember(module)
-    found: Callable[..., Any] = getattr(module, function)
-    return found
+    result: Callable[..., Any] = getattr(module, function)
+    return result
 
 
-def raised_in_own_code(error: BaseException) -> str | None:
-    """A sentence where an error came out of the user's own code, such as its network's forward; None where not.
+def raised_in_user_code(error: BaseException) -> str | None:
+    """Return a message if the user's code raised the error, for example in a network's forward; otherwise None.
 
-    What counts is who called last, of this package and the user's: a mistake of ours keeps its traceback.
+    The innermost frame that is in this package or in the user's code decides. So a bug of ours keeps its traceback.
 
     Example:
-        >>> raised_in_own_code(ValueError("ours"))
+        >>> raised_in_user_code(ValueError("ours"))
     """
     for frame, line in reversed(list(walk_tb(error.__traceback__))):
         name, code = str(frame.f_globals.get("__name__")), frame.f_code
@@ -69,11 +69,11 @@ def raised_in_own_code(error: BaseException) -> str | None:
             return None
         if package in _packages or os.path.dirname(code.co_filename) in _folders:
             where = f"{os.path.basename(code.co_filename)}, line {line}, in {code.co_name}"
-            return f"your own code raised {format_error(error)} ({where})"
+            return f"your code raised {format_error(error)} ({where})"
     return None
 
 
-_packages: set[str] = set()  # of the user's modules that were found
+_packages: set[str] = set()  # top-level packages of the user's modules
 _folders: set[str] = set()
 
 

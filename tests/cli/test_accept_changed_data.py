@@ -14,8 +14,7 @@ RECIPE = """
 data: {name: imagenette, root: data, size: 8, workers: 0}
 model: {name: conv, args: {width: 4}}
 perturb: [{name: gaussian, sigma: 0.1}]
-objective: maxup
-maxup: {m: 2, warmup: 0}
+objective: {name: maxup, m: 2, warmup: 0}
 epochs: 2
 batch_size: 4
 """

@@ -42,11 +42,14 @@ def compared(tmp_path_factory):
 
 def test_the_rows_are_the_twin_maxup_and_the_others():
     recipe = parse_recipe("digits/mlp-gaussian-maxup", [])
-    found = rows(recipe, [1, 4, 20], ["average", "adversarial", "hard_examples"])
-    assert {name: (row.objective, row.maxup.m) for name, row in found.items()} == {
-        "m = 1": ("standard", 4), "m = 4": ("maxup", 4), "m = 20": ("maxup", 20), "average of 4": ("average", 4),
-        "average of 20": ("average", 20), "PGD, radius 0.5": ("adversarial", 4), "hardest 25 %": ("hard_examples", 4),
+    found = rows(recipe, [1, 4, 20], ["average", "adversarial", "hard_examples"], Attack(0.25, 2, 5))
+    assert {name: row.objective["name"] for name, row in found.items()} == {
+        "m = 1": "standard", "m = 4": "maxup", "m = 20": "maxup", "average of 4": "average",
+        "average of 20": "average", "PGD, radius 0.25": "adversarial", "hardest 25 %": "hard_examples",
     }  # fmt: skip
+    assert [found[name].objective["m"] for name in ("m = 4", "m = 20", "average of 4", "average of 20")] == [4, 20] * 2
+    assert found["PGD, radius 0.25"].objective == {"name": "adversarial", "radius": 0.25, "p": 2.0, "steps": 5}
+    assert found["m = 20"].objective["warmup"] == found["average of 4"].objective["warmup"] == 0  # the recipe's
     assert {row.epochs for row in found.values()} == {recipe.epochs}
 
 
@@ -168,8 +171,8 @@ def test_settings_of_every_row_can_be_given_and_lone_images_are_measured(tmp_pat
     monkeypatch.chdir(tmp_path)
     words = ["--seeds", "2", "--m", "2", "--objectives", "adversarial", "--no_equal_time", "--out", "c"]
     words += ["--epochs", "1", "--model.args", "{hidden: [8]}", "--data.train_size", "1284"]  # leaves 512 and one more
-    words += ["--perturb", "[{name: mixup}]", "--objective.norm", "running", "--objective.radius", "0.25"]
-    assert main(["compare", "digits/mlp-gaussian", *words]) == 0
+    words += ["--perturb", "[{name: mixup}]", "--objective.norm", "running", "--radius", "0.25", "--attack_steps", "2"]
+    assert main(["compare", "digits/mlp-gaussian-maxup", *words]) == 0
     assert "PGD, radius 0.25" in capsys.readouterr().out
 
 

@@ -16,9 +16,9 @@ def test_a_copy_can_be_copied_and_changed(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["cp", "digits/mlp-gaussian-maxup", "mine.yaml"]) == 0
     assert "maxup train mine.yaml" in capsys.readouterr().out
-    (tmp_path / "mine.yaml").write_text("base: digits/mlp-gaussian-maxup\nmaxup: {m: 9}\n")
+    (tmp_path / "mine.yaml").write_text("base: digits/mlp-gaussian-maxup\nobjective: {m: 9}\n")
     assert main(["cp", "mine.yaml", "other.yaml"]) == 0
-    assert parse_recipe("other.yaml", []).maxup.m == 9
+    assert parse_recipe("other.yaml", []).objective["m"] == 9
 
 
 @pytest.mark.parametrize("base", ["mine2", "mine2.yaml", "'mine2'  # beside it"])

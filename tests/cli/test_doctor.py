@@ -21,7 +21,7 @@ def in_order():
     return model(), batch, lambda output, y: nn.functional.cross_entropy(output, y, reduction="none")
 
 def scalar():
-    return {"model": model(), "batch": batch, "loss": nn.functional.cross_entropy}
+    return {"model": model(), "batch": batch, "loss_fn": nn.functional.cross_entropy}
 
 def raises():
     raise KeyError("my own words")

@@ -149,7 +149,7 @@ def test_every_file_of_a_model(place, file, kind):
             content = (model / file).read_bytes()
             config["files"][file] = {"size": len(content), "sha256": sha256(content)}
             (model / "config.json").write_text(json.dumps(config))
-        with pytest.raises(LoadError, match=r"^\S+ holds no model: [^\n]+$"):
+        with pytest.raises(LoadError, match=r"^cannot load a model from \S+: [^\n]+$"):
             maxup.load(model)
 
 

@@ -76,7 +76,7 @@ def test_every_budget_is_shown_so_that_twins_can_be_compared(cells, tmp_path):
 
 
 def test_the_paper_s_number_is_that_of_the_recipe_s_own_m(cells, tmp_path, monkeypatch):
-    maxup = "objective: maxup\nmaxup: {m: 10}\n"
+    maxup = "objective: {name: maxup, m: 10}\n"
     pretend(monkeypatch, tmp_path, "cifar100/wrn28_10-cutout-maxup", text="# W.\n" + maxup)
     rows = load_paper()["table-ablation"].rows
     assert cells("cifar100/wrn28_10-cutout-maxup")[1:] == ["W", "82.48 ± 0.23 %", "–", "m = 10"]  # noqa: RUF001

@@ -47,7 +47,7 @@ def test_mistakes(capsys, tmp_path):
     assert main(["train", "digits/mlp-gaussian", "--objective.n", "3"]) == 1
     assert main(["train", "digits/mlp-gaussian", "--perturb", "[{name: cutot}]", "--out", str(tmp_path)]) == 1
     err = capsys.readouterr().err
-    assert "did you mean 'maxup.m'" in err
+    assert "objective 'standard' takes no arguments; remove 'n'" in err
     assert "Traceback" not in err
 
 

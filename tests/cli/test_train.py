@@ -22,7 +22,7 @@ def test_print_config_is_a_recipe_that_says_the_same(tmp_path, capsys, monkeypat
     printed = capsys.readouterr().out
     (tmp_path / "again.yaml").write_text(printed)
     assert parse_recipe("again.yaml", []) == parse_recipe("digits/mlp-gaussian-maxup", words)
-    assert yaml.safe_load(printed)["maxup"]["m"] == 9
+    assert yaml.safe_load(printed)["objective"]["m"] == 9
     assert [p.name for p in tmp_path.iterdir()] == ["again.yaml"]  # nothing was trained
 
 

@@ -28,7 +28,7 @@ def data():
     return x[:200], y[:200], x[200:], y[200:]
 
 def net(shape, num_classes, width=16):
-    return nn.Sequential(nn.Flatten(), nn.Linear(36, width), nn.ReLU(), nn.Linear(width, classes))
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, width), nn.ReLU(), nn.Linear(width, num_classes))
 
 def leave():
     raise SystemExit(3)
@@ -66,8 +66,8 @@ def test_own_data_and_network_train(tmp_path):
         ("--model_from", "nowhere:net", "there is no module nowhere in this folder"),
         ("--model_from", "mine:nett", "mine: function 'nett' is unknown; did you mean 'net'?"),
         ("--data_from", "mine:number", "number is a int; name a function"),
-        ("--data_from", "mine:leave", "your own code raised SystemExit: 3"),
-        ("--data_from", "mine:net", "your own code"),
+        ("--data_from", "mine:leave", "your code raised SystemExit: 3"),
+        ("--data_from", "mine:net", "your code"),
     ],
 )
 def test_mistakes_get_a_sentence(tmp_path, option, value, sentence):
@@ -98,9 +98,9 @@ def net(shape, num_classes):
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("return {}[3]", "your own code raised KeyError: 3 (helper.py, line 3, in give_up)"),
-        ("return torch.ones(2, 3) @ torch.ones(2, 3)", "your own code raised RuntimeError: mat1 and mat2 shapes"),
-        ("raise OSError('gone')", "your own code raised OSError: gone (helper.py"),
+        ("return {}[3]", "your code raised KeyError: 3 (helper.py, line 3, in give_up)"),
+        ("return torch.ones(2, 3) @ torch.ones(2, 3)", "your code raised RuntimeError: mat1 and mat2 shapes"),
+        ("raise OSError('gone')", "your code raised OSError: gone (helper.py"),
     ],
 )
 def test_a_network_that_raises_after_its_first_passes_gets_a_sentence(tmp_path, monkeypatch, capsys, line, sentence):
@@ -124,7 +124,7 @@ def test_a_mistake_of_ours_beside_own_code_keeps_its_traceback(tmp_path, monkeyp
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "ours", raising=False)
     (tmp_path / "ours.py").write_text(MINE)
-    monkeypatch.setattr(Vision, "pace", lambda task, batch: torch.ones(2) @ torch.ones(3))
+    monkeypatch.setattr(Vision, "lr_scale", lambda task, batch: torch.ones(2) @ torch.ones(3))
     options = ["--data_from", "ours:data", "--model_from", "ours:net", "--model.args", "{}", "--trackers", "none"]
     with pytest.raises(RuntimeError, match="inconsistent tensor size"):
         main(["train", "digits/mlp-gaussian", "--data.train_size", "null", *options])
@@ -149,7 +149,7 @@ def test_a_run_on_own_data_is_not_taken_for_the_recipe_s(tmp_path, monkeypatch, 
     assert f"accuracy {100 * told:.2f} %" in capsys.readouterr().out
     assert main(["export", run, "shared", *own]) == 0
     assert 'maxup.load("shared", model_from=ours.net)' in capsys.readouterr().out
-    with pytest.raises(LoadError, match="of somebody's own, ours:net; give that function as model_from="):
+    with pytest.raises(LoadError, match="a custom network built by ours:net; pass that function as model_from="):
         maxup.load("shared")
     assert maxup.load("shared", model_from=sys.modules["ours"].net).config["metrics"]["test_accuracy"] == told
     sys.modules["ours"].number = 4

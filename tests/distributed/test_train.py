@@ -20,7 +20,7 @@ RECIPE = """
 base: digits/mlp-gaussian-maxup
 data: {train_size: 205}
 model: {args: {hidden: [16]}}
-maxup: {m: 3}
+objective: {name: maxup, m: 3}
 epochs: 4
 batch_size: 20
 """
@@ -194,7 +194,7 @@ base: digits/mlp-gaussian-maxup
 data: {train_size: 205}
 model: {args: {hidden: [16]}}
 perturb: [{name: from_batch}]
-maxup: {m: 3, warmup: 0}
+objective: {name: maxup, m: 3, warmup: 0}
 epochs: 2
 batch_size: 20
 """

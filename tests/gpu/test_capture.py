@@ -135,7 +135,7 @@ def test_dropout_that_is_no_layer_is_noticed_and_trains(tmp_path, capsys):
         def forward(self, x):
             return self.line(torch.nn.functional.dropout(x.flatten(1), 0.3, self.training))
 
-    result = loop.train(recipe_from(RECIPE), tmp_path, model_from=lambda shape, classes, width: Net())
+    result = loop.train(recipe_from(RECIPE), tmp_path, model_from=lambda shape, num_classes, width: Net())
     assert result["steps"] == 50
     assert capsys.readouterr().out.count("the step is not captured") == 1
 
@@ -149,7 +149,7 @@ def test_a_network_that_reads_values_back_is_noticed_and_trains(tmp_path, capsys
         def forward(self, x):
             return self.line(x.flatten(1)) / max(1.0, x.abs().max().item())
 
-    result = loop.train(recipe_from(RECIPE), tmp_path, model_from=lambda shape, classes, width: Net())
+    result = loop.train(recipe_from(RECIPE), tmp_path, model_from=lambda shape, num_classes, width: Net())
     assert result["steps"] == 50
     assert capsys.readouterr().out.count("the step is not captured: the network reads values back") == 1
 

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from maxup.cuda import fused
 from maxup.lab.certify.run import Settings, describe
 from maxup.lab.certify.target import Target
-from maxup.lab.data.images import own_images
+from maxup.lab.data.images import from_arrays
 from maxup.lab.models import create_model
 from maxup.lab.models.normalize import Normalized
 
@@ -112,7 +112,7 @@ def test_training_is_left_alone():
 
 
 def test_certificates_say_whether_blocks_were_fused(monkeypatch):
-    images, _ = own_images((torch.randint(256, (40, 3, 32, 32), dtype=torch.uint8), torch.arange(40) % 10))
+    images, _ = from_arrays((torch.randint(256, (40, 3, 32, 32), dtype=torch.uint8), torch.arange(40) % 10))
     network = create_model("resnet20", shape=(3, 32, 32), num_classes=10)
     subject = Target("resnet20", Normalized(network, images.mean, images.std).eval(), images, 0.5)
     said = [

@@ -7,7 +7,7 @@ import maxup.lab.environment
 from maxup.lab.environment import environment
 
 
-def test_what_is_written_beside_a_result():
+def test_versions_hardware_and_commit():
     found = environment()
     assert found["versions"]["torch"] == torch.__version__
     assert found["hardware"]
@@ -17,7 +17,7 @@ def test_what_is_written_beside_a_result():
         assert found["commit"].rstrip("+") == head.stdout.strip()
 
 
-def test_a_checkout_around_the_installed_package_is_not_taken_for_its_own(tmp_path, monkeypatch):
+def test_a_repository_around_the_installed_package_is_ignored(tmp_path, monkeypatch):
     def git(*args):
         who = ["-c", "user.name=a", "-c", "user.email=a@b"]
         done = subprocess.run(["git", *who, *args], cwd=tmp_path, check=True, capture_output=True, text=True)
@@ -38,7 +38,7 @@ def test_a_checkout_around_the_installed_package_is_not_taken_for_its_own(tmp_pa
     assert environment()["commit"] == git("rev-parse", "HEAD")
 
 
-def test_outside_a_checkout_the_commit_can_be_told(monkeypatch):
+def test_maxup_commit_replaces_the_repository(monkeypatch):
     def no_git(*args, **kwargs):
         raise OSError
 

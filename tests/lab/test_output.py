@@ -1,4 +1,4 @@
-"""Nothing that comes from a name, a recipe or a file steers the terminal, a page or a plot."""
+"""Names, recipes and files cannot send control characters to the terminal, a page or a plot."""
 
 import json
 import re
@@ -21,7 +21,7 @@ NASTY = "\x1b[31m\x07\r\x9b2J\u202e\u2066\u200f\u2028"
 MATH = r"a$\frac{$ x_1^2 \textbf{$"
 
 
-def steering(text, keep="\n"):
+def control_characters(text, keep="\n"):
     return [c for c in text if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") and c not in keep]
 
 
@@ -33,23 +33,23 @@ def call(*words):
 
 
 def test_every_character_is_shown_or_escaped():
-    whole = "".join(map(chr, [*range(0x3000), *range(0xD700, 0x10000), *range(0xE0000, sys.maxunicode + 1, 997)]))
-    shown = printable(whole)
-    assert steering(shown, "\n\t") == []
-    assert steering(one_line(whole), "") == []
+    characters = "".join(map(chr, [*range(0x3000), *range(0xD700, 0x10000), *range(0xE0000, sys.maxunicode + 1, 997)]))
+    shown = printable(characters)
+    assert control_characters(shown, "\n\t") == []
+    assert control_characters(one_line(characters), "") == []
     assert shown.encode()  # no lone surrogates, which a terminal cannot take
     plain = "αβγ 10 µm\u00a0± 3\u3000日本語 \N{GRINNING FACE} naïve"
     assert printable(plain) == plain
 
 
-def test_a_console_escapes_what_it_is_given_and_colors_it_itself(capsys):
+def test_a_console_escapes_text_and_adds_its_own_colors(capsys):
     make_console(force_terminal=True, color_system="standard").print(NASTY, style="bold")
     out = capsys.readouterr().out
     assert re.sub(r"\x1b\[[01]m", "", out) == printable(NASTY) + "\n"
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_no_word_of_a_command_reaches_the_terminal_as_it_is(verb, capsys, tmp_path, monkeypatch):
+def test_arguments_of_a_command_are_escaped(verb, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rests = [NASTY], [f"--{NASTY}"], ["a", f"--checkpoint={NASTY}"], [f"{NASTY}.yaml", NASTY], [f"m:{NASTY}"]
     for words in (
@@ -60,18 +60,18 @@ def test_no_word_of_a_command_reaches_the_terminal_as_it_is(verb, capsys, tmp_pa
         assert call(*words) in (1, 2)
         shown = capsys.readouterr()
         assert shown.err
-        assert steering(shown.out + shown.err) == []
+        assert control_characters(shown.out + shown.err) == []
 
 
 @pytest.mark.parametrize(
     "text", ['objective: "\\e[31m\\r"', '"\\e[1m": 3', 'base: "\\e[1m\\u202E"', "optim: {name: '\u202e'}"]
 )
-def test_no_recipe_reaches_the_terminal_as_it_is(text, capsys, tmp_path):
+def test_recipes_are_escaped(text, capsys, tmp_path):
     (tmp_path / f"{NASTY}.yaml").write_text(text)
     assert call("train", str(tmp_path / f"{NASTY}.yaml")) == 1
-    said = capsys.readouterr().err
-    assert steering(said) == []
-    assert said.count("\n") == 1
+    error = capsys.readouterr().err
+    assert control_characters(error) == []
+    assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -87,9 +87,9 @@ def test_a_report_of_any_name(name, capsys, tmp_path, monkeypatch):
     (tmp_path / "results").mkdir()
     assert call("report", "--runs", "runs", "--results", "results", "--out", "out") == 0
     shown = capsys.readouterr()
-    assert steering(shown.out + shown.err) == []
+    assert control_characters(shown.out + shown.err) == []
     assert shown.err == ""
-    assert steering((tmp_path / "out/report.html").read_text()) == []
+    assert control_characters((tmp_path / "out/report.html").read_text()) == []
     drawn = list((tmp_path / "out").glob("other*.svg"))
     assert len(drawn) == 2
     for path in drawn:

@@ -6,13 +6,13 @@ from maxup.lab.registry import LANGUAGE_MODELS, MODELS, PERTURBATIONS, build
 
 
 @pytest.mark.parametrize("name", PERTURBATIONS)
-def test_every_name_stands_for_something(name):
+def test_every_name_exists(name):
     module, _, attribute = PERTURBATIONS[name].partition(":")
     assert hasattr(__import__(module, fromlist=[attribute]), attribute)
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "sentence"),
+    ("name", "arguments", "message"),
     [
         ("cutot", {}, "perturbation 'cutot' is unknown; did you mean 'cutout'?"),
         ("os.system", {}, "perturbation 'os.system' is unknown; known: affine"),
@@ -22,18 +22,18 @@ def test_every_name_stands_for_something(name):
         ("cutout", {"name": 3}, "argument of perturbation 'cutout' 'name' is unknown"),
     ],
 )
-def test_unknown_names_get_the_nearest(name, arguments, sentence):
+def test_unknown_names_suggest_the_nearest(name, arguments, message):
     with pytest.raises(UnknownNameError) as error:
         build(PERTURBATIONS, "perturbation", name, **arguments)
-    assert str(error.value).startswith(sentence)
+    assert str(error.value).startswith(message)
 
 
-NONSENSE = {
+INVALID = {
     "negative": ("mlp", {"hidden": [-1]}, "hidden=-1 is out of range; it must be a whole number from 1 "),
-    "half": ("mlp", {"hidden": [0.5]}, "hidden=0.5 is out of range; it must be a whole number from 1 "),
-    "none": ("mlp", {"hidden": [0]}, "hidden=0 is out of range; it must be a whole number from 1 "),
-    "no list": ("mlp", {"hidden": 3}, "hidden=3 must be a list of 100 widths at most"),
-    "no width": ("wrn28_10", {"width": 0}, "width=0 is out of range; it must be a whole number from 1 "),
+    "fraction": ("mlp", {"hidden": [0.5]}, "hidden=0.5 is out of range; it must be a whole number from 1 "),
+    "zero": ("mlp", {"hidden": [0]}, "hidden=0 is out of range; it must be a whole number from 1 "),
+    "not a list": ("mlp", {"hidden": 3}, "hidden=3 must be a list of at most 100 widths"),
+    "zero width": ("wrn28_10", {"width": 0}, "width=0 is out of range; it must be a whole number from 1 "),
     "width": ("resnet20", {"width": -4}, "width=-4 is out of range; it must be a whole number from 1 "),
     "filters": ("conv", {"width": 0}, "width=0 is out of range; it must be a whole number from 1 "),
     "dropout": ("conv", {"dropout": 2}, "dropout=2 is out of range; it must be a number at least 0"),
@@ -41,19 +41,19 @@ NONSENSE = {
 }
 
 
-@pytest.mark.parametrize("case", NONSENSE)
-def test_what_cannot_be_built_is_named_with_its_arguments(case):
-    name, arguments, sentence = NONSENSE[case]
+@pytest.mark.parametrize("case", INVALID)
+def test_errors_name_the_arguments(case):
+    name, arguments, message = INVALID[case]
     with pytest.raises(BuildError) as error:
         build(MODELS, "model", name, shape=(1, 8, 8), num_classes=3, **arguments)
-    said = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
-    start = f"model {name!r} cannot be built with shape=(1, 8, 8), classes=3, {said}: "
-    assert str(error.value).startswith(start + sentence)
+    given = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+    start = f"model {name!r} cannot be built with shape=(1, 8, 8), num_classes=3, {given}: "
+    assert str(error.value).startswith(start + message)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("size", ["embedding", "hidden", "layers"])
-def test_sizes_of_a_language_model(size):
+def test_invalid_sizes_of_a_language_model(size):
     with pytest.raises(BuildError, match=f"{size}=0 is out of range; it must be a whole number"):
         build(LANGUAGE_MODELS, "language model", "awd_lstm", words=5, **{size: 0})
 

@@ -21,7 +21,7 @@ MODULES = {
 
 
 @pytest.mark.parametrize("case", MODULES)
-def test_what_goes_wrong_in_a_module_is_told_as_it_is(tmp_path, monkeypatch, case):
+def test_an_error_in_a_module_is_quoted(tmp_path, monkeypatch, case):
     text, words = MODULES[case]
     name = f"mine_{case.replace(' ', '_')}"
     (tmp_path / f"{name}.py").write_text(text)
@@ -35,7 +35,7 @@ def test_what_goes_wrong_in_a_module_is_told_as_it_is(tmp_path, monkeypatch, cas
 
 
 @pytest.mark.parametrize("name", ["no_such_module", "no_such.module", "math.module"])
-def test_a_module_that_is_not_there(name):
+def test_a_missing_module(name):
     with pytest.raises(UserCodeError, match=f"there is no module {name} in this folder"):
         find_function(f"{name}:net")
 
@@ -48,7 +48,9 @@ def test_a_function_is_found_in_the_current_folder(tmp_path, monkeypatch):
     assert find_function("sub.here_alone:net")() == find_function("sub/here_alone.py:net")() == 3
     assert find_function("./sub/here_alone.py:net")() == 3
     assert find_function(f"{tmp_path}/sub/here_alone.py:net")() == 3
-    with pytest.raises(UserCodeError, match=r"^'\.\./mine\.py:net' is not below the current folder; go to its folder"):
+    with pytest.raises(
+        UserCodeError, match=r"^'\.\./mine\.py:net' is not below the current folder; change to its folder"
+    ):
         find_function("../mine.py:net")
     with pytest.raises(UserCodeError, match=r"^sub.here_alone: function 'nett' is unknown; "):
         find_function("sub.here_alone:nett")
@@ -57,7 +59,7 @@ def test_a_function_is_found_in_the_current_folder(tmp_path, monkeypatch):
 
 
 def test_the_current_folder_hides_no_installed_module(tmp_path, monkeypatch):
-    """What is imported after the user's module, by others, is what is installed; the user's own files stay in reach."""
+    """Later imports find the installed modules. The user's other files can still be imported."""
     (tmp_path / "here_mine.py").write_text("import here_friend\ndef net():\n    import here_later\n    return 3\n")
     for name in ("here_friend", "here_later", "sched", "wave"):  # the latter two are Python's, seldom imported
         (tmp_path / f"{name}.py").write_text("ours = True\n")

@@ -14,7 +14,7 @@ from maxup.lab.data.images import Images
 from maxup.lab.models.normalize import Normalized
 from maxup.lab.recipes.schema import Recipe, noise_of
 from maxup.lab.tasks.vision import load_splits
-from maxup.lab.user_code import raised_in_own_code
+from maxup.lab.user_code import raised_in_user_code
 
 
 @dataclass
@@ -111,7 +111,7 @@ def answers(model: nn.Module, images: Images, device: torch.device, dtype: torch
             torch.manual_seed(0)  # for networks that draw noise
             logits = model.to(device)(x)
     except Exception as error:  # any type: it may come from user code
-        if raised_in_own_code(error) or isinstance(error, torch.OutOfMemoryError):
+        if raised_in_user_code(error) or isinstance(error, torch.OutOfMemoryError):
             raise
         raise ValueError(
             f"for float32 images of shape {tuple(x.shape)} the network raised {format_error(error)}; it must take "

@@ -1,4 +1,4 @@
-"""Labelled images in files, a folder for each class, which are read when they are needed."""
+"""Labeled image files, one folder per class. They are decoded when they are needed."""
 
 import hashlib
 import os
@@ -23,21 +23,21 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's
 
 @dataclass(frozen=True, eq=False)
 class Folder:
-    """A set of labeled image files; as `Images`, but what its loader decodes them to is said here.
+    """A set of labeled image files, and how to decode them.
 
     Args:
-        root: The folder that holds a folder for each class.
-        names: File names within their class's folder as bytes, (N,): an array, which worker processes do not copy.
+        root: The folder with one folder per class.
+        names: File names inside the class folders as bytes, (N,). Worker processes do not copy an array.
         y: Classes, int64, (N,).
-        classes: The folders' names.
-        mean: Mean of each channel, of pixels in [0, 1].
-        std: Standard deviation of each channel, likewise.
+        classes: Names of the class folders.
+        mean: Mean per channel, of pixels in [0, 1].
+        std: Standard deviation per channel, of pixels in [0, 1].
         size: Height and width of a training image.
-        test_size: Those in evaluation; default the same.
+        test_size: Height and width in evaluation. Default: size.
         crop_fraction: In evaluation the short side is first resized to test_size / crop_fraction.
-        interpolation: How images are resized: "bilinear" or "bicubic".
-        workers: Processes that decode, 0 for none; never more than there are cores.
-        digest: SHA-256 of the classes and of the names and sizes of all files there; a subset keeps it.
+        interpolation: "bilinear" or "bicubic".
+        workers: Worker processes that decode, at most one per core. 0 decodes in the main process.
+        digest: SHA-256 of the classes and of the names and sizes of all files. A subset keeps the digest.
     """
 
     root: Path
@@ -59,65 +59,66 @@ class Folder:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Of one training image: (C, H, W)."""
+        """Shape of a training image, (C, H, W)."""
         return 3, self.size, self.size
 
     def path(self, index: int) -> Path:
-        """Where an image is."""
+        """Path of an image."""
         return self.root / self.classes[int(self.y[index])] / os.fsdecode(self.names[index])
 
     def loader(self, batch_size: int, *, training: bool, **options: Any) -> "FolderLoader":
-        """Batches: random crops, shuffled and equal on all ranks, in training; else centers, in order, each once."""
+        """Return a loader: shuffled random crops in training, otherwise center crops in order, each exactly once."""
         from maxup.lab.data.folder_loader import FolderLoader
 
         return FolderLoader(self, batch_size, training=training, **options)
 
     def subset(self, indices: Tensor | Sequence[int]) -> "Folder":
-        """These images, in this order."""
+        """Return these images, in this order."""
         rows = torch.as_tensor(indices).long()
         return replace(self, names=self.names[rows.numpy()], y=self.y[rows])
 
     def normalize(self, x: Tensor) -> Tensor:
-        """(x / 255 - mean) / std, for bytes (..., C, H, W) on any device."""
+        """Return (x / 255 - mean) / std, for bytes (..., C, H, W) on any device."""
         return normalize(x, self.mean, self.std, self.top)
 
 
 def scan(root: Path, classes: tuple[str, ...] | None = None) -> Folder:
-    """Find the images in the folders of the classes; other files, and names that begin with a dot, are passed over.
+    """Find the images in the class folders. Other files, and names that start with a dot, are ignored.
 
     Args:
-        root: The folder that holds a folder for each class.
-        classes: Those to expect, in their order; default all folders, sorted. A class may be missing, another not.
+        root: The folder with one folder per class.
+        classes: The allowed classes, in order; some may have no folder. Default: all folders, sorted.
     """
-    found = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
-    if not found:
+    folders = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
+    if not folders:
         raise DataError(
-            f"{root} holds no folders; sort its images into a folder for each class, {root / 'CLASS' / 'name.JPEG'}"
+            f"{root} has no folders; put its images into one folder per class, {root / 'CLASS' / 'name.JPEG'}"
         )
-    classes = tuple(found) if classes is None else classes
-    if strange := sorted(set(found) - set(classes)):
+    classes = tuple(folders) if classes is None else classes
+    if unknown := sorted(set(folders) - set(classes)):
         raise DataError(
-            f"{root} holds {first_names(strange)}, which are not classes of the training images; rename or remove them"
+            f"{root} has folders that are not classes of the training images: {first_names(unknown)}; rename or "
+            "remove them"
         )
-    names = {name: _images(root / name) for name in found}
-    if empty := [name for name in found if not names[name]]:
-        raise DataError(f"{root} holds {first_names(empty)} without any image; fill or remove such folders")
-    files = np.array([file for name in found for file in names[name]], dtype=bytes)
-    number = {name: i for i, name in enumerate(classes)}
-    y = torch.tensor([number[name] for name in found for _ in names[name]])
-    return Folder(root, files, y, classes, digest=_digest(classes, names))
+    sizes = {name: _images(root / name) for name in folders}
+    if empty := [name for name in folders if not sizes[name]]:
+        raise DataError(f"{root} has folders without images: {first_names(empty)}; fill or remove them")
+    names = np.array([file for name in folders for file in sizes[name]], dtype=bytes)
+    index = {name: i for i, name in enumerate(classes)}
+    y = torch.tensor([index[name] for name in folders for _ in sizes[name]])
+    return Folder(root, names, y, classes, digest=_digest(classes, sizes))
 
 
 def _images(folder: Path) -> dict[bytes, int]:
-    """The images' names, sorted, with their sizes in bytes."""
+    """Return the sorted names of the images, with their sizes in bytes."""
     entries = [entry for entry in os.scandir(folder) if entry.name.lower().endswith(SUFFIXES) and entry.is_file()]
     return dict(sorted((os.fsencode(e.name), e.stat().st_size) for e in entries if not e.name.startswith(".")))
 
 
 def _digest(classes: tuple[str, ...], sizes: dict[str, dict[bytes, int]]) -> str:
-    found = hashlib.sha256(b"\0".join(map(os.fsencode, classes)))
+    digest = hashlib.sha256(b"\0".join(map(os.fsencode, classes)))
     for name, files in sizes.items():
-        found.update(b"\0\0" + os.fsencode(name))
+        digest.update(b"\0\0" + os.fsencode(name))
         for file, size in files.items():
-            found.update(b"\0%b/%d" % (file, size))  # no name has a slash or a zero byte in it
-    return found.hexdigest()
+            digest.update(b"\0%b/%d" % (file, size))  # a file name has no slash and no NUL byte
+    return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Batches of images in files: worker processes decode and crop them, the main process puts them on the device."""
+"""Load batches of image files. Worker processes decode and crop; the main process copies to the device."""
 
 import multiprocessing
 import os
@@ -21,25 +21,26 @@ from maxup.lab.data.folder import Folder
 from maxup.lab.data.loader import Batch, Loader
 from maxup.rng import make_generator
 
-# What torch says of a worker that is gone, or without shared memory: these errors have no type of their own.
-GONE = re.compile(r"DataLoader worker \(pid|Pin memory thread exited|shared memory|\bshm\b")
+# Messages of torch about a dead worker or a lack of shared memory. These errors have no type of their own.
+WORKER_DIED = re.compile(r"DataLoader worker \(pid|Pin memory thread exited|shared memory|\bshm\b")
 
 
 class FolderLoader(Loader):
-    """A loader of images in files.
+    """A loader of image files.
 
-    The crop of an image in training depends on (seed, epoch, index) alone: the number of workers changes nothing, and a
-    run that goes on sees what it would have seen.
+    In training, the crop of an image depends only on (seed, epoch, index). The number of workers changes nothing, and
+    a resumed run sees the same crops.
 
-    A file that cannot be read is noted in `unreadable`. In training the next image of the batch that can be read,
-    after the last the first, takes its place, so that batches keep their size; in evaluation it is left out.
+    `unreadable` collects the indices of files that cannot be read. In training, the next readable image of the batch
+    replaces such a file, so that batches keep their size. In evaluation, it is left out.
 
     Args:
-        folder: What to iterate over.
-        batch_size: Images in a batch of one rank.
-        device: Where batches go.
-        training: Random crops in random order and equal ranks, or centers in order and every image once.
-        options: Those of `Loader`: seed, drop_last, rank, world_size.
+        folder: The images.
+        batch_size: Images per batch and rank.
+        device: Device of the batches.
+        training: Random crops in random order, with equal batches on all ranks. Otherwise center crops in order, each
+            image exactly once.
+        options: Options of `Loader`: seed, drop_last, rank, world_size.
     """
 
     def __init__(
@@ -50,16 +51,16 @@ class FolderLoader(Loader):
         self.unreadable: set[int] = set()
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it is, and what could not be read until there."""
+        """Return the position, and the files that could not be read so far."""
         return {**super().state_dict(), "unreadable": sorted(self.unreadable)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to where another loader with the same arguments was."""
+        """Continue where another loader with the same arguments stopped."""
         unreadable = state.get("unreadable")
         if not isinstance(unreadable, list) or not all(type(i) is int and 0 <= i < self.n for i in unreadable):
             raise DataError(
-                f"a loader of {self.n} image files cannot have been in a state where {unreadable!r:.80} of them "
-                "could not be read"
+                f"unreadable={unreadable!r:.80} is invalid in the state of a loader; it must be a list of indices "
+                f"below {self.n}"
             )
         super().load_state_dict({key: value for key, value in state.items() if key != "unreadable"})
         self.unreadable = set(unreadable)
@@ -69,27 +70,27 @@ class FolderLoader(Loader):
         workers = min(self.folder.workers, len(os.sched_getaffinity(0)), len(rows))
         decoded = DataLoader(
             _Decoded(self.folder, [part.numpy() for part in rows], seed, self.epoch),
-            batch_size=None,  # an item is a batch already
+            batch_size=None,  # an item is already a batch
             num_workers=workers,
             multiprocessing_context=_server() if workers else None,
             worker_init_fn=_end_with_parent,
             pin_memory=self.device.type == "cuda",
-            generator=make_generator("workers"),  # else it takes a number from the global stream
+            generator=make_generator("workers"),  # otherwise it draws from the global stream
         )
-        for indices, x, unreadable in _losing_workers(decoded):
+        for indices, x, unreadable in _catch_dead_workers(decoded):
             self.unreadable.update(unreadable.tolist())
             if not len(x) and self.training:
                 path = self.folder.path(int(unreadable[0]))
-                raise DataError(f"none of the {len(unreadable)} images of a batch can be read, such as {path}")
+                raise DataError(f"none of the {len(unreadable)} images of a batch can be read, for example {path}")
             if len(x):
-                yield self._put(indices), self._put(x), self._put(self.folder.y[indices])
+                yield self._to_device(indices), self._to_device(x), self._to_device(self.folder.y[indices])
 
-    def _put(self, tensor: Tensor) -> Tensor:
+    def _to_device(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.device, non_blocking=True)
 
 
 class _Decoded(Dataset[tuple[Tensor, Tensor, Tensor]]):
-    """Batches by number: indices (B,), bytes (B, 3, H, W), and the indices of those that cannot be read."""
+    """Batches by number: indices (B,), bytes (B, 3, H, W), and the indices of unreadable files."""
 
     def __init__(self, folder: Folder, rows: list[np.ndarray], seed: int | None, epoch: int) -> None:
         self.folder, self.rows, self.seed, self.epoch = folder, rows, seed, epoch
@@ -111,7 +112,7 @@ class _Decoded(Dataset[tuple[Tensor, Tensor, Tensor]]):
         folder = self.folder
         try:
             image = read_rgb(folder.path(index))
-        except Exception:  # PIL raises many kinds on damaged files
+        except Exception:  # PIL raises many types of errors for damaged files
             return None
         if self.seed is None:
             return center_crop(image, folder.test_size or folder.size, folder.crop_fraction, folder.interpolation)
@@ -120,27 +121,27 @@ class _Decoded(Dataset[tuple[Tensor, Tensor, Tensor]]):
         )
 
 
-def _losing_workers(decoded: Iterable[Any]) -> Iterator[Any]:
-    """The same; a sentence where a worker is gone, killed for memory mostly, or cannot hand over what it decoded."""
+def _catch_dead_workers(decoded: Iterable[Any]) -> Iterator[Any]:
+    """Yield the batches. Raise a DataError if a worker was killed, usually for lack of memory or shared memory."""
     try:
         yield from decoded
     except (RuntimeError, OSError, EOFError) as error:
-        if isinstance(error, RuntimeError) and not GONE.search(str(error)):
+        if isinstance(error, RuntimeError) and not WORKER_DIED.search(str(error)):
             raise
         raise DataError(
-            f"lost a process that decodes images ({error_message(error)[:150]}); memory or shared memory (/dev/shm) "
-            "may be short: use fewer data.workers, and the same command goes on from the last checkpoint"
+            f"a worker process that decodes images died ({error_message(error)[:150]}), perhaps for lack of memory or "
+            "shared memory (/dev/shm); use fewer data.workers, and the same command resumes from the last checkpoint"
         ) from error
 
 
 def _next_readable(rows: list[int], unreadable: set[int]) -> list[int]:
-    """The batch's indices, each unreadable one replaced by the next that is not, going round.
+    """Replace every unreadable index of a batch by the next readable one. After the last comes the first.
 
     Example:
         >>> _next_readable([4, 7, 1, 9], {7, 9})
         [4, 1, 1, 4]
     """
-    good = next(row for row in rows if row not in unreadable)  # what follows the last
+    good = next(row for row in rows if row not in unreadable)  # follows the last index
     kept = []
     for row in reversed(rows):
         good = good if row in unreadable else row
@@ -149,7 +150,7 @@ def _next_readable(rows: list[int], unreadable: set[int]) -> list[int]:
 
 
 def _end_with_parent(worker: int) -> None:
-    """A worker's parent is the server, which lives as long as a worker: without this, both outlive a killed run."""
+    """End a worker when the main process dies. Its parent is the fork server, which lives as long as its workers."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 
@@ -161,18 +162,18 @@ def _end_with_parent(worker: int) -> None:
 
 
 def _server() -> Any:
-    """What workers are forked from: a process without threads, because a fork of ours could wait for them for ever.
+    """Start the server that forks the workers, and return its multiprocessing context.
 
-    It has imported this module, so that a worker is there at once. Ctrl-C, a polite kill of all processes together and
-    a closed terminal are not for it and its workers: the main process saves first, and needs them for that. It imports
-    nothing from the current folder, unless this process does.
+    The server has no threads, so a fork cannot deadlock. It has already imported this module, so workers start fast.
+    The server and its workers ignore SIGINT, SIGTERM and SIGHUP, because the main process needs them until it has
+    saved. They import nothing from the current folder, unless this process does.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
-    held = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    blocked = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     with _safe_path():
-        resource_tracker.ensure_running()  # else the server starts it, which unblocks these signals
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, held)  # it inherits this
+        resource_tracker.ensure_running()  # otherwise the server starts it, which unblocks these signals
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)  # the server inherits the mask
         try:
             forkserver.ensure_running()
         finally:
@@ -182,7 +183,7 @@ def _server() -> Any:
 
 @contextmanager
 def _safe_path() -> Iterator[None]:
-    """Python's processes that are started here do not have the current folder on their sys.path by themselves."""
+    """Start Python processes without the current folder on sys.path."""
     before = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = "1"
     try:

@@ -1,4 +1,4 @@
-"""Labelled images held as bytes, and stratified parts of them."""
+"""Labeled images in memory, and stratified subsets of them."""
 
 import hashlib
 from collections.abc import Sequence
@@ -25,10 +25,10 @@ class Images:
     Args:
         x: Bytes, (N, C, H, W).
         y: Classes in 0 ... len(classes) - 1, int64, (N,).
-        classes: Their names.
-        mean: Mean of each channel, of pixels in [0, 1].
-        std: Standard deviation of each channel, likewise.
-        top: The byte that means 1.0.
+        classes: Names of the classes.
+        mean: Mean per channel, of pixels in [0, 1].
+        std: Standard deviation per channel, of pixels in [0, 1].
+        top: The byte value of a pixel of 1.0.
 
     Example:
         >>> x, y = torch.zeros(2, 1, 4, 4, dtype=torch.uint8), torch.tensor([0, 1])
@@ -47,19 +47,17 @@ class Images:
     def __post_init__(self) -> None:
         x, y = self.x, self.y
         if x.dtype != torch.uint8 or x.ndim != 4:
-            raise DataError(f"x is {x.dtype} of shape {tuple(x.shape)}; images are torch.uint8 of shape (N, C, H, W)")
+            raise DataError(f"x is {x.dtype} of shape {tuple(x.shape)}; it must be torch.uint8 of shape (N, C, H, W)")
         if y.dtype != torch.int64 or y.shape != x.shape[:1]:
-            raise DataError(
-                f"y is {y.dtype} of shape {tuple(y.shape)}; {len(x)} images want torch.int64 of shape ({len(x)},)"
-            )
+            raise DataError(f"y is {y.dtype} of shape {tuple(y.shape)}; it must be torch.int64 of shape ({len(x)},)")
         if not len(self.mean) == len(self.std) == x.shape[1] or min(self.std) <= 0 or self.top < 1:
             raise DataError(
                 f"mean {self.mean}, std {self.std} and top {self.top} do not fit {x.shape[1]} channels; "
-                "give one mean and one std above 0 for each, and a top of 1 or more"
+                "give one mean and one std above 0 per channel, and a top of at least 1"
             )
         if len(y) and not 0 <= int(y.min()) <= int(y.max()) < len(self.classes):
             raise DataError(
-                f"labels run from {int(y.min())} to {int(y.max())}, but {len(self.classes)} classes are "
+                f"labels run from {int(y.min())} to {int(y.max())}, but with {len(self.classes)} classes they must be "
                 f"0 to {len(self.classes) - 1}; correct y or classes"
             )
 
@@ -68,70 +66,72 @@ class Images:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Of one image: (C, H, W)."""
+        """Shape of an image, (C, H, W)."""
         channels, height, width = self.x.shape[1:]
         return channels, height, width
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the images with their labels."""
-        found = hashlib.sha256(f"{tuple(self.x.shape)} {self.top}".encode())
+        """SHA-256 of the images and labels."""
+        digest = hashlib.sha256(f"{tuple(self.x.shape)} {self.top}".encode())
         for part in (self.x, self.y):
-            found.update(part.cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-        return found.hexdigest()
+            digest.update(part.cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
 
     def loader(self, batch_size: int, *, training: bool, **options: Any) -> DeviceLoader:
-        """Batches, shuffled and equal on all ranks in training, else in order and each image once."""
+        """Return a loader: shuffled, with equal ranks, in training; otherwise in order, each image exactly once."""
         return DeviceLoader(self, batch_size, shuffle=training, pad=training, **options)
 
     def subset(self, indices: Tensor | Sequence[int]) -> "Images":
-        """These images, in this order."""
+        """Return these images, in this order."""
         rows = torch.as_tensor(indices, device=self.x.device)
         if rows.ndim != 1 or (rows.numel() and (rows.is_floating_point() or rows.dtype == torch.bool)):
-            raise DataError(f"indices are {rows.dtype} of shape {tuple(rows.shape)}; give a list of whole numbers")
+            raise DataError(f"indices are {rows.dtype} of shape {tuple(rows.shape)}; pass a list of integers")
         if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self):
             raise DataError(
-                f"indices run from {int(rows.min())} to {int(rows.max())}; {len(self)} images are 0 to {len(self) - 1}"
+                f"indices run from {int(rows.min())} to {int(rows.max())}; they must be 0 to {len(self) - 1}"
             )
         return replace(self, x=self.x[rows.long()], y=self.y[rows.long()])
 
     def normalize(self, x: Tensor) -> Tensor:
-        """(x / top - mean) / std, for bytes (..., C, H, W) on any device.
+        """Return (x / top - mean) / std, for bytes (..., C, H, W) on any device.
 
-        The first call on a device puts the constants there; later ones do not make it wait.
+        Only the first call on a device copies the constants there and synchronizes.
         """
         return normalize(x, self.mean, self.std, self.top)
 
 
 def normalize(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...], top: int) -> Tensor:
-    """(x / top - mean) / std, for bytes (..., C, H, W) on any device.
+    """Return (x / top - mean) / std, for bytes (..., C, H, W) on any device.
 
     Example:
         >>> normalize(torch.full((1, 1, 1), 255, dtype=torch.uint8), (0.5,), (0.25,), 255)
         tensor([[[2.0000]]])
     """
-    scale, shift = _line(mean, std, top, x.device)
+    scale, shift = _scale_and_shift(mean, std, top, x.device)
     return torch.addcmul(shift, x.float(), scale)
 
 
 @cache
-def _line(mean: tuple[float, ...], std: tuple[float, ...], top: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Scale and shift of each channel, (C, 1, 1), on a device."""
+def _scale_and_shift(
+    mean: tuple[float, ...], std: tuple[float, ...], top: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Return the scale and shift per channel, (C, 1, 1), on a device."""
     means, stds = torch.tensor([mean, std], dtype=torch.float64)[:, :, None, None]  # (C, 1, 1) each
     scale, shift = 1 / (top * stds), -means / stds
     return scale.float().to(device), shift.float().to(device)
 
 
 def stratified(y: Tensor, n: int, seed: int) -> Tensor:
-    """Choose n examples, each class as often as its share says, rounded by largest remainder.
+    """Choose n examples with the class proportions of all. Fractions are rounded by the largest remainder.
 
     Args:
         y: Classes, (N,).
-        n: How many, 1 ... N.
-        seed: Decides which; the number of each class does not depend on it.
+        n: Number of examples, 1 to N.
+        seed: Seed of the choice. The number of examples per class does not depend on it.
 
     Returns:
-        Their indices, sorted, (n,).
+        Sorted indices, (n,).
 
     Example:
         >>> y = torch.tensor([0, 0, 0, 0, 1, 1])
@@ -139,19 +139,19 @@ def stratified(y: Tensor, n: int, seed: int) -> Tensor:
         tensor([0, 0, 1])
     """
     if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= len(y):
-        raise DataError(f"{n!r} of {len(y)} examples cannot be chosen; ask for a whole number, 1 to {len(y)}")
+        raise DataError(f"cannot choose {n!r} of {len(y)} examples; ask for a whole number from 1 to {len(y)}")
     y = y.cpu()
     count = torch.unique(y, return_counts=True)[1]  # (K,)
     take, remainder = n * count // len(y), n * count % len(y)
     take[remainder.argsort(descending=True, stable=True)[: n - int(take.sum())]] += 1
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
-    order = order[y[order].argsort(stable=True)]  # by class, within each at random
+    order = order[y[order].argsort(stable=True)]  # sorted by class, in random order within a class
     parts = order.split(count.tolist())
     return torch.cat([part[:k] for part, k in zip(parts, take.tolist(), strict=True)]).sort().values
 
 
 def split(images: Data, n: int, seed: int) -> tuple[Data, Data]:
-    """A stratified choice of n images, and the rest: a held-out part, or a small training set.
+    """Split images into a stratified subset of n images and the rest.
 
     Example:
         >>> from maxup.lab.data import load_data
@@ -160,64 +160,63 @@ def split(images: Data, n: int, seed: int) -> tuple[Data, Data]:
         (297, 1500)
     """
     if n >= len(images):
-        raise DataError(
-            f"{n} of {len(images)} images leave none for the rest; set data.train_size lower, or to null for all"
-        )
+        raise DataError(f"cannot split {n} off {len(images)} images; set data.train_size lower, or to null to use all")
     chosen = stratified(images.y, n, seed)
     rest = torch.ones(len(images), dtype=torch.bool)
     rest[chosen] = False
     return images.subset(chosen), images.subset(rest.nonzero()[:, 0])
 
 
-def own_images(found: Any) -> tuple[Images, Images | None]:
-    """A user's own arrays as images: (x, y), or (x, y, x_test, y_test), bytes (N, H, W) or (N, C, H, W) and classes.
+def from_arrays(arrays: Any) -> tuple[Images, Images | None]:
+    """Make `Images` from a user's arrays. Channels are normalized with the mean and std of the training images.
 
-    Channels are normalized by the mean and deviation of x.
+    Args:
+        arrays: (x, y), or (x, y, x_test, y_test). Images are bytes, (N, H, W) or (N, C, H, W); labels are classes.
 
     Example:
         >>> x, y = torch.randint(256, (6, 8, 8), dtype=torch.uint8), [0, 1, 0, 1, 0, 1]
-        >>> train, test = own_images((x, y))
+        >>> train, test = from_arrays((x, y))
         >>> tuple(train.x.shape), train.classes, test
         ((6, 1, 8, 8), ('0', '1'), None)
     """
-    if not isinstance(found, tuple | list) or len(found) not in (2, 4):
-        raise DataError(f"your data are a {type(found).__name__}; return (x, y) or (x, y, x_test, y_test)")
+    if not isinstance(arrays, tuple | list) or len(arrays) not in (2, 4):
+        raise DataError(f"your data is a {type(arrays).__name__}; return (x, y) or (x, y, x_test, y_test)")
     try:
-        x, y, *test = (torch.as_tensor(part) for part in found)
+        x, y, *test = (torch.as_tensor(array) for array in arrays)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise DataError(f"your data cannot be read as arrays ({error}); return tensors or numpy arrays") from None
+        raise DataError(f"your data cannot be converted to tensors ({error}); return tensors or numpy arrays") from None
     if x.dtype != torch.uint8 or x.ndim not in (3, 4) or not len(x):
         raise DataError(
-            f"your images are {x.dtype} of shape {tuple(x.shape)}; return bytes (N, C, H, W), such as "
-            "(255 * x).round().to(torch.uint8) for pixels in [0, 1]"
+            f"your images are {x.dtype} of shape {tuple(x.shape)}; return torch.uint8 of shape (N, C, H, W), for "
+            "example (255 * x).round().to(torch.uint8) for pixels in [0, 1]"
         )
     if x.ndim == 4 and x.shape[1] > 4 >= x.shape[3]:
         raise DataError(
-            f"your images are of shape {tuple(x.shape)}, which looks like (N, H, W, C); return (N, C, H, W), such as "
+            f"your images have shape {tuple(x.shape)}, which looks like (N, H, W, C); return (N, C, H, W), for example "
             "x.permute(0, 3, 1, 2)"
         )
     for labels in (y, *test[1:]):
         if labels.is_floating_point() or labels.is_complex() or labels.ndim != 1 or not len(labels):
             raise DataError(
-                f"your labels are {labels.dtype} of shape {tuple(labels.shape)}; return a class for each image"
+                f"your labels are {labels.dtype} of shape {tuple(labels.shape)}; return one integer class per image"
             )
     if test and (unseen := sorted(set(test[1].tolist()) - set(y.tolist()))):
         raise DataError(f"your test images have classes without a training image: {str(unseen)[1:-1]}")
     if test and (test[0].dtype != x.dtype or test[0].shape[1:] != x.shape[1:]):
         raise DataError(
-            f"your test images are {test[0].dtype} of shape {tuple(test[0].shape)}, the training images {x.dtype} of "
-            f"shape {tuple(x.shape)}; return images of one kind"
+            f"your test images are {test[0].dtype} of shape {tuple(test[0].shape)}, but your training images are "
+            f"{x.dtype} of shape {tuple(x.shape)}; return images of the same type and size"
         )
-    names = tuple(str(c) for c in range(int(torch.cat([y, *test[1:]]).max()) + 1))
+    classes = tuple(str(c) for c in range(int(torch.cat([y, *test[1:]]).max()) + 1))
     x = x.unflatten(0, (-1, 1)) if x.ndim == 3 else x
-    train = Images(x, y.long(), names, *own_scale(x))
+    train = Images(x, y.long(), classes, *mean_and_std(x))
     if not test:
         return train, None
     x_test = test[0].unflatten(0, (-1, 1)) if test[0].ndim == 3 else test[0]
     return train, replace(train, x=x_test, y=test[1].long())
 
 
-def own_scale(x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel of bytes (N, C, H, W)."""
+def mean_and_std(x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the mean and standard deviation per channel of bytes (N, C, H, W), as pixels in [0, 1]."""
     pixels = x.transpose(0, 1).flatten(1).double() / 255  # (C, N * H * W)
     return tuple(pixels.mean(1).tolist()), tuple(pixels.std(1).clamp_min(1e-3).tolist())

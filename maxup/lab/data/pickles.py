@@ -1,8 +1,8 @@
-"""Pickles read as data: a small machine that builds dicts, lists, strings and arrays of bytes, and calls nothing.
+"""Parse pickles as data: dicts, lists, strings and arrays of bytes. Nothing in the file is imported or called.
 
-Python's unpickler does what the file says. This one knows only the instructions that the CIFAR files are made of,
-stands in for the NumPy names they mention without importing NumPy, and refuses everything else. Memory is bounded by
-the size of the file and the number of its instructions, whatever sizes they name.
+Python's unpickler runs the code that a file asks for. This parser knows only the opcodes that the CIFAR files use. It
+replaces the NumPy names in them by placeholders and rejects everything else. Memory is bounded by the size of the file
+and the number of its opcodes, not by the sizes that the file claims.
 """
 
 import io
@@ -16,7 +16,7 @@ from maxup.errors import DataError, error_message
 from maxup.lab.storage.atomic_io import read_bytes
 
 MOST_BYTES = 2**28  # the largest usual file, the training set of CIFAR-100, has 155 MB
-MOST_STEPS = 2**20  # and takes about 200,000 instructions
+MOST_STEPS = 2**20  # it has about 200,000 opcodes
 
 CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 LITERALS = {
@@ -33,7 +33,7 @@ INSTRUCTIONS = {opcode.code.encode("latin-1"): opcode for opcode in opcodes}
 
 
 class Name(Enum):
-    """Stand-ins for what the files mention."""
+    """Placeholders for the names in the files."""
 
     RECONSTRUCT, NDARRAY, DTYPE, BYTE, ENCODE = range(5)
 
@@ -49,35 +49,35 @@ NAMES = {
 
 @dataclass
 class Bytes2d:
-    """What stands for a NumPy array of bytes with two dimensions."""
+    """Placeholder for a two-dimensional NumPy array of bytes."""
 
     rows: int = 0
     columns: int = 0
     content: str | bytes = b""
 
     def copy(self) -> bytearray:
-        """The bytes, row after row."""
+        """Return the bytes in row-major order."""
         return bytearray(self.content, "latin-1") if isinstance(self.content, str) else bytearray(self.content)
 
 
 def read_pickle(path: Path) -> Any:
-    """What the file holds; strings of Python 2 come as str, one character a byte."""
+    """Read a pickle. Strings of Python 2 become str, one character per byte."""
     try:
         raw = read_bytes(path, most=MOST_BYTES)
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read ({error_message(error)}); replace it by a fresh copy") from error
+        raise DataError(f"{path} cannot be read ({error_message(error)}); replace it with a fresh copy") from error
     try:
         return parse(raw)
     except (ValueError, IndexError, KeyError) as error:
-        why = error if type(error) is ValueError else "it is damaged"
-        raise DataError(f"{path} is not one of the usual pickles: {why}; replace it by a fresh copy") from error
+        reason = error if type(error) is ValueError else "it is damaged"
+        raise DataError(f"{path} is not one of the usual pickles: {reason}; replace it with a fresh copy") from error
 
 
 def parse(raw: bytes) -> Any:
-    """The object a pickle describes.
+    """Return the object that a pickle describes.
 
     Raises:
-        ValueError, IndexError, KeyError: It is malformed, or more than it may be.
+        ValueError, IndexError, KeyError: The pickle is malformed, or has more than plain data.
 
     Example:
         >>> import pickle
@@ -92,26 +92,26 @@ def parse(raw: bytes) -> Any:
         code = file.read(1)
         instruction = INSTRUCTIONS.get(code)
         if instruction is None:
-            raise ValueError(f"it has {code!r} for an instruction" if code else "it ends too early")
+            raise ValueError(f"it has the invalid opcode {code!r}" if code else "it is truncated")
         if instruction.name not in KNOWN:  # before its argument is read
-            raise ValueError(f"it has the instruction {instruction.name}")
+            raise ValueError(f"it has the opcode {instruction.name}")
         if instruction.name == "STOP":
             break
         arg: Any
-        if instruction.name == "GLOBAL":  # two lines as they are; the reader would undo escapes in them
+        if instruction.name == "GLOBAL":  # two raw lines; the reader of pickletools would unescape them
             arg = " ".join(file.readline().removesuffix(b"\n").decode("ascii") for _ in range(2))
         else:
             arg = instruction.arg.reader(file) if instruction.arg else None
         machine.step(instruction.name, arg)
     else:
-        raise ValueError(f"it takes more than {MOST_STEPS} instructions")
+        raise ValueError(f"it has more than {MOST_STEPS} opcodes")
     if machine.below or len(machine.stack) != 1 or file.tell() != len(raw):
-        raise ValueError("something is left over at its end")
+        raise ValueError("it has data after its end")
     return machine.stack[0]
 
 
 class _Machine:
-    """The stack, the stacks below each mark, and the memo."""
+    """The pickle machine: the stack, the stacks below each mark, and the memo."""
 
     def __init__(self) -> None:
         self.stack: list[Any] = []
@@ -119,7 +119,7 @@ class _Machine:
         self.memo: dict[int, Any] = {}
 
     def step(self, name: str, arg: Any) -> None:
-        """One instruction; running out of stack or memo is an IndexError or KeyError."""
+        """Run one opcode. An empty stack raises IndexError, a missing memo entry KeyError."""
         push, pop = self.stack.append, self.stack.pop
         match name:
             case _ if name in LITERALS:
@@ -170,15 +170,15 @@ class _Machine:
 
     def extend(self, items: list[Any]) -> None:
         if not isinstance(self.stack[-1], list):
-            raise ValueError("it appends to what is no list")
+            raise ValueError("it appends to something that is not a list")
         self.stack[-1].extend(items)
 
     def update(self, items: list[Any]) -> None:
         keys, values = items[::2], items[1::2]
         if not isinstance(self.stack[-1], dict) or len(keys) != len(values):
-            raise ValueError("it puts keys without values, or into what is no dict")
-        if not all(isinstance(key, str | bytes) for key in keys):  # to hash nested tuples could take forever
-            raise ValueError("it has a dict with keys that are no strings")
+            raise ValueError("it sets items of something that is not a dict, or keys without values")
+        if not all(isinstance(key, str | bytes) for key in keys):  # hashing nested tuples can take forever
+            raise ValueError("it has a dict with keys that are not strings")
         self.stack[-1].update(zip(keys, values, strict=True))
 
 
@@ -189,15 +189,15 @@ def _name(dotted: str) -> Name:
 
 
 def _call(what: Any, args: Any) -> Any:
-    """What the files would call, with the arguments they would call it with."""
+    """Return the result of a call, if it is one of the calls in the CIFAR files."""
     match what, args:
         case Name.RECONSTRUCT, (Name.NDARRAY, (0,), "b" | b"b"):
             return Bytes2d()
         case Name.DTYPE, ("u1", 0, 1):
             return Name.BYTE
         case Name.ENCODE, (str() as text, "latin1"):
-            return text  # one character a byte, as strings of Python 2 are; a copy each time could fill the memory
-    raise ValueError("it calls something in an unusual way")
+            return text  # one character per byte, like a string of Python 2; repeated copies could fill the memory
+    raise ValueError("it has an unusual call")
 
 
 def _fill(target: Any, state: Any) -> None:
@@ -209,4 +209,4 @@ def _fill(target: Any, state: Any) -> None:
                 raise ValueError(f"it has {len(content)} bytes for an array of {rows} x {columns}")
             target.rows, target.columns, target.content = rows, columns, content
             return
-    raise ValueError("it has an array that is not made of rows of bytes")
+    raise ValueError("it has an array that is not rows of bytes")

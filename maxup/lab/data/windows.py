@@ -1,4 +1,4 @@
-"""Windows of a text for truncated back-propagation through time, of lengths that (seed, epoch, position) decide."""
+"""Windows of text for truncated backpropagation through time. Their lengths depend only on (seed, epoch, position)."""
 
 from collections.abc import Iterator, Mapping
 
@@ -12,23 +12,24 @@ SHORTEST, SPREAD, HALVED = 5, 5.0, 0.05
 
 
 class Windows:
-    """Iterate once over a text cut into columns that are read side by side: `(starts, tokens, targets)`.
+    """Iterate over a text for one epoch. Yields `(starts, tokens, targets)`.
 
-    A window is (B, L) tokens of every column and the (B, L) tokens that follow them; `starts` says where in the text
-    each begins. Windows follow each other, so a model's state is carried from one to the next; what does not fill the
-    columns evenly is left out. L is bptt with probability 0.95, else half of it, plus N(0, 5^2), and at least 5.
+    The text is cut into columns of equal length; the rest is dropped. A window has L tokens per column, (B, L). Its
+    targets are the tokens that follow, (B, L). `starts` are the positions of its first tokens in the text, (B,).
+    Windows are consecutive, so a model's hidden state carries over. L is bptt with probability 0.95, otherwise
+    bptt / 2, plus N(0, 5^2), and at least 5.
 
-    As with images, `epoch` and `position`, the number of windows handed out, are the whole state.
+    As in `Loader`, the state is `epoch` and `position`, the number of windows yielded in this epoch.
 
     Args:
         tokens: The text, (N,).
-        columns: How many columns, over all processes.
-        bptt: Mean length of a window, nearly.
-        device: Where they live.
-        seed: Decides the lengths; None makes them all bptt.
-        rank: Which of the processes this is.
-        world_size: How many there are, each with as many columns.
-        part: "training", "validation" or "test", for the sentence where the text is too short.
+        columns: Number of columns, over all processes.
+        bptt: Approximate mean length of a window.
+        device: Device of the tokens.
+        seed: Seed of the lengths. None makes all of them bptt.
+        rank: Rank of this process.
+        world_size: Number of processes. Each has the same number of columns.
+        part: "training", "validation" or "test", for the error message if the text is too short.
 
     Example:
         >>> windows = Windows(torch.arange(100), 2, 20, device="cpu", seed=None)
@@ -36,7 +37,7 @@ class Windows:
         [([20, 70], [39, 89], [40, 90]), ([40, 90], [48, 98], [49, 99])]
     """
 
-    fixed_shapes = False  # lengths differ
+    fixed_shapes = False  # lengths vary
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class Windows:
         if n < 2:
             setting = "batch_size" if part == "training" else f"language.{part}_columns"
             raise DataError(
-                f"the {len(tokens):,} tokens of the {part} text do not fill {setting}={columns} columns of at least 2; "
+                f"the {part} text has {len(tokens):,} tokens, too few for {setting}={columns} columns of at least 2; "
                 f"set {setting} to {len(tokens) // 2} or less"
             )
         mine = slice(rank * share, (rank + 1) * share)
@@ -64,11 +65,11 @@ class Windows:
         self.starts = (torch.arange(columns)[mine] * n).to(device)  # (B,)
         self.bptt, self.seed = bptt, seed
         self.epoch = self.position = 0
-        self._done = [0]  # windows before each epoch, as far as asked for
+        self._done = [0]  # windows before each epoch, filled on demand
 
     def lengths(self, epoch: int) -> list[int]:
-        """The lengths of an epoch's windows."""
-        n = self.columns.shape[1] - 1  # tokens that have a next one
+        """Return the lengths of the windows of an epoch."""
+        n = self.columns.shape[1] - 1  # tokens with a target
         if self.seed is None:
             drawn = torch.full((n // self.bptt + 1,), self.bptt)
         else:
@@ -82,29 +83,29 @@ class Windows:
         return [length for length in lengths.tolist() if length]
 
     def steps(self, epochs: int) -> int:
-        """Windows of the first epochs together."""
+        """Return the number of windows in the first epochs."""
         while len(self._done) <= epochs:
             self._done.append(self._done[-1] + len(self.lengths(len(self._done) - 1)))
         return self._done[epochs]
 
     def __len__(self) -> int:
-        """Windows of this epoch."""
+        """Return the number of windows in this epoch."""
         return self.steps(self.epoch + 1) - self.steps(self.epoch)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         lengths = self.lengths(self.epoch)
         start = sum(lengths[: self.position])
         for length in lengths[self.position :]:
-            self.position += 1  # before it is handed out: a state saved while it is used goes on after it
+            self.position += 1  # before the yield: a state saved during this window resumes after it
             tokens, targets = (self.columns[:, start + i : start + i + length] for i in (0, 1))
             yield self.starts + start, tokens, targets
             start += length
         self.epoch, self.position = self.epoch + 1, 0
 
     def state_dict(self) -> dict[str, int]:
-        """Where it is."""
+        """Return the position."""
         return {"epoch": self.epoch, "position": self.position}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go to where another with the same arguments was."""
+        """Continue where another instance with the same arguments stopped."""
         self.epoch, self.position = int(state["epoch"]), int(state["position"])

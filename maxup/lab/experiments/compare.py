@@ -64,7 +64,7 @@ def rows(recipe: Recipe, ms: list[int], objectives: list[str], attack: Attack) -
         found[f"PGD, radius {attack.radius:g}"] = row("adversarial", **asdict(attack))
     if "hard_examples" in objectives:
         hard = row("hard_examples")
-        found[f"hardest {100 * hard.objective['fraction']:g} %"] = hard
+        found[f"hardest {100 * hard.objective['keep']:g} %"] = hard
     if recipe.task != "vision":
         raise RunError("maxup compare works on image classifiers; for text use maxup reproduce and maxup report")
     if objective["name"] not in ("standard", "maxup", *objectives):

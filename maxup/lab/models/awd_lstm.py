@@ -1,6 +1,7 @@
-"""AWD-LSTM (Merity, Keskar and Socher, 2018): an LSTM language model with every connection dropped in its own way.
+"""AWD-LSTM (Merity, Keskar and Socher, 2018): an LSTM language model with several kinds of dropout.
 
-Words in, hidden states out; `decode` turns these into scores of the next word. Batch first everywhere: (B, T).
+The model maps tokens to hidden states, and `decode` maps these to the logits of the next word. All tensors are batch
+first: (B, T).
 """
 
 from itertools import pairwise
@@ -16,33 +17,33 @@ Hidden = list[tuple[Tensor, Tensor]]
 
 
 class Read(NamedTuple):
-    """What the model made of a window of words."""
+    """Output of the model for a window of tokens."""
 
     output: Tensor
-    """The last layer's states after dropout, (B, T, D), from which `decode` predicts the next words."""
+    """States of the last layer after dropout, (B, T, D), the input of `decode`."""
     raw: Tensor
-    """The same before dropout."""
+    """States of the last layer before dropout, (B, T, D)."""
     hidden: Hidden
-    """Where to go on: state and cell of every layer, (B, H) each."""
+    """State and cell of every layer after the window, (B, H) each."""
     columns: int
-    """Rows with masks of their own; the rows beyond are further copies of them."""
+    """Number of columns. Rows after the first `columns` are further copies with the same dropout masks."""
 
 
 class AWDLSTM(nn.Module):
-    """An LSTM language model whose output words share the vectors of its input words.
+    """An LSTM language model with tied input and output embeddings.
 
-    Word-embedding dropout is not in here: it is the perturbation `EmbeddingDropout`, attached to `words`.
+    Embedding dropout is not part of the model. It is the perturbation `EmbeddingDropout` on the layer `words`.
 
     Args:
         words: Size of the vocabulary.
-        embedding: Length of a word vector.
-        hidden: Size of the inner layers; the last one has the size of a word vector.
+        embedding: Size of a word embedding.
+        hidden: Size of the LSTM layers. The last one has the size of a word embedding.
         layers: Number of LSTM layers.
-        input_dropout: Of the word vectors; like all dropout here but weight drop, the same at every step of a window.
-        hidden_dropout: Between layers.
-        output_dropout: Of the last layer's states.
-        weight_drop: Probability of dropping a recurrent weight, drawn once for a forward pass.
-        noise: Standard deviation of Gaussian noise on word vectors.
+        input_dropout: Dropout of the word embeddings. This and the next two use one mask for all steps of a window.
+        hidden_dropout: Dropout between layers.
+        output_dropout: Dropout of the last layer's states.
+        weight_drop: Probability of dropping a recurrent weight, drawn once per forward pass.
+        noise: Standard deviation of Gaussian noise on the word embeddings.
 
     Example:
         >>> model = AWDLSTM(words=100, embedding=8, hidden=16, layers=2)
@@ -76,13 +77,13 @@ class AWDLSTM(nn.Module):
         nn.init.uniform_(self.words.weight, -0.1, 0.1)
 
     def forward(self, tokens: Tensor, hidden: Hidden | None = None, columns: int | None = None) -> Read:
-        """Read a window.
+        """Run the LSTM on a window.
 
         Args:
-            tokens: (B, T).
-            hidden: Where the last window ended; default `start(B)`.
-            columns: In a wide batch of several copies of each column: how many columns there are. All copies of a
-                column get the same dropout masks and noise. Default B.
+            tokens: Tokens, (B, T).
+            hidden: `hidden` of the previous window. Default: `start(B)`.
+            columns: Number of columns, if the batch has several copies of each. All copies of a column get the same
+                dropout masks and noise. Default: B.
         """
         columns, hidden = columns or len(tokens), hidden or self.start(len(tokens))
         x = self.words(tokens).transpose(0, 1)  # (T, B, D)
@@ -92,40 +93,40 @@ class AWDLSTM(nn.Module):
         ends = []
         for number, (layer, (h, c)) in enumerate(zip(self.layers, hidden, strict=True), 1):
             state = (h[None].contiguous(), c[None].contiguous())  # (1, B, H) each
-            # With biases, 1 layer, no dropout of its own, in one direction, time first. What torch calls training is
-            # whether cuDNN gets ready for a backward pass; scoring does too, to compute what training will.
-            ready = self.training or torch.is_grad_enabled()
-            raw, h, c = _VF.lstm(x, state, self._weights(layer), True, 1, 0.0, ready, False, False)
+            # Arguments: has_biases, num_layers, dropout, train, bidirectional, batch_first. In cuDNN, `train` reserves
+            # memory for a backward pass. Scoring sets it too, so that it computes exactly what training will.
+            train = self.training or torch.is_grad_enabled()
+            raw, h, c = _VF.lstm(x, state, self._weights(layer), True, 1, 0.0, train, False, False)
             ends.append((h[0], c[0]))
             x = self._locked(raw, self.hidden_dropout if number < len(self.layers) else self.output_dropout, columns)
         return Read(x.transpose(0, 1), raw.transpose(0, 1), ends, columns)
 
     def decode(self, output: Tensor) -> Tensor:
-        """Scores of the next word, (..., D) -> (..., V): how alike its vector is, and how common it is."""
+        """Return the logits of the next word, (..., D) -> (..., V)."""
         return F.linear(output, self.words.weight, self.bias)
 
     def start(self, columns: int) -> Hidden:
-        """The state before the first word."""
+        """Return the initial hidden state."""
         shapes = [(columns, layer.hidden_size) for layer in self.layers if isinstance(layer, nn.LSTM)]
         return [(self.bias.new_zeros(shape), self.bias.new_zeros(shape)) for shape in shapes]
 
     def _weights(self, layer: nn.Module) -> list[Tensor]:
-        """The four weights of a layer, in training with some of the recurrent ones dropped.
+        """Return the four weights of a layer. In training, some recurrent weights are dropped.
 
-        They come as parts of one piece of memory, in cuDNN's order, as its fused kernel wants them. The piece is a
-        function of the raw weights, so gradients reach these, and nothing is kept from one pass to the next.
+        The weights are views of one contiguous tensor in cuDNN's order, which its fused kernel needs. That tensor is
+        computed from the raw weights, so gradients reach them, and nothing is kept between forward passes.
         """
         assert isinstance(layer, nn.LSTM)
         if not (self.training and self.weight_drop):
-            return layer._flat_weights  # type: ignore[return-value]  # nn.LSTM keeps its parameters in one piece
-        into, recurrent, *biases = (w for w in layer._flat_weights if w is not None)
-        weights = [into, F.dropout(recurrent, self.weight_drop), *biases]
-        piece = torch.cat([w.flatten() for w in weights])
-        parts = piece.split([w.numel() for w in weights])
+            return layer._flat_weights  # type: ignore[return-value]  # nn.LSTM keeps its parameters contiguous
+        input_weight, recurrent, *biases = (w for w in layer._flat_weights if w is not None)
+        weights = [input_weight, F.dropout(recurrent, self.weight_drop), *biases]
+        flat = torch.cat([w.flatten() for w in weights])
+        parts = flat.split([w.numel() for w in weights])
         return [part.view_as(w) for part, w in zip(parts, weights, strict=True)]
 
     def _locked(self, x: Tensor, p: float, columns: int) -> Tensor:
-        """Dropout with one mask for all steps of a window: x is (T, B, D)."""
+        """Apply dropout with one mask for all steps of a window. x is (T, B, D)."""
         if not self.training or not p:
             return x
         mask = torch.empty_like(x[:1, :columns]).bernoulli_(1 - p) / (1 - p)  # (1, columns, D)
@@ -133,24 +134,24 @@ class AWDLSTM(nn.Module):
 
 
 def _repeat(values: Tensor, like: Tensor) -> Tensor:
-    """The same for every copy of a column: (_, columns, D) -> (_, B, D)."""
+    """Repeat values for every copy of a column: (_, columns, D) -> (_, B, D)."""
     copies = like.shape[1] // values.shape[1]
     return values if copies == 1 else values.repeat(1, copies, 1)
 
 
 def adversarial_scores(scores: Tensor, target: Tensor, output: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    """Adversarial softmax (Wang, Gong and Liu, 2019): the target's word vector at its worst within a ball.
+    """Adversarial softmax (Wang, Gong and Liu, 2019): perturb the target's embedding to its worst within a ball.
 
-    Over all |d| <= epsilon |w_y|, the score (w_y + d) h is lowest at d = -epsilon |w_y| h / |h|: so the target's score
-    is lowered by epsilon |w_y| |h|. The ball's radius counts as given: no gradient goes through |w_y|.
+    Over all |d| <= epsilon |w_y|, the logit (w_y + d) h is lowest at d = -epsilon |w_y| h / |h|. So the target's logit
+    decreases by epsilon |w_y| |h|. The radius is a constant: no gradient goes through |w_y|.
 
     Args:
-        scores: (..., V); changed in place.
-        target: (...).
+        scores: Logits, (..., V); changed in place.
+        target: Target words, (...).
         output: h, (..., D).
-        weight: Word vectors, (V, D).
+        weight: Word embeddings, (V, D).
         epsilon: Relative radius of the ball.
     """
     radius = epsilon * weight.detach().norm(dim=1)[target]  # (...)
-    lower = radius * output.norm(dim=-1)
-    return scores.scatter_add_(-1, target[..., None], -lower[..., None].to(scores.dtype))
+    decrease = radius * output.norm(dim=-1)
+    return scores.scatter_add_(-1, target[..., None], -decrease[..., None].to(scores.dtype))

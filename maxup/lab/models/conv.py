@@ -1,4 +1,4 @@
-"""A small convolutional network with BatchNorm, for digits, Fashion-MNIST and tests."""
+"""A small convolutional network for digits, Fashion-MNIST and tests."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from maxup.lab.limits import check_model_args
 
 
 def conv(shape: Sequence[int], num_classes: int, width: int = 32, dropout: float = 0.0) -> nn.Sequential:
-    """Three 3x3 convolutions, each with BatchNorm and ReLU, the last two at half the resolution; global average.
+    """Three 3x3 convolutions with BatchNorm and ReLU, the last two with stride 2, then global average pooling.
 
     Example:
         >>> conv((1, 8, 8), 10)[-1].out_features

@@ -1,4 +1,4 @@
-"""The size and the cost of a network: its parameters, and the multiply-adds of one image."""
+"""Count the parameters of a network, and the multiply-adds per image."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +13,7 @@ POOLS = (nn.AvgPool2d, nn.MaxPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
 
 
 def count_parameters(model: nn.Module) -> int:
-    """How many parameters a network has, frozen ones too.
+    """Return the number of parameters, including frozen ones.
 
     Example:
         >>> count_parameters(nn.Linear(3, 2))
@@ -23,14 +23,14 @@ def count_parameters(model: nn.Module) -> int:
 
 
 def count_multiply_adds(model: nn.Module, shape: Sequence[int]) -> int:
-    """Multiply-adds of one image of shape (C, H, W), as ptflops counts them, whose numbers the paper prints.
+    """Return the multiply-adds for one image, counted like ptflops, whose numbers the paper reports.
 
-    A convolution or linear layer counts its products, and one for a bias; BatchNorm two an element, an activation layer
-    of the ReLU family one, pooling one for each input. What is no layer of torch counts nothing.
+    A convolution or linear layer counts its products, plus one per output for a bias. BatchNorm counts two per element,
+    an activation of the ReLU family one, and pooling one per input. Only torch layers count.
 
     Args:
-        model: On any device; on "meta" it costs no memory.
-        shape: Of the image.
+        model: The network, on any device. On "meta" this takes no memory.
+        shape: Shape of the image, (C, H, W).
 
     Example:
         >>> count_multiply_adds(nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU()), (3, 10, 10))
@@ -62,11 +62,11 @@ def count_multiply_adds(model: nn.Module, shape: Sequence[int]) -> int:
     return total
 
 
-def in_short(number: int) -> str:
-    """A large number with its letter.
+def format_count(number: int) -> str:
+    """Format a large number with a unit.
 
     Example:
-        >>> in_short(25557032), in_short(7849500136)
+        >>> format_count(25557032), format_count(7849500136)
         ('25.56 M', '7.85 G')
     """
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):

@@ -1,6 +1,6 @@
-"""Models to share: weights in safetensors, the rest in config.json. Reading them runs no code of theirs.
+"""Exported models: weights in model.safetensors, everything else in config.json. Loading one runs no code from it.
 
-config.json names a model of our registry and its arguments; nothing else in it is imported or called.
+config.json names a model of the registry and its arguments. Nothing else in it is imported or called.
 """
 
 import os
@@ -18,37 +18,38 @@ from maxup.lab.models import create_model
 from maxup.lab.models.normalize import Normalized
 from maxup.lab.registry import LANGUAGE_MODELS, build
 from maxup.lab.storage.atomic_io import dump, parse, read, remove, sha256, sync, to_words, write
+from maxup.lab.upgrade import upgrade_recipe
 
 FORMAT, VERSION = "maxup-model", 1
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
-LARGEST = 1 << 24  # bytes of config.json: a million words of 12 letters fit, and parsing takes at most half a GiB
+LARGEST = 1 << 24  # bytes of config.json: room for a million words; parsing it takes at most half a GiB of memory
 
 
 def save(
     folder: Path, model: nn.Module, config: dict[str, Any], model_from: Callable[..., nn.Module] | None = None
 ) -> None:
-    """Write model.safetensors and config.json to a folder, which must be new or empty, and load them again as a check.
+    """Write model.safetensors and config.json, then load them as a check.
 
     Args:
-        folder: Where to write.
+        folder: A new or empty folder.
         model: The model whose weights are written.
         config: What `load` returns as `model.config`: the recipe, the classes, the shape (C, H, W), and more.
         model_from: The function that builds your network, for a run trained with --model_from.
 
     Raises:
-        LoadError: The files cannot be written or read back; then none of them is left.
+        LoadError: The files cannot be written or loaded. In this case they are removed.
     """
     from safetensors.torch import save as to_bytes
 
     from maxup.lab.storage.state_io import pack
 
-    made = not folder.exists()
+    is_new = not folder.exists()
     try:
-        if not made and (not folder.is_dir() or any(folder.iterdir())):
-            raise LoadError(f"{folder} is there already and not an empty folder; choose another, or remove it")
+        if not is_new and (not folder.is_dir() or any(folder.iterdir())):
+            raise LoadError(f"{folder} already exists and is not an empty folder; choose another folder, or remove it")
         folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:  # of a name that no file can have, too
-        raise LoadError(f"{folder} could not be written: {error_message(error)}") from error
+    except (OSError, ValueError) as error:  # ValueError: an invalid file name
+        raise LoadError(f"cannot write {folder}: {error_message(error)}") from error
     try:
         weights = to_bytes(pack(dict(model.state_dict()))[0])
         files = {WEIGHTS: {"size": len(weights), "sha256": sha256(weights)}}
@@ -57,72 +58,75 @@ def save(
         sync(folder)
         load(folder, model_from)
     except BaseException as error:
-        if not isinstance(error, FileExistsError):  # which another process has just written
+        if not isinstance(error, FileExistsError):  # the file belongs to another process
             for name in (WEIGHTS, CONFIG):
                 remove(folder / name)
             with suppress(OSError):
-                if made:
+                if is_new:
                     folder.rmdir()
         if isinstance(error, LoadError):
-            why = error_message(error.__cause__ or error)
-            raise LoadError(f"the exported model cannot be read back ({why}); nothing was left in {folder}") from error
+            reason = error_message(error.__cause__ or error)
+            raise LoadError(
+                f"cannot load the exported model ({reason}); its files were removed from {folder}"
+            ) from error
         if isinstance(error, OSError | ValueError):
-            raise LoadError(f"{folder} could not be written: {error_message(error)}") from error
+            raise LoadError(f"cannot write {folder}: {error_message(error)}") from error
         raise
 
 
 def load(folder: str | os.PathLike[str], model_from: Callable[..., nn.Module] | None = None) -> nn.Module:
-    """The model that `maxup export RUN DIR` wrote, in evaluation mode; its `config` says what it was trained on.
+    """Load a model that `maxup export RUN DIR` wrote, in evaluation mode. No code from the folder runs.
 
-    It takes images normalized as the config says, `(x / top - mean) / std` for bytes x of shape (B, C, H, W), or
-    pixels, `x / top`, if the recipe's `model.normalize` says that it normalizes by itself. A language model takes
-    tokens (B, T), which are places in `config["words"]`; `model.decode(model(tokens).output)` are scores of the next
-    ones. Nothing in the folder can run code.
+    `model.config` records how the model was trained.
+
+    An image model takes images of shape (B, C, H, W). They are normalized: `(x / top - mean) / std` for bytes `x`, with
+    `top`, `mean` and `std` from the config. If `model.normalize` is true in the recipe, the model normalizes its input
+    itself and takes pixels, `x / top`. A language model takes tokens (B, T), which are indices into `config["words"]`;
+    `model.decode(model(tokens).output)` returns the logits of the next words.
 
     Args:
         folder: The folder with model.safetensors and config.json.
         model_from: Your function `(shape, num_classes, **model.args)`, for a run trained with --model_from.
 
     Raises:
-        LoadError: One sentence about what is missing or wrong.
+        LoadError: The model is missing, damaged or invalid.
 
     Example:
         >>> load("nowhere")
         Traceback (most recent call last):
-        maxup.errors.LoadError: nowhere holds no model: No such file or directory (config.json)
+        maxup.errors.LoadError: cannot load a model from nowhere: No such file or directory (config.json)
     """
     folder = Path(folder)
     try:
         config = _config(folder)
         model = _build(config, _weights(folder, config), model_from)
-    except Exception as error:  # of whatever type: the files may be hostile
-        raise LoadError(f"{folder} holds no model: {error_message(error)}") from error
+    except Exception as error:  # untrusted files can raise anything
+        raise LoadError(f"cannot load a model from {folder}: {error_message(error)}") from error
     model.config = config  # type: ignore[assignment]
     return model.eval()
 
 
 def _config(folder: Path) -> dict[str, Any]:
+    """Read config.json, with the recipe in the current format."""
     match parse(CONFIG, read(folder / CONFIG, most=LARGEST)):
         case {"format": "maxup-model", "version": version} if version != VERSION:
-            raise ValueError(f"its format is of another version than {VERSION}, the one read here")
+            raise ValueError(f"its format version is not {VERSION}")
         case {
             "format": "maxup-model",
             "files": {"model.safetensors": dict()},
-            "recipe": {"task": "language", "model": {"name": str(), "args": dict()}},
+            "recipe": {"task": "language", "model": {"name": str(), "args": dict()}} as recipe,
             "words": [str(), *_],
         } as config:
-            return dict(config)
+            return config | {"recipe": upgrade_recipe(recipe)}
         case {
             "format": "maxup-model",
             "files": {"model.safetensors": dict()},
-            "recipe": {"model": {"name": str(), "args": dict()}},
+            "recipe": {"model": {"name": str(), "args": dict()}} as recipe,
             "classes": [str(), *_],
             "shape": [int(), int(), int()] as shape,
         } as config if min(shape) > 0:
-            return dict(config)
-    raise ValueError(
-        f"{CONFIG} is not that of a model: it must have format, files, recipe, classes and shape, or words"
-    )
+            return config | {"recipe": upgrade_recipe(recipe)}
+    raise ValueError(f"{CONFIG} must have format, files, recipe, and either classes and shape, or words")
 
 
 def _weights(folder: Path, config: dict[str, Any]) -> dict[str, Tensor]:
@@ -134,17 +138,21 @@ def _weights(folder: Path, config: dict[str, Any]) -> dict[str, Tensor]:
 def _build(
     config: dict[str, Any], weights: dict[str, Tensor], model_from: Callable[..., nn.Module] | None
 ) -> nn.Module:
-    """The model, built without memory first: a config that asks for more than the weights hold is refused for free."""
+    """Build the model and load its weights.
+
+    The model is first built on the meta device. A config that asks for a larger model than the weights hold is
+    rejected before any memory is allocated.
+    """
     named = config["recipe"]["model"]
     match config.get("task"):
-        case {"model_from": str(theirs)} if theirs and model_from is None:
-            raise ValueError(f"its network is of somebody's own, {theirs:.80}; give that function as model_from=")
+        case {"model_from": str(name)} if name and model_from is None:
+            raise ValueError(f"it is a custom network built by {name:.80}; pass that function as model_from=")
     make: Callable[..., nn.Module]
     data: dict[str, Any]
     if "words" in config:
         make, data = partial(build, LANGUAGE_MODELS, "language model", named["name"]), {"words": len(config["words"])}
     else:
-        # Nothing is downloaded, whatever the arguments say.
+        # pretrained=False: a config cannot cause a download.
         make = model_from or partial(create_model, named["name"], pretrained=False)
         data = {"shape": tuple(config["shape"]), "num_classes": len(config["classes"])}
         if named.get("normalize") is True:
@@ -153,7 +161,7 @@ def _build(
     if model_from is None:
         with torch.device("meta"):
             _check_fit(make(**arguments), weights)
-    with torch.random.fork_rng(devices=[]):  # initial weights, about to be replaced, cost the caller no random numbers
+    with torch.random.fork_rng(devices=[]):  # the initial weights take nothing from the caller's random stream
         model = make(**arguments)
     _check_fit(model, weights)
     model.load_state_dict(weights)
@@ -161,13 +169,18 @@ def _build(
 
 
 def _check_fit(model: nn.Module, weights: dict[str, Tensor]) -> None:
-    for name, wanted in model.state_dict().items():
-        if name not in weights or weights[name].shape != wanted.shape or weights[name].dtype != wanted.dtype:
-            raise ValueError(f"{WEIGHTS} does not fit the model that {CONFIG} names: {name} is missing or another")
-    if more := set(weights) - set(model.state_dict()):
-        raise ValueError(f"{WEIGHTS} does not fit the model that {CONFIG} names: it has no {min(more)!r:.60}")
+    state = model.state_dict()
+    wrong = [
+        k for k, v in state.items() if k not in weights or (weights[k].shape, weights[k].dtype) != (v.shape, v.dtype)
+    ]
+    if wrong:
+        raise ValueError(
+            f"{WEIGHTS} does not fit the model in {CONFIG}: {wrong[0]} is missing or has another shape or type"
+        )
+    if extra := set(weights) - set(state):
+        raise ValueError(f"{WEIGHTS} does not fit the model in {CONFIG}, which has no {min(extra)!r:.60}")
 
 
 def _normalized(make: Callable[..., nn.Module], *, shape: tuple[int, ...], **arguments: Any) -> nn.Module:
-    """A network that normalizes by itself; by what comes with its weights."""
+    """Build a network that normalizes its input. Its mean and std are loaded with the weights."""
     return Normalized(make(shape=shape, **arguments), [0.0] * shape[0], [1.0] * shape[0])

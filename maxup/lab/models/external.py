@@ -1,7 +1,7 @@
-"""Networks of timm and pytorchcv by name: timm/resnet50, pytorchcv/proxylessnas_cpu. They need the imagenet extra.
+"""Models of timm and pytorchcv by name: timm/resnet50, pytorchcv/proxylessnas_cpu. They need the imagenet extra.
 
-A name and its arguments may come from a stranger's recipe: only networks that these packages list are built, and only
-with arguments that change the network, so that nothing is read or downloaded but the published weights, on demand.
+Names and arguments may come from an untrusted recipe. So only models that these packages list are built, and only with
+arguments that change the architecture. Nothing is read or downloaded except published weights, if they are asked for.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from maxup.lab.models.weights import load_weights
 
 FAMILIES = ("timm", "pytorchcv")
 ARGUMENTS: dict[str, list[str]] = {"timm": ["drop_rate", "drop_path_rate", "drop_block_rate"], "pytorchcv": []}
-PAPER = {  # the paper's networks, and the height and width of the images it gives them
+PAPER = {  # the paper's networks and their image size
     "timm/resnet50": 224,
     "timm/resnet101": 224,
     "pytorchcv/proxylessnas_cpu": 224,
@@ -27,11 +27,11 @@ PAPER = {  # the paper's networks, and the height and width of the images it giv
     "timm/tf_efficientnet_b7": 600,
     "timm/tf_efficientnet_b8": 845,
 }
-_kept: list[torch.library.Library] = []  # definitions of operators live as long as these objects
+_libraries: list[torch.library.Library] = []  # operator definitions live as long as these objects
 
 
 def is_external(name: str) -> bool:
-    """Whether a name, or a pattern, is one of timm or pytorchcv.
+    """Whether a name or pattern is of timm or pytorchcv.
 
     Example:
         >>> is_external("timm/resnet50"), is_external("resnet110")
@@ -43,15 +43,15 @@ def is_external(name: str) -> bool:
 def create_external(
     name: str, *, shape: Sequence[int], num_classes: int, pretrained: bool = False, **args: Any
 ) -> nn.Module:
-    """Build a network of timm or pytorchcv; with `pretrained` its published weights are downloaded, once.
+    """Build a model of timm or pytorchcv. With `pretrained`, its published weights are downloaded once.
 
-    Pretrained for other classes than asked for, the last layer is a new one.
+    If the weights have another number of classes, the last layer is new.
     """
     family, _, short = name.partition("/")
     for argument in args:
         if argument not in ARGUMENTS[family]:
             known = f"; it takes {', '.join(ARGUMENTS[family])}" if ARGUMENTS[family] else ""
-            raise ModelError(f"{name} takes no argument {argument!r} from a recipe{known}")
+            raise ModelError(f"{name} does not take the argument {argument!r} in a recipe{known}")
     check_model_args(**{key: value for key, value in args.items() if value is not None})
     names = _names(family)
     if short.partition(".")[0] not in names:
@@ -59,11 +59,11 @@ def create_external(
     make = {"timm": _timm, "pytorchcv": _pytorchcv}[family]
     try:
         return make(short, shape[0], num_classes, pretrained, args)
-    except Exception as error:  # of many kinds, by what a network lacks or a download meets
+    except Exception as error:  # networks and downloads can raise anything
         if pretrained:
             raise ModelError(
-                f"{name} with its published weights cannot be had ({format_error(error)}); connect, or name "
-                "a file with model.weights, or train from scratch with model.pretrained false"
+                f"cannot load the published weights of {name} ({format_error(error)}); check the connection, set "
+                "model.weights to a file, or set model.pretrained to false to train from scratch"
             ) from error
         raise ModelError(
             f"{name} cannot be built with {args} for {shape[0]} channels: {error_message(error)}"
@@ -71,16 +71,17 @@ def create_external(
 
 
 def list_external(pattern: str) -> list[str]:
-    """The names of a family that match a pattern, such as "timm/resnet*"."""
+    """Return the names that match a pattern, such as "timm/resnet*"."""
     family = pattern.partition("/")[0]
-    return sorted(found for found in (f"{family}/{name}" for name in _names(family)) if fnmatch(found, pattern))
+    return sorted(name for name in (f"{family}/{short}" for short in _names(family)) if fnmatch(name, pattern))
 
 
 def import_torchvision() -> Any:
-    """torchvision, also where its wheel, built for CUDA, lacks its operators beside a torch for the CPU alone.
+    """Import torchvision, also if its wheel was built for another torch.
 
-    There the import ends with "operator torchvision::nms does not exist", and takes timm and others down with it. The
-    operators are then declared, not defined: what is wanted of torchvision here calls none of them.
+    Next to a CPU-only torch, the import of a CUDA wheel fails with "operator torchvision::nms does not exist", and so
+    do imports of timm and others. This function then declares the missing operators without defining them. Nothing in
+    this package calls them.
     """
     try:
         return import_module("torchvision")
@@ -90,7 +91,7 @@ def import_torchvision() -> Any:
     library = torch.library.Library("torchvision", "FRAGMENT")
     for operator in ("nms", "qnms"):
         library.define(f"{operator}(Tensor boxes, Tensor scores, float threshold) -> Tensor")
-    _kept.append(library)
+    _libraries.append(library)
     return import_module("torchvision")
 
 
@@ -121,7 +122,7 @@ def _timm(name: str, channels: int, num_classes: int, pretrained: bool, args: di
 def _pytorchcv(name: str, channels: int, num_classes: int, pretrained: bool, args: dict[str, Any]) -> nn.Module:
     make = _import("pytorchcv.model_provider").get_model
     model: nn.Module = make(name, in_channels=channels, num_classes=num_classes)
-    if pretrained:  # by our reader: theirs would run code that a file holds
+    if pretrained:  # read by load_weights, because the loader of pytorchcv would run code in the file
         store = _import("pytorchcv.models.common.model_store")
         load_weights(model, store.get_model_file(name), new_head=True)
     return model

@@ -1,4 +1,4 @@
-"""BatchNorm as a pretrained network has it: neither statistics nor weights change in training."""
+"""Freeze BatchNorm, and make frozen copies of models."""
 
 import copy
 from functools import cache
@@ -9,7 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 class _Frozen(nn.Module):
-    """Stays in evaluation mode whatever the whole model is told."""
+    """A layer that stays in evaluation mode when the model switches to training mode."""
 
     def train(self, mode: bool = True) -> Any:
         return super().train(False)
@@ -21,9 +21,9 @@ def _frozen(kind: Any) -> Any:
 
 
 def freeze_norm(model: nn.Module) -> nn.Module:
-    """Fix every BatchNorm layer of a model, in place: it normalizes with its running statistics, and is not trained.
+    """Freeze every BatchNorm layer of a model, in place. It uses its running statistics, and its weights are fixed.
 
-    Selection then scores copies exactly as the update sees them, whichever `norm` it is told.
+    Copies are then scored exactly as the update sees them, for every value of `norm`.
 
     Example:
         >>> model = freeze_norm(nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))).train()
@@ -32,7 +32,7 @@ def freeze_norm(model: nn.Module) -> nn.Module:
     """
     layers = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     if not layers:
-        raise ValueError("model.freeze_norm is set, but the model has no BatchNorm layer; leave it out")
+        raise ValueError("model.freeze_norm is set, but the model has no BatchNorm layer; remove the setting")
     for layer in layers:
         kind: Any = type(layer)
         layer.__class__ = _frozen(kind)
@@ -41,9 +41,9 @@ def freeze_norm(model: nn.Module) -> nn.Module:
 
 
 def frozen_copy(model: nn.Module) -> nn.Module:
-    """A copy that is not trained, for an average of the weights."""
+    """Return a copy without gradients, for an average of the weights."""
     copied = copy.deepcopy(model).requires_grad_(False)
     for module in copied.modules():
         if isinstance(module, nn.RNNBase):
-            module.flatten_parameters()  # a copy's weights lie apart, and cuDNN wants them in one piece
+            module.flatten_parameters()  # cuDNN needs contiguous weights; a copy does not have them
     return copied

@@ -11,7 +11,7 @@ from maxup.lab.limits import MOST_VALUES, check_model_args
 
 
 def mlp(shape: Sequence[int], num_classes: int, hidden: tuple[int, ...] | list[int] = (512, 512)) -> nn.Sequential:
-    """Flatten the image, then hidden layers with ReLU.
+    """Flatten the image, then apply hidden layers with ReLU.
 
     Example:
         >>> sum(p.numel() for p in mlp((1, 8, 8), 10).parameters())
@@ -19,7 +19,7 @@ def mlp(shape: Sequence[int], num_classes: int, hidden: tuple[int, ...] | list[i
     """
     if not isinstance(hidden, list | tuple) or len(hidden) > MOST_VALUES:
         raise ValueError(
-            f"hidden={format_value(hidden)} must be a list of {MOST_VALUES} widths at most, such as [512, 512]"
+            f"hidden={format_value(hidden)} must be a list of at most {MOST_VALUES} widths, such as [512, 512]"
         )
     for width in hidden:
         check_model_args(hidden=width)

@@ -1,4 +1,4 @@
-"""Normalization inside the model: what it takes is pixels, and its mean and deviation travel with its weights."""
+"""Normalization inside the model. The model takes pixels, and its weights include mean and std."""
 
 from collections.abc import Sequence
 
@@ -7,12 +7,12 @@ from torch import Tensor, nn
 
 
 class Normalized(nn.Module):
-    """(x - mean) / std, then the model. Both are buffers, so that a checkpoint and the code cannot disagree on them.
+    """Apply (x - mean) / std, then the model. `mean` and `std` are buffers, so they are part of every checkpoint.
 
     Args:
-        model: Takes normalized images.
-        mean: Of each channel, of pixels in [0, 1].
-        std: Likewise.
+        model: A model that takes normalized images.
+        mean: Mean per channel, of pixels in [0, 1].
+        std: Standard deviation per channel, of pixels in [0, 1].
 
     Example:
         >>> Normalized(nn.Identity(), mean=[0.5], std=[0.25])(torch.ones(1, 1, 1, 1))

@@ -10,7 +10,7 @@ from maxup.lab.models.resnet import blocks_of_stage, conv3x3, he_normal
 
 
 def preact_resnet(shape: Sequence[int], num_classes: int, depth: int = 20) -> "PreActResNet":
-    """A pre-activation ResNet of 6n + 2 layers.
+    """Build a pre-activation ResNet with 6n + 2 layers.
 
     Example:
         >>> sum(p.numel() for p in preact_resnet((3, 32, 32), 10, depth=110).parameters())
@@ -20,14 +20,14 @@ def preact_resnet(shape: Sequence[int], num_classes: int, depth: int = 20) -> "P
 
 
 class PreActBlock(nn.Module):
-    """x + conv(relu(norm(conv(relu(norm(x)))))); where shapes change, a 1x1 convolution of the first relu for x."""
+    """x + conv(relu(norm(conv(relu(norm(x)))))). If the shape changes, the shortcut is a 1x1 conv of the first relu."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
         self.norm1, self.conv1 = nn.BatchNorm2d(inputs), conv3x3(inputs, outputs, stride)
         self.norm2, self.conv2 = nn.BatchNorm2d(outputs), conv3x3(outputs, outputs)
-        changes = stride > 1 or inputs != outputs
-        self.shortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False) if changes else None
+        shape_changes = stride > 1 or inputs != outputs
+        self.shortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False) if shape_changes else None
 
     def forward(self, x: Tensor) -> Tensor:
         out = F.relu(self.norm1(x))
@@ -36,7 +36,7 @@ class PreActBlock(nn.Module):
 
 
 class PreActResNet(nn.Module):
-    """A convolution to 16 channels, three stages of blocks, BatchNorm and ReLU, a global average, a linear layer."""
+    """A convolution to 16 channels, three stages of blocks, BatchNorm, ReLU, global average pooling, a linear layer."""
 
     def __init__(self, channels: int, num_classes: int, blocks: int, widths: Sequence[int]) -> None:
         super().__init__()

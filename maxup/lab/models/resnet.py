@@ -11,7 +11,7 @@ from maxup.lab.limits import check_model_args
 
 
 def resnet(shape: Sequence[int], num_classes: int, depth: int = 20, width: int = 16) -> "ResNet":
-    """A ResNet of 20, 32, 44, 56, 110 ... layers; a stage doubles the channels and halves the resolution.
+    """Build a ResNet with 6n + 2 layers. Every stage after the first doubles the channels and halves the resolution.
 
     Example:
         >>> sum(p.numel() for p in resnet((3, 32, 32), 10, depth=110).parameters())
@@ -22,28 +22,28 @@ def resnet(shape: Sequence[int], num_classes: int, depth: int = 20, width: int =
 
 
 def blocks_of_stage(depth: int, outside: int) -> int:
-    """n of a network with 6n + `outside` layers."""
+    """Return n, the number of blocks per stage, of a network with 6n + `outside` layers."""
     check_model_args(depth=depth)
     if depth < 6 + outside or (depth - outside) % 6:
-        lowest = [6 * n + outside for n in (1, 2, 3)]
-        raise ValueError(f"depth={depth}: it must be 6n + {outside}, such as {', '.join(map(str, lowest))}")
+        smallest = ", ".join(str(6 * n + outside) for n in (1, 2, 3))
+        raise ValueError(f"depth={depth} is invalid; it must be 6n + {outside}, such as {smallest}")
     return (depth - outside) // 6
 
 
 def conv3x3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
-    """A convolution that keeps the resolution, or halves it."""
+    """Return a 3x3 convolution without bias. Stride 1 keeps the resolution."""
     return nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
 
 
 def he_normal(model: nn.Module) -> None:
-    """Convolutions from N(0, 2 / (k^2 * outputs)); BatchNorm starts at 1 and 0 by itself."""
+    """Initialize convolutions from N(0, 2 / (k^2 * outputs)). BatchNorm keeps its defaults."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
 
 class Block(nn.Module):
-    """x + conv(relu(conv(x))), each convolution with BatchNorm, then relu; a 1x1 convolution where shapes change."""
+    """relu(x + norm(conv(relu(norm(conv(x)))))). If the shape changes, the shortcut is a 1x1 conv with BatchNorm."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Three stages of blocks, a global average and a linear layer."""
+    """A convolution, three stages of blocks, global average pooling and a linear layer."""
 
     def __init__(self, channels: int, num_classes: int, blocks: int, width: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Wide ResNets (Zagoruyko and Komodakis, 2016): pre-activation, 6n + 4 layers, `width` times as wide, no dropout."""
+"""Wide ResNets (Zagoruyko and Komodakis, 2016): pre-activation ResNets with 6n + 4 layers, without dropout."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -9,7 +9,7 @@ from maxup.lab.models.resnet import blocks_of_stage
 
 
 def wide_resnet(shape: Sequence[int], num_classes: int, depth: int = 16, width: int = 4) -> PreActResNet:
-    """A WRN-depth-width.
+    """Build a WRN-depth-width, `width` times as wide as a ResNet.
 
     Example:
         >>> sum(p.numel() for p in wide_resnet((3, 32, 32), 10, depth=28, width=10).parameters())

@@ -8,7 +8,7 @@ from typing import Any
 from maxup.lab.recipes.load import flat
 from maxup.lab.recipes.objectives import resolve_objective
 from maxup.lab.recipes.schema import Recipe
-from maxup.lab.recipes.upgrade import upgrade_recipe
+from maxup.lab.upgrade import upgrade_recipe
 
 
 def difference(said: Mapping[str, Any], recipe: Recipe, *, ignore: Collection[str] = ("data.root",)) -> list[str]:

@@ -15,8 +15,8 @@ from maxup.errors import RecipeError, error_message, first_names, format_value, 
 from maxup.lab.limits import MOST_BASES, MOST_NODES, MOST_VALUES, check_recipe
 from maxup.lab.recipes.objectives import OBJECTIVES, arguments_of, override_objective, resolve_objective
 from maxup.lab.recipes.schema import Recipe, Spec
-from maxup.lab.recipes.upgrade import REMOVED, upgrade_recipe
 from maxup.lab.storage.atomic_io import read_text
+from maxup.lab.upgrade import REMOVED, upgrade_recipe
 
 FOLDER = Path(__file__).parent
 SUFFIXES = (".yaml", ".yml")  # of recipes in files of one's own
@@ -193,8 +193,10 @@ def refuse_settings(recipe: Recipe, names: Iterable[str], of: str) -> None:
         maxup.errors.RecipeError: batch_size is for text, and nothing of this run reads it; leave it out
     """
     said, default = (flat(dataclasses.asdict(one)) for one in (recipe, Recipe()))
+    arguments = arguments_of(recipe.objective["name"])
+    default |= {f"objective.{key}": parameter.default for key, parameter in arguments.items()}
     for name in names:
-        if said[name] != default[name]:
+        if said.get(name) != default.get(name):
             raise RecipeError(f"{name} is for {of}, and nothing of this run reads it; leave it out")
 
 
@@ -310,6 +312,8 @@ def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
         raise RecipeError(f"{path} is empty; a recipe may begin with  base: digits/mlp-gaussian-maxup")
     base = said.pop("base", None)
     check_keys(said, Recipe, str(path))
+    if isinstance(said.get("objective"), str):
+        said["objective"] = {"name": said["objective"]}
     if base is None:
         return said
     if not isinstance(base, str):

@@ -140,16 +140,16 @@ def adversarial(
     return Adversarial(radius, p=p, steps=steps, clip=clip)
 
 
-def hard_examples(context: Context, *, fraction: Annotated[float, Limit(0, 1, above=True)] = 0.25) -> "Objective":
+def hard_examples(context: Context, *, keep: Annotated[float, Limit(0, 1, above=True)] = 0.25) -> "Objective":
     """Train on the hardest examples of a batch. P(.|x) is drawn once per example.
 
     Args:
         context: What the task provides.
-        fraction: The fraction of a batch that is trained on.
+        keep: The fraction of a batch that is trained on.
     """
     from maxup.objectives.hard_examples import HardExamples
 
-    return HardExamples(fraction)
+    return HardExamples(keep)
 
 
 def smoothadv(
@@ -222,6 +222,8 @@ def resolve_objective(spec: Any) -> Spec:
     arguments = arguments_of(name)
     hints = {key: parameter.annotation for key, parameter in arguments.items()}
     for key in spec:
+        if key != "name" and not arguments:
+            raise RecipeError(f"objective {name!r} takes no arguments; remove {str(key)!r:.60}")
         if key != "name" and key not in arguments:
             raise RecipeError(unknown_name(str(key), arguments, f"argument of objective {name!r}"))
     values = {key: parameter.default for key, parameter in arguments.items()} | dict(spec)

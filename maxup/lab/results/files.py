@@ -19,8 +19,8 @@ from maxup.lab.recipes.difference import difference
 from maxup.lab.recipes.load import list_recipes, parse_recipe
 from maxup.lab.recipes.objectives import resolve_objective
 from maxup.lab.recipes.schema import Recipe, copies_of
-from maxup.lab.recipes.upgrade import upgrade_recipe
 from maxup.lab.storage import atomic_io
+from maxup.lab.upgrade import upgrade_recipe
 from maxup.smoothing.sampling import plan, reach
 
 LIMITS = {"accuracy": (0, 1), "perplexity": (1, math.inf)}

@@ -82,6 +82,4 @@ def _try(who: str, model: nn.Module, x: Tensor, num_classes: int) -> None:
     if not isinstance(output, Tensor):
         raise ValueError(f"{seen} returned a {type(output).__name__}; return logits of shape (2, {num_classes})")
     if output.ndim != 2 or len(output) != 2 or output.shape[1] < num_classes:
-        raise ValueError(
-            f"{seen} returned shape {tuple(output.shape)}; {num_classes} classes want logits of shape (2, {num_classes})"
-        )
+        raise ValueError(f"{seen} returned shape {tuple(output.shape)}; return logits of shape (2, {num_classes})")

@@ -7,7 +7,7 @@ from typing import Any
 from maxup.errors import DataError
 from maxup.lab.data import load_data
 from maxup.lab.data.folder import MEAN, STD, Folder
-from maxup.lab.data.images import Images, own_images, own_scale, split
+from maxup.lab.data.images import Images, from_arrays, mean_and_std, split
 from maxup.lab.recipes.schema import Data, Recipe
 
 
@@ -19,11 +19,11 @@ def load_splits(recipe: Recipe, data_from: Callable[[], Any] | None = None) -> t
     """
     train: Any
     test: Any
-    train, test = own_images(data_from()) if data_from else load_data(recipe.data.name, recipe.data.root)
+    train, test = from_arrays(data_from()) if data_from else load_data(recipe.data.name, recipe.data.root)
     if recipe.data.train_size is not None:
         train, rest = split(train, recipe.data.train_size, recipe.seed)
         if test is None and data_from is not None:
-            mean, std = own_scale(train.x)
+            mean, std = mean_and_std(train.x)
             train, rest = (replace(part, mean=mean, std=std) for part in (train, rest))
         test = rest if test is None else test
     elif test is None and data_from is not None:

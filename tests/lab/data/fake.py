@@ -1,4 +1,4 @@
-"""Small files in the usual layouts, written byte by byte, hostile ones among them; and the real ones if there."""
+"""Small data files written byte by byte, malicious files, and the real data sets if they are installed."""
 
 import gzip
 import pickle
@@ -12,7 +12,7 @@ from maxup.lab.data.find import locate, missing
 
 
 def real(name, data_root):
-    """(train, test) of the real data set, or a skipped test."""
+    """Load the real data set, or skip the test."""
     if locate(name, data_root) is None:
         pytest.skip(f"no real {name}. {missing(name)}")
     return load_data(name, data_root)
@@ -33,7 +33,7 @@ def idx(content, *sizes):
 
 
 def write_fashion_mnist(folder, zipped=True, train=6, test=3):
-    """The four files; returns what they hold: x, y of train and of test."""
+    """Write the four files and return x, y of train and test."""
     folder.mkdir(parents=True, exist_ok=True)
     sets = []
     for part, n in (("train", train), ("t10k", test)):
@@ -55,7 +55,7 @@ def py2_string(text):
 
 
 def py2_value(value):
-    """As Python 2 wrote it: a string, a list of strings or small numbers, or a NumPy array of bytes."""
+    """Pickle like Python 2: a string, a list of strings or small numbers, or a NumPy array of bytes."""
     if isinstance(value, str):
         return py2_string(value)
     if isinstance(value, list):
@@ -70,12 +70,12 @@ def py2_value(value):
 
 
 def py2(content):
-    """A pickle of a dict, of protocol 2, as the CIFAR files are."""
+    """Pickle a dict with protocol 2, like the CIFAR files."""
     return b"\x80\x02}(" + b"".join(py2_string(key) + py2_value(value) for key, value in content.items()) + b"u."
 
 
 def write_cifar10(folder, n=2, dump=py2):
-    """The seven files; returns what they hold: x, y of train and of test."""
+    """Write the seven files and return x, y of train and test."""
     folder.mkdir(parents=True, exist_ok=True)
     x, y = images(6 * n, (3, 32, 32), 10)
     for i, name in enumerate([*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"]):
@@ -107,7 +107,7 @@ class Reduce:
 
 
 def hostile(marker):
-    """Pickles that would write the file `marker`, or reach for something that could, by name."""
+    """Malicious pickles by name. They would create the file `marker`, or import something that could."""
     import os
 
     shell = f"touch {marker}"
@@ -158,7 +158,7 @@ def hostile(marker):
 
 
 def write_folders(root, classes=("cat", "dog", "emu"), train=4, val=2, size=(40, 30)):
-    """train/CLASS/*.jpeg and val/CLASS/*.jpeg of smooth colors, no two alike."""
+    """Write train/CLASS/*.jpeg and val/CLASS/*.jpeg, different images of smooth colors."""
     from PIL import Image
 
     g = torch.Generator().manual_seed(0)
@@ -172,6 +172,6 @@ def write_folders(root, classes=("cat", "dog", "emu"), train=4, val=2, size=(40,
 
 
 def cut_short(file):
-    """Leave half of a file."""
+    """Truncate a file to half its size."""
     content = file.read_bytes()
     file.write_bytes(content[: len(content) // 2])

@@ -24,7 +24,7 @@ def as_bytes(image):
 @settings(max_examples=200)
 @given(sides, sides, st.integers(0, 2**40))
 def test_random_boxes_are_torchvision_s(width, height, seed):
-    """Drawn alike from a stream with the same seed, also where no draw fits and the center is taken."""
+    """With the same seed, also if no draw fits and the center is taken."""
     torchvision_v2()
     from torchvision.transforms import RandomResizedCrop
 
@@ -40,8 +40,8 @@ def test_a_random_crop_is_the_box_resized(interpolation):
     image = picture(70, 50)
     box = random_box(70, 50, torch.Generator().manual_seed(3))
     kind = getattr(Image.Resampling, interpolation.upper())
-    twin = as_bytes(image.crop(box).resize((24, 24), kind))
-    assert torch.equal(random_crop(image, 24, torch.Generator().manual_seed(3), interpolation), twin)
+    expected = as_bytes(image.crop(box).resize((24, 24), kind))
+    assert torch.equal(random_crop(image, 24, torch.Generator().manual_seed(3), interpolation), expected)
 
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
@@ -59,31 +59,31 @@ def test_every_kind_of_picture_becomes_rgb(tmp_path):
     gray = np.arange(256, dtype=np.uint8).reshape(16, 16)
     three = np.repeat(gray[:, :, None], 3, axis=2)
     color = np.array(picture(16, 16))
-    wanted = {"rgb.png": (Image.fromarray(color), color), "gray.png": (Image.fromarray(gray), three)}
+    cases = {"rgb.png": (Image.fromarray(color), color), "gray.png": (Image.fromarray(gray), three)}
     wide = Image.fromarray(gray.astype(np.uint16) * 257)  # 16 bits: 0 ... 65535
-    wanted |= {"wide.png": (wide, three), "wide.tif": (wide, three)}
-    wanted["bits.png"] = (Image.fromarray(gray > 99), np.where(three > 99, np.uint8(255), np.uint8(0)))
+    cases |= {"wide.png": (wide, three), "wide.tif": (wide, three)}
+    cases["bits.png"] = (Image.fromarray(gray > 99), np.where(three > 99, np.uint8(255), np.uint8(0)))
     with_alpha = Image.fromarray(color).convert("RGBA")
     with_alpha.putalpha(7)
-    wanted["alpha.png"] = (with_alpha, color)
+    cases["alpha.png"] = (with_alpha, color)
     palette = Image.fromarray(gray).convert("P")
-    wanted["palette.png"] = (palette, np.array(palette.convert("RGB")))
-    # CMYK by hand: a color is what ink and black let through
+    cases["palette.png"] = (palette, np.array(palette.convert("RGB")))
+    # CMYK by hand: a channel is the light that its ink and black let through.
     ink = np.array(picture(16, 16, seed=1))
     cmyk = Image.fromarray(np.dstack([ink, gray]), mode="CMYK")
-    wanted["ink.tif"] = (cmyk, ((255 - ink.astype(int)) * (255 - gray[:, :, None].astype(int)) / 255))
-    for name, (image, pixels) in wanted.items():
+    cases["ink.tif"] = (cmyk, ((255 - ink.astype(int)) * (255 - gray[:, :, None].astype(int)) / 255))
+    for name, (image, pixels) in cases.items():
         image.save(tmp_path / name)
         found = read_rgb(tmp_path / name)
         assert (found.mode, found.size) == ("RGB", (16, 16)), name
         assert np.abs(np.array(found).astype(float) - pixels).max() <= (1 if name == "ink.tif" else 0), name
     palette.save(tmp_path / "glass.png", transparency=bytes(256))  # PIL would warn, and warnings are errors here
-    assert np.array_equal(np.array(read_rgb(tmp_path / "glass.png")), wanted["palette.png"][1])
+    assert np.array_equal(np.array(read_rgb(tmp_path / "glass.png")), cases["palette.png"][1])
     cmyk.save(tmp_path / "ink.jpg")
     assert read_rgb(tmp_path / "ink.jpg").mode == "RGB"
 
 
-def test_what_is_damaged_or_no_picture_raises(tmp_path):
+def test_damaged_files_raise(tmp_path):
     picture(50, 50).save(tmp_path / "short.jpeg")
     cut_short(tmp_path / "short.jpeg")
     (tmp_path / "empty.png").write_bytes(b"")
@@ -94,7 +94,7 @@ def test_what_is_damaged_or_no_picture_raises(tmp_path):
 
 
 @pytest.mark.parametrize(("width", "height"), [(2, 60000), (60000, 2), (1, 9)])
-def test_a_stripe_is_cut_before_it_is_enlarged(width, height, monkeypatch):
+def test_a_stripe_is_cropped_before_it_is_resized(width, height, monkeypatch):
     sizes, resize = [], Image.Image.resize
     monkeypatch.setattr(
         Image.Image, "resize", lambda image, size, *more: sizes.append(size) or resize(image, size, *more)
@@ -108,7 +108,7 @@ def test_a_stripe_is_cut_before_it_is_enlarged(width, height, monkeypatch):
 
 
 def test_postscript_is_not_opened(tmp_path, monkeypatch):
-    """Pillow hands it to Ghostscript, whatever the file is called: PostScript is a program."""
+    """Pillow passes PostScript to Ghostscript, whatever the file name is. PostScript is a program."""
     from PIL import EpsImagePlugin
 
     ghostscript = tmp_path / "gs"
@@ -123,7 +123,7 @@ def test_postscript_is_not_opened(tmp_path, monkeypatch):
 
 
 def test_every_suffix_has_its_format(tmp_path):
-    """What a folder's scan takes for an image can be opened."""
+    """Every file that `scan` takes as an image can be opened."""
     from maxup.lab.data.folder import SUFFIXES
 
     for suffix in SUFFIXES:
@@ -132,7 +132,7 @@ def test_every_suffix_has_its_format(tmp_path):
 
 
 def png_header(width, height):
-    """A PNG that promises so many pixels and holds none."""
+    """A PNG whose header claims a size, without pixels."""
     import struct
     import zlib
 
@@ -144,9 +144,9 @@ def png_header(width, height):
 
 
 @pytest.mark.parametrize(("width", "height"), [(13_000, 13_000), (2, 60_000_000), (100_001, 1000)])
-def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path, monkeypatch, width, height):
+def test_an_image_of_too_many_pixels_is_not_decoded(tmp_path, monkeypatch, width, height):
     (tmp_path / "a.png").write_bytes(png_header(width, height))
     monkeypatch.setattr("PIL.PngImagePlugin.PngImageFile.load", lambda self: pytest.fail("it was decoded"))
-    monkeypatch.setattr("PIL.Image.MAX_IMAGE_PIXELS", None)  # as some packages set it
-    with pytest.raises(ValueError, match=rf"a\.png has {width} x {height} pixels, and at most 89,478,485 are decoded"):
+    monkeypatch.setattr("PIL.Image.MAX_IMAGE_PIXELS", None)  # some packages set this
+    with pytest.raises(ValueError, match=rf"a\.png has {width} x {height} pixels, but the limit is 89,478,485"):
         read_rgb(tmp_path / "a.png")

@@ -9,7 +9,7 @@ from maxup.lab.data.images import split
 from tests.lab.data.fake import write_folders
 
 
-def test_classes_are_folders_and_images_are_files_with_the_usual_endings(tmp_path):
+def test_classes_are_folders_and_images_are_files_with_the_usual_suffixes(tmp_path):
     root = write_folders(tmp_path)
     (root / "train" / "README.txt").write_text("")
     (root / "train" / ".cache").mkdir()
@@ -39,26 +39,26 @@ def test_validation_has_the_classes_of_training(tmp_path):
     found = scan(root / "val", scan(root / "train").classes)
     assert found.y.tolist() == [1, 1, 2, 2]
     (root / "val" / "yak").mkdir()
-    with pytest.raises(DataError, match="holds yak, which are not classes of the training images"):
+    with pytest.raises(DataError, match="has folders that are not classes of the training images: yak"):
         scan(root / "val", ("cat", "dog", "emu"))
 
 
-def test_empty_classes_and_a_missing_level_are_named(tmp_path):
+def test_empty_or_missing_class_folders_are_an_error(tmp_path):
     root = write_folders(tmp_path)
     for name in "abcde":
         (root / "train" / name).mkdir()
-    with pytest.raises(DataError, match="holds a, b, c and 2 more without any image; fill or remove such folders"):
+    with pytest.raises(DataError, match="has folders without images: a, b, c and 2 more; fill or remove them"):
         scan(root / "train")
-    with pytest.raises(DataError, match="cat holds no folders; sort its images into a folder for each class"):
+    with pytest.raises(DataError, match="cat has no folders; put its images into one folder per class"):
         scan(root / "train" / "cat")
 
 
 def test_parts_are_stratified_and_disjoint(tmp_path):
-    whole = scan(write_folders(tmp_path, train=8) / "train")
-    chosen, rest = split(whole, 12, seed=1)
+    everything = scan(write_folders(tmp_path, train=8) / "train")
+    chosen, rest = split(everything, 12, seed=1)
     assert chosen.y.bincount().tolist() == rest.y.bincount().tolist() == [4, 4, 4]
     paths = [part.path(i) for part in (chosen, rest) for i in range(len(part))]
-    assert sorted(paths) == [whole.path(i) for i in range(24)]
+    assert sorted(paths) == [everything.path(i) for i in range(24)]
     assert all(part.path(i).parent.name == part.classes[part.y[i]] for part in (chosen, rest) for i in range(12))
 
 
@@ -71,7 +71,7 @@ def test_normalize_is_the_formula(tmp_path):
 
 
 def test_the_digest_is_of_classes_names_and_sizes(tmp_path):
-    """Wherever the folder is; a part of it keeps the whole one's."""
+    """It does not depend on the path, and a subset keeps it."""
     first, second = (scan(write_folders(tmp_path / name) / "train") for name in "ab")
     assert len(first.digest) == 64
     assert first.digest == second.digest == first.subset([0, 3]).digest

@@ -13,7 +13,7 @@ from PIL import Image
 from maxup.errors import DataError
 from maxup.lab.data.decode import random_box
 from maxup.lab.data.folder import Folder, scan
-from maxup.lab.data.folder_loader import _losing_workers
+from maxup.lab.data.folder_loader import _catch_dead_workers
 from tests.lab.data.fake import cut_short, write_folders
 from tests.lab.data.test_loader import loader as device_loader
 from tests.waiting import PATIENCE
@@ -26,7 +26,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def damaged(tmp_path):
-    """Twelve images, of which 1 is cut short and 5 is empty."""
+    """Twelve images, of which 1 is truncated and 5 is empty."""
     found = replace(scan(write_folders(tmp_path) / "train"), size=16, workers=0)
     cut_short(found.path(1))
     found.path(5).write_bytes(b"")
@@ -43,21 +43,21 @@ def same(some, others):
     return all(torch.equal(a, b) for one, other in pairs for a, b in zip(one, other, strict=True))
 
 
-def test_a_training_image_is_the_naive_twin_s(folder):
-    """Its box comes from a stream that (seed, epoch, index) decide and nothing else."""
+def test_a_training_image_equals_a_simple_reference(folder):
+    """Its box comes from a random stream that depends only on (seed, epoch, index)."""
     for epoch, batch in enumerate([batches(folder, epochs=2, seed=7)[i] for i in (0, 3)]):
         for index, x, y in zip(*batch, strict=True):
             digest = hashlib.sha256(f"maxup crop 7 {epoch} {index}".encode()).digest()
             stream = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
             image = Image.open(folder.path(int(index))).convert("RGB")
             box = random_box(*image.size, stream)
-            twin = np.array(image.crop(box).resize((16, 16), Image.Resampling.BILINEAR))
+            expected = np.array(image.crop(box).resize((16, 16), Image.Resampling.BILINEAR))
             assert x.dtype == torch.uint8
-            assert np.array_equal(x.permute(1, 2, 0).numpy(), twin)
+            assert np.array_equal(x.permute(1, 2, 0).numpy(), expected)
             assert y == folder.y[index]
 
 
-def test_the_order_is_that_of_every_loader(folder):
+def test_the_order_is_the_same_in_every_loader(folder):
     ours = [rows.tolist() for rows, _, _ in batches(folder, epochs=2, batch_size=3)]
     other = device_loader(12, 3)
     assert ours == [rows.tolist() for _ in range(2) for rows, _, _ in other]
@@ -76,22 +76,22 @@ def test_the_number_of_workers_changes_nothing(folder, monkeypatch):
         assert same(batches(replace(folder, workers=workers), epochs=2), alone)
 
 
-def test_global_streams_are_left_alone(folder):
+def test_global_random_streams_are_unchanged(folder):
     before = torch.get_rng_state()
     batches(replace(folder, workers=1))
     assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_going_on_in_the_middle_of_an_epoch_gives_the_same_batches(folder, workers):
+def test_resuming_in_the_middle_of_an_epoch_gives_the_same_batches(folder, workers):
     folder = replace(folder, workers=workers)
-    whole = batches(folder, epochs=2)
+    expected = batches(folder, epochs=2)
     first = folder.loader(5, device="cpu", training=True, seed=0)
     for _ in first:
         break
     second = folder.loader(5, device="cpu", training=True, seed=0)
     second.load_state_dict(first.state_dict())
-    assert same([batch for _ in range(2) for batch in second], whole[1:])
+    assert same([batch for _ in range(2) for batch in second], expected[1:])
 
 
 def test_two_ranks_are_one_process_with_the_joined_batch(folder):
@@ -106,13 +106,13 @@ def test_two_ranks_are_one_process_with_the_joined_batch(folder):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_in_training_the_next_readable_image_of_the_batch_takes_the_place(damaged, workers):
+def test_in_training_the_next_readable_image_replaces_an_unreadable_one(damaged, workers):
     part = replace(damaged, workers=workers).loader(4, device="cpu", training=True, seed=3)
     order = [rows.tolist() for rows, _, _ in device_loader(12, 4, seed=3)]
-    for (rows, x, y), wanted in zip(part, order, strict=True):
-        following = wanted + wanted
-        twin = [next(i for i in following[k:] if i not in (1, 5)) for k in range(4)]
-        assert rows.tolist() == twin
+    for (rows, x, y), indices in zip(part, order, strict=True):
+        following = indices + indices
+        expected = [next(i for i in following[k:] if i not in (1, 5)) for k in range(4)]
+        assert rows.tolist() == expected
         assert torch.equal(y, damaged.y[rows])
         assert len(x) == 4
         assert all(torch.equal(x[a], x[b]) for a in range(4) for b in range(4) if rows[a] == rows[b])
@@ -122,15 +122,15 @@ def test_in_training_the_next_readable_image_of_the_batch_takes_the_place(damage
     assert again.unreadable == {1, 5}
 
 
-def test_in_evaluation_it_is_left_out(damaged):
+def test_in_evaluation_unreadable_images_are_left_out(damaged):
     part = damaged.loader(5, device="cpu", training=False, seed=0)
     assert [rows.tolist() for rows, _, _ in part] == [[0, 2, 3, 4], [6, 7, 8, 9], [10, 11]]
     assert part.unreadable == {1, 5}
 
 
-def test_a_batch_without_any_readable_image_stops_training_with_a_sentence(damaged):
+def test_a_batch_without_a_readable_image_is_an_error_in_training(damaged):
     bad = damaged.subset([1, 5])
-    with pytest.raises(DataError, match=r"none of the 2 images of a batch can be read, such as .*\.jpeg"):
+    with pytest.raises(DataError, match=r"none of the 2 images of a batch can be read, for example .*\.jpeg"):
         batches(bad)
     assert batches(bad, training=False) == []
 
@@ -142,16 +142,16 @@ def test_evaluation_may_be_larger(folder):
 
 
 @pytest.mark.parametrize("unreadable", [None, 3, [12], [-1], [True], ["1"], [[1]]], ids=repr)
-def test_bad_states_are_refused(folder, unreadable):
+def test_invalid_states_are_an_error(folder, unreadable):
     part = folder.loader(4, device="cpu", training=True, seed=0)
     for state in ({"epoch": 0, "position": 1, "unreadable": unreadable}, {"epoch": 0, "position": 1}):
-        with pytest.raises(DataError, match="could not be read"):
+        with pytest.raises(DataError, match="is invalid in the state of a loader"):
             part.load_state_dict(state)
     assert part.state_dict() == {"epoch": 0, "position": 0, "unreadable": []}
 
 
 def test_workers_end_with_a_killed_process(folder):
-    """They hold its output: as long as one of them lives, whoever reads that waits."""
+    """They share its stdout: a reader would wait as long as one of them lives."""
     script = f"""
 import sys, time
 from dataclasses import replace
@@ -171,7 +171,7 @@ time.sleep(600)
 
 
 class Deadly(Folder):
-    """Whoever looks for the eighth image is killed, as the system does where memory is short."""
+    """Kills the process that asks for image 8, as the system does if memory is short."""
 
     def path(self, index):
         if index == 8:
@@ -179,23 +179,23 @@ class Deadly(Folder):
         return super().path(index)
 
 
-def test_a_killed_worker_gets_a_sentence(folder):
+def test_a_killed_worker_is_an_error(folder):
     deadly = Deadly(**{field.name: getattr(folder, field.name) for field in fields(folder)} | {"workers": 1})
-    with pytest.raises(DataError, match=r"lost a process that decodes images \(.*use fewer data\.workers"):
+    with pytest.raises(DataError, match=r"a worker process that decodes images died \(.*use fewer data\.workers"):
         list(deadly.loader(1, device="cpu", training=False, seed=0))
 
 
-def test_a_mistake_of_ours_in_a_worker_is_not_taken_for_a_killed_one():
+def test_a_bug_in_a_worker_keeps_its_error():
     def raising():
         yield 1
         raise RuntimeError("Caught RuntimeError in DataLoader worker process 0. Original Traceback")
 
     with pytest.raises(RuntimeError, match="Caught RuntimeError"):
-        list(_losing_workers(raising()))
+        list(_catch_dead_workers(raising()))
 
 
 def test_workers_import_nothing_from_the_current_folder(tmp_path):
-    """A program that does not, such as the command, must not have children that do."""
+    """The command does not import from the current folder, so its workers must not either."""
     data, here, script = write_folders(tmp_path / "data"), tmp_path / "here", tmp_path / "program" / "program.py"
     here.mkdir()
     script.parent.mkdir()
@@ -213,5 +213,5 @@ def test_workers_import_nothing_from_the_current_folder(tmp_path):
     )
     env = {k: v for k, v in os.environ.items() if k != "PYTHONSAFEPATH"} | {"PYTHONPATH": os.path.abspath("")}
     done = subprocess.run([sys.executable, script, data], cwd=here, env=env, capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("12\nNone\n", "")  # and children of one's own are as they were
+    assert (done.stdout, done.stderr) == ("12\nNone\n", "")  # and PYTHONSAFEPATH is restored
     assert not list(here.glob("ran-*"))

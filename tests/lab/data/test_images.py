@@ -8,7 +8,7 @@ from sklearn.model_selection import StratifiedShuffleSplit
 
 from maxup.errors import DataError
 from maxup.lab.data import load_data
-from maxup.lab.data.images import Images, own_images, split, stratified
+from maxup.lab.data.images import Images, from_arrays, split, stratified
 
 MEAN, STD = (0.5, 0.25, 0.1), (0.2, 0.3, 0.4)
 
@@ -22,10 +22,10 @@ def some(n=5, classes=3):
 def test_normalize_is_the_formula():
     images = some()
     pixels = images.x.numpy().astype(np.float64)
-    wanted = (pixels / 255 - np.array(MEAN)[:, None, None]) / np.array(STD)[:, None, None]
+    expected = (pixels / 255 - np.array(MEAN)[:, None, None]) / np.array(STD)[:, None, None]
     got = images.normalize(images.x)
     assert got.dtype == torch.float32
-    assert np.abs(got.numpy() - wanted).max() < 1e-6
+    assert np.abs(got.numpy() - expected).max() < 1e-6
     assert torch.equal(images.normalize(images.x[2]), got[2])
 
 
@@ -36,7 +36,7 @@ def test_normalize_keeps_the_format():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")
-def test_normalize_on_a_gpu_waits_once():
+def test_normalize_on_a_gpu_synchronizes_once():
     images = some()
     x = images.x.cuda()
     images.normalize(x)
@@ -59,7 +59,7 @@ def test_subset_takes_rows_in_order():
 
 
 @pytest.mark.parametrize("indices", [[5], [-1], [0.5], [[0]], torch.ones(5, dtype=torch.bool)], ids=repr)
-def test_bad_indices_are_refused(indices):
+def test_invalid_indices_are_an_error(indices):
     with pytest.raises(DataError, match="indices"):
         some().subset(indices)
 
@@ -68,8 +68,11 @@ WRONG = {
     "float": ({"x": torch.zeros(5, 3, 4, 4)}, r"torch.float32 of shape \(5, 3, 4, 4\)"),
     "flat": ({"x": torch.zeros(5, 48, dtype=torch.uint8)}, r"\(N, C, H, W\)"),
     "labels of bytes": ({"y": torch.zeros(5, dtype=torch.uint8)}, "torch.int64"),
-    "too few labels": ({"y": torch.zeros(4, dtype=torch.int64)}, "5 images want"),
-    "a label too large": ({"y": torch.tensor([0, 1, 2, 3, 0])}, "labels run from 0 to 3, but 3 classes are 0 to 2"),
+    "too few labels": ({"y": torch.zeros(4, dtype=torch.int64)}, "it must be torch.int64 of shape .5,."),
+    "a label too large": (
+        {"y": torch.tensor([0, 1, 2, 3, 0])},
+        "labels run from 0 to 3, but with 3 classes they must be 0 to 2",
+    ),
     "a label below 0": ({"y": torch.tensor([0, 1, 2, -1, 0])}, "labels run from -1"),
     "too few means": ({"mean": (0.5,)}, "3 channels"),
     "no deviation": ({"std": (0.5, 0.0, 1.0)}, "3 channels"),
@@ -77,11 +80,11 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("change", "sentence"), WRONG.values(), ids=WRONG)
-def test_what_is_not_images_is_refused(change, sentence):
+@pytest.mark.parametrize(("change", "message"), WRONG.values(), ids=WRONG)
+def test_invalid_images_are_an_error(change, message):
     images = some()
     fields = {name: getattr(images, name) for name in ("x", "y", "classes", "mean", "std", "top")}
-    with pytest.raises(DataError, match=sentence):
+    with pytest.raises(DataError, match=message):
         Images(**{**fields, **change})
 
 
@@ -112,15 +115,15 @@ def test_shares_are_those_of_scikit_learn():
         assert difference.abs().sum() <= 2  # they break ties at random
 
 
-def test_every_example_is_as_likely():
+def test_every_example_is_equally_likely():
     y = torch.tensor([0, 1, 0, 1, 0, 1, 0, 1])
     chosen = torch.cat([stratified(y, 4, seed) for seed in range(400)])
     assert stats.chisquare(chosen.bincount().numpy()).pvalue > 0.01
 
 
 @pytest.mark.parametrize("n", [0, -1, 6, 2.0, True])
-def test_impossible_numbers_are_refused(n):
-    with pytest.raises(DataError, match="of 5 examples cannot be chosen; ask for a whole number, 1 to 5"):
+def test_invalid_numbers_of_examples_are_an_error(n):
+    with pytest.raises(DataError, match="of 5 examples; ask for a whole number from 1 to 5"):
         stratified(some().y, n, 0)
 
 
@@ -135,14 +138,14 @@ def test_split_is_a_partition():
     ours, theirs = (sorted(map(bytes, x.flatten(1).numpy())) for x in (torch.cat([chosen.x, rest.x]), images.x))
     assert ours == theirs
     assert not torch.equal(split(images, 297, seed=4)[0].x, chosen.x)
-    with pytest.raises(DataError, match="leave none"):
+    with pytest.raises(DataError, match="cannot split 1797 off 1797 images"):
         split(images, 1797, seed=0)
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
-        ({1: list("abcdef")}, "your data cannot be read as arrays .*; return tensors or numpy arrays"),
+        ({1: list("abcdef")}, "your data cannot be converted to tensors .*; return tensors or numpy arrays"),
         ({1: torch.rand(6)}, "your labels are torch.float32"),
         ({1: torch.zeros(6, 1).long()}, r"shape \(6, 1\)"),
         ({3: torch.tensor([0, 7])}, "classes without a training image: 7"),
@@ -150,18 +153,18 @@ def test_split_is_a_partition():
         ({2: torch.zeros(2, 8, 8)}, "your test images are torch.float32"),
     ],
 )
-def test_own_images_that_do_not_fit_are_named(change, words):
-    found = [torch.zeros(6, 8, 8, dtype=torch.uint8), torch.tensor([0, 1] * 3)]
-    found += [torch.zeros(2, 8, 8, dtype=torch.uint8), torch.tensor([0, 1])]
-    own_images(found)
+def test_invalid_arrays_are_an_error(change, message):
+    arrays = [torch.zeros(6, 8, 8, dtype=torch.uint8), torch.tensor([0, 1] * 3)]
+    arrays += [torch.zeros(2, 8, 8, dtype=torch.uint8), torch.tensor([0, 1])]
+    from_arrays(arrays)
     for index, value in change.items():
-        found[index] = value
-    with pytest.raises(DataError, match=words):
-        own_images(found)
+        arrays[index] = value
+    with pytest.raises(DataError, match=message):
+        from_arrays(arrays)
 
 
-def test_channels_that_come_last_are_noticed():
+def test_channels_last_is_an_error():
     x, y = torch.zeros(6, 8, 8, 3, dtype=torch.uint8), torch.arange(6) % 2
     with pytest.raises(DataError, match=r"looks like \(N, H, W, C\); return \(N, C, H, W\)"):
-        own_images((x, y))
-    assert own_images((x.permute(0, 3, 1, 2), y))[0].shape == (3, 8, 8)
+        from_arrays((x, y))
+    assert from_arrays((x.permute(0, 3, 1, 2), y))[0].shape == (3, 8, 8)

@@ -74,35 +74,35 @@ def test_ranks_together_are_one_process_with_the_joined_batch():
 
 @settings(max_examples=60)
 @given(st.integers(1, 20), st.integers(1, 7), st.integers(1, 3), st.booleans(), st.booleans(), st.data())
-def test_going_on_at_every_position_is_as_if_never_interrupted(n, batch_size, world, shuffle, pad, data):
+def test_resuming_at_every_position_is_as_if_never_interrupted(n, batch_size, world, shuffle, pad, data):
     rank = data.draw(st.integers(0, world - 1))
 
     def new():
         return loader(n, batch_size, shuffle=shuffle, pad=pad, rank=rank, world_size=world, seed=5)
 
     first = new()
-    whole, states = [], []
+    expected, states = [], []
     for _ in range(3):
         for rows, _, _ in first:
-            whole.append(rows.tolist())
+            expected.append(rows.tolist())
             states.append(first.state_dict())
     for done, state in enumerate(states, start=1):
         resumed = new()
         resumed.load_state_dict(state)
         rest = [batch for _ in range(3 - state["epoch"]) for batch in epoch(resumed)]
-        assert rest == whole[done:]
+        assert rest == expected[done:]
         assert resumed.state_dict() == first.state_dict() == {"epoch": 3, "position": 0}
 
 
-def test_a_loop_left_early_goes_on():
-    whole, left = loader(10), loader(10)
-    batches = epoch(whole)
+def test_a_loop_that_stopped_early_continues():
+    full, left = loader(10), loader(10)
+    batches = epoch(full)
     for rows, _, _ in left:
         assert rows.tolist() == batches[0]
         break
     assert left.state_dict() == {"epoch": 0, "position": 1}
     assert epoch(left) == batches[1:]
-    assert epoch(left) == epoch(whole)
+    assert epoch(left) == epoch(full)
 
 
 def test_rows_images_and_labels_belong_together():
@@ -112,7 +112,7 @@ def test_rows_images_and_labels_belong_together():
         assert torch.equal(x, y.to(torch.uint8)[:, None, None, None].expand_as(x))
 
 
-def test_the_order_depends_on_seed_and_epoch_and_nothing_else():
+def test_the_order_depends_only_on_seed_and_epoch():
     a, b = loader(50), loader(50, 7)
     torch.manual_seed(1)
     before = torch.get_rng_state()
@@ -136,21 +136,21 @@ def test_orders_are_uniform():
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"),
+    ("options", "message"),
     [
         ({"batch_size": 0}, "batch_size=0"),
         ({"batch_size": 2.5}, "batch_size=2.5"),
         ({"world_size": 0}, "world_size=0"),
         ({"rank": -1}, "rank=-1"),
-        ({"rank": 2, "world_size": 2}, "ranks are 0 to 1"),
+        ({"rank": 2, "world_size": 2}, "rank=2 is invalid; with world_size=2 it must be 0 to 1"),
     ],
 )
-def test_bad_arguments_are_refused(options, sentence):
-    with pytest.raises(DataError, match=sentence):
+def test_invalid_arguments_are_an_error(options, message):
+    with pytest.raises(DataError, match=message):
         loader(5, **options)
 
 
-def test_no_images_are_refused():
+def test_an_empty_set_is_an_error():
     with pytest.raises(DataError, match="empty"):
         DeviceLoader(numbered(3).subset([]), 1, device="cpu", shuffle=False, seed=0)
 
@@ -167,19 +167,19 @@ def test_no_images_are_refused():
     ],
     ids=repr,
 )
-def test_bad_states_are_refused(state):
+def test_invalid_states_are_an_error(state):
     part = loader(5)  # two batches
-    with pytest.raises(DataError, match=r"state of a loader|beyond the 2 batches"):
+    with pytest.raises(DataError, match=r"is not the state of a loader|after the 2 batches"):
         part.load_state_dict(state)
     assert part.state_dict() == {"epoch": 0, "position": 0}
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")
-def test_on_a_gpu_no_batch_waits_and_the_order_is_the_same():
+def test_on_a_gpu_no_batch_synchronizes_and_the_order_is_the_same():
     part, batches = loader(100, 8, device="cuda", drop_last=True), []
     batch = iter(part)
-    batches.append(next(batch))  # the order goes to the device with the first
+    batches.append(next(batch))  # the first batch copies the order to the device
     torch.cuda.set_sync_debug_mode("error")
     try:
         batches.extend(batch)

@@ -1,4 +1,4 @@
-"""Against Python's own unpickler on what is harmless; and on what is not: nothing runs, nothing is allocated."""
+"""Harmless pickles against Python's unpickler. Malicious ones run nothing and allocate little."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ from maxup.lab.data import pickles
 from maxup.lab.data.pickles import Bytes2d, parse, read_pickle
 from tests.lab.data.fake import hostile, images, py2, raw
 
-REFUSALS = (ValueError, IndexError, KeyError)
+ERRORS = (ValueError, IndexError, KeyError)
 ATTACKS = list(hostile("marker"))
 
 values = st.recursive(
@@ -41,7 +41,7 @@ def test_plain_values_are_what_python_reads(value, protocol):
 def test_one_object_mentioned_twice():
     shared = ["a" * 300]
     assert parse(pickle.dumps([shared, shared], protocol=2)) == [shared, shared]
-    many = [f"{i} {i}" for i in range(300)]  # more than a byte's worth of memo
+    many = [f"{i} {i}" for i in range(300)]  # more memo entries than fit a byte
     assert parse(pickle.dumps([many, many, *many], protocol=2)) == [many, many, *many]
 
 
@@ -50,7 +50,7 @@ def test_one_object_mentioned_twice():
 def test_arrays_of_both_spellings(protocol, core):
     array = np.arange(600, dtype=np.uint8).reshape(2, 300)
     content = pickle.dumps({b"data": array}, protocol=protocol)
-    if protocol < 4:  # where a name is a line, of any length
+    if protocol < 4:  # names are lines of any length
         content = content.replace(b"numpy._core.", b"numpy.core.").replace(b"numpy.core.", f"numpy.{core}.".encode())
         assert f"numpy.{core}.multiarray".encode() in content
     key = "data" if protocol == 2 else b"data"
@@ -67,7 +67,7 @@ def test_a_file_of_python_2():
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_hostile_pickles_do_nothing(name, tmp_path):
+def test_malicious_pickles_do_nothing(name, tmp_path):
     marker = tmp_path / "marker"
     file = tmp_path / "train"
     file.write_bytes(hostile(marker)[name])
@@ -113,63 +113,63 @@ GREEDY = {
 
 
 @pytest.mark.parametrize("name", GREEDY)
-def test_sizes_in_the_file_are_not_believed(name):
+def test_sizes_in_the_file_are_not_trusted(name):
     tracemalloc.start()
     try:
-        with pytest.raises(REFUSALS):
+        with pytest.raises(ERRORS):
             parse(GREEDY[name])
         assert tracemalloc.get_traced_memory()[1] < 48 * 2**20
     finally:
         tracemalloc.stop()
 
 
-def test_files_too_large_and_too_long_are_refused(tmp_path, monkeypatch):
+def test_files_that_are_too_large_or_too_long_are_an_error(tmp_path, monkeypatch):
     file = tmp_path / "train"
     file.write_bytes(b"](" + b"K\x01" * 100 + b"e.")
     assert read_pickle(file) == [1] * 100
     monkeypatch.setattr(pickles, "MOST_STEPS", 100)
-    with pytest.raises(DataError, match="more than 100 instructions"):
+    with pytest.raises(DataError, match="more than 100 opcodes"):
         read_pickle(file)
     monkeypatch.setattr(pickles, "MOST_BYTES", 100)
     with pytest.raises(DataError, match="has 204 bytes, and at most 100 are read"):
         read_pickle(file)
 
 
-def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+def test_a_pipe_is_an_error_and_does_not_block(tmp_path):
     os.mkfifo(tmp_path / "train")
     with pytest.raises(DataError, match=r"train cannot be read \(train is not a regular file\); replace it"):
         read_pickle(tmp_path / "train")
 
 
-def test_a_file_cut_anywhere_is_refused():
-    whole = py2({"labels": [3, 9], "data": images(2, (4,), 10)[0]})
-    assert isinstance(parse(whole)["data"], Bytes2d)
-    for end in range(len(whole)):
-        with pytest.raises(REFUSALS):
-            parse(whole[:end])
-    with pytest.raises(ValueError, match="left over"):
-        parse(whole + b".")
+def test_a_truncated_file_is_an_error():
+    content = py2({"labels": [3, 9], "data": images(2, (4,), 10)[0]})
+    assert isinstance(parse(content)["data"], Bytes2d)
+    for end in range(len(content)):
+        with pytest.raises(ERRORS):
+            parse(content[:end])
+    with pytest.raises(ValueError, match="data after its end"):
+        parse(content + b".")
 
 
 @settings(max_examples=300)
 @given(st.data())
-def test_damage_gives_a_value_or_a_refusal(data):
+def test_damage_gives_a_value_or_an_error(data):
     content = bytearray(py2({"labels": [3, 9], "data": torch.zeros(1, 4, dtype=torch.uint8), "names": ["a", "b"]}))
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(content) - 1))
         content[at : at + data.draw(st.integers(0, 2))] = data.draw(st.binary(max_size=2))
-    with contextlib.suppress(*REFUSALS):
+    with contextlib.suppress(*ERRORS):
         parse(bytes(content))
 
 
 @settings(max_examples=300)
 @given(st.binary(max_size=50) | st.lists(st.sampled_from(list(pickles.INSTRUCTIONS)), max_size=40).map(b"".join))
-def test_noise_gives_a_value_or_a_refusal(content):
-    with contextlib.suppress(*REFUSALS):
+def test_noise_gives_a_value_or_an_error(content):
+    with contextlib.suppress(*ERRORS):
         parse(content + b".")
 
 
-def test_what_cannot_be_opened_is_a_sentence(tmp_path):
+def test_a_file_that_cannot_be_opened_is_an_error(tmp_path):
     for path in (tmp_path, tmp_path / "none"):
         with pytest.raises(DataError, match="cannot be read"):
             read_pickle(path)

@@ -27,18 +27,18 @@ def test_every_column_is_read_once_in_order_and_targets_follow(n, columns, bptt,
     assert (loader.epoch, loader.position) == (1, 0)
 
 
-def test_lengths_are_those_of_the_recipe():
-    """Half the length one time in twenty, a spread of 5, at least 5: by their distribution."""
+def test_the_distribution_of_the_lengths():
+    """Their distribution: half the length with probability 0.05, a standard deviation of 5, and at least 5."""
     lengths = torch.tensor(windows(400_000, 1, 70).lengths(0)[:-1], dtype=torch.double)
     short = (lengths < 52).sum()
     assert stats.binomtest(int(short), len(lengths), 0.05).pvalue > 1e-3
     usual = lengths[lengths > 52]
-    assert float(usual.mean()) == pytest.approx(69.5, abs=0.3)  # N(70, 5) cut to whole numbers
+    assert float(usual.mean()) == pytest.approx(69.5, abs=0.3)  # N(70, 5) truncated to integers
     assert float(usual.std()) == pytest.approx(5, abs=0.3)
     assert min(windows(400_000, 1, 6).lengths(0)[:-1]) == 5
 
 
-def test_seed_and_epoch_decide_and_nothing_else():
+def test_lengths_depend_only_on_seed_and_epoch():
     torch.manual_seed(1)
     first = windows().lengths(2)
     torch.manual_seed(2)
@@ -47,7 +47,7 @@ def test_seed_and_epoch_decide_and_nothing_else():
     assert windows().lengths(3) != first
 
 
-def test_steps_count_what_comes():
+def test_steps_counts_the_windows():
     loader = windows()
     counts = [len([*loader]) for _ in range(4)]
     assert len(set(counts)) > 1  # epochs differ
@@ -56,7 +56,7 @@ def test_steps_count_what_comes():
     assert len(loader) == counts[2]
 
 
-def test_going_on_where_another_stopped():
+def test_resuming_in_the_middle():
     one = windows()
     for _ in one:
         if one.position == 5:
@@ -68,7 +68,7 @@ def test_going_on_where_another_stopped():
     assert all(torch.equal(a, b) for a, b in zip(rest, expected, strict=True))
 
 
-def test_processes_share_the_columns():
+def test_processes_split_the_columns():
     parts = [[x for _, x, _ in windows(rank=rank, world_size=2)] for rank in range(2)]
     together = [x for _, x, _ in windows()]
     assert all(torch.equal(torch.cat([a, b]), c) for a, b, c in zip(*parts, together, strict=True))
@@ -80,10 +80,8 @@ def test_processes_share_the_columns():
     ("part", "setting"),
     [("training", "batch_size"), ("validation", "language.validation_columns"), ("test", "language.test_columns")],
 )
-def test_too_short_a_text_names_its_part_and_the_setting(part, setting):
-    sentence = (
-        f"the 70 tokens of the {part} text do not fill {setting}=40 columns of at least 2; set {setting} to 35 or"
-    )
-    with pytest.raises(DataError, match=sentence):
+def test_a_text_that_is_too_short_is_an_error(part, setting):
+    message = f"the {part} text has 70 tokens, too few for {setting}=40 columns of at least 2; set {setting} to 35 or"
+    with pytest.raises(DataError, match=message):
         windows(70, 40, part=part)
     windows(70, 35, part=part)

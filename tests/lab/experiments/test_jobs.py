@@ -59,8 +59,7 @@ def test_jobs_of_the_ablation_have_their_m_and_m_1_is_the_baseline(tmp_path, mon
         path = tmp_path / f"{recipe}.yaml"
         path.parent.mkdir(exist_ok=True)
         own = 10 if "wrn" in recipe else 4
-        objective = f"objective: {{name: maxup, m: {own}}}\n" if "maxup" in recipe else ""
-        path.write_text(f"{objective}epochs: 200")
+        path.write_text(f"objective: {{name: maxup, m: {own}}}\nepochs: 200" if "maxup" in recipe else "epochs: 200")
     monkeypatch.setattr(load, "FOLDER", tmp_path)
     jobs, missing = jobs_of(table, 1, 0.3)
     assert not missing

@@ -1,4 +1,4 @@
-"""Against hand-written steps: what is dropped, what is trained, what the formulas say."""
+"""AWD-LSTM against steps written by hand."""
 
 import pytest
 import torch
@@ -21,11 +21,11 @@ def tokens():
 
 
 def cell(weights, x, h, c):
-    """One LSTM layer, step by step from its equations: x (B, T, D)."""
-    into, recurrent, b1, b2 = weights
+    """One LSTM layer from its equations, step by step. x is (B, T, D)."""
+    input_weight, recurrent, b1, b2 = weights
     out = []
     for t in range(x.shape[1]):
-        i, f, g, o = (x[:, t] @ into.T + h @ recurrent.T + b1 + b2).chunk(4, 1)
+        i, f, g, o = (x[:, t] @ input_weight.T + h @ recurrent.T + b1 + b2).chunk(4, 1)
         c = f.sigmoid() * c + i.sigmoid() * g.tanh()
         h = o.sigmoid() * c.tanh()
         out.append(h)
@@ -33,7 +33,7 @@ def cell(weights, x, h, c):
 
 
 def by_hand(model, ids, hidden, masks):
-    """The whole network, with given masks on the recurrent weights."""
+    """The network, with given masks on the recurrent weights."""
     x, ends = model.words.weight[ids], []
     for layer, state, mask in zip(model.layers, hidden, masks, strict=True):
         weights = [layer.weight_ih_l0, layer.weight_hh_l0 * mask, layer.bias_ih_l0, layer.bias_hh_l0]
@@ -49,8 +49,8 @@ def test_without_dropout_it_is_an_lstm_by_its_equations():
     output, ends = by_hand(model, ids, hidden, [1.0] * 3)
     torch.testing.assert_close(read.output, output)
     torch.testing.assert_close(read.raw, output)
-    for got, wanted in zip(read.hidden, ends, strict=True):
-        torch.testing.assert_close(got, wanted)
+    for got, expected in zip(read.hidden, ends, strict=True):
+        torch.testing.assert_close(got, expected)
     torch.testing.assert_close(model.decode(output), output @ model.words.weight.T + model.bias)
 
 
@@ -63,7 +63,7 @@ def test_sizes_of_the_paper():
 
 
 def effective(model):
-    """The weights each layer really multiplies with."""
+    """The recurrent weights that each layer uses."""
     return [model._weights(layer)[1] for layer in model.layers]
 
 
@@ -74,14 +74,14 @@ def test_weight_drop_drops_the_right_fraction_in_training_and_none_in_evaluation
         assert stats.binomtest(dropped, weight.numel(), 0.3).pvalue > 1e-3
         kept = weight != 0
         torch.testing.assert_close(weight[kept], layer.weight_hh_l0[kept] / 0.7)
-    assert not torch.equal(effective(model)[0], effective(model)[0])  # anew in every pass
+    assert not torch.equal(effective(model)[0], effective(model)[0])  # new in every pass
     model.eval()
     for layer, weight in zip(model.layers, effective(model), strict=True):
         assert torch.equal(weight, layer.weight_hh_l0)
 
 
 def test_the_dropped_weights_are_the_ones_used():
-    """Drop nearly everything: the state no longer depends on what came before."""
+    """Drop nearly everything: the state no longer depends on earlier tokens."""
     model = net(weight_drop=0.999999)
     ids = tokens()
     other = ids.clone()
@@ -96,7 +96,7 @@ def test_the_dropped_weights_are_the_ones_used():
 
 
 def test_one_training_step_equals_the_same_step_by_hand():
-    """SGD on the raw weights: gradients pass the mask, and the weights that moved are the raw ones."""
+    """Gradients pass through the mask, and SGD updates the raw weights."""
     model, ids, target = net(weight_drop=0.5), tokens(), tokens()
     raw = [p.detach().clone() for p in model.parameters()]
     state = torch.get_rng_state()
@@ -104,13 +104,13 @@ def test_one_training_step_equals_the_same_step_by_hand():
     torch.set_rng_state(state)
     output, _ = by_hand(model, ids, model.start(B), masks)
     F.cross_entropy(model.decode(output).flatten(0, 1), target.flatten()).backward()
-    wanted = [w - 0.5 * p.grad for w, p in zip(raw, model.parameters(), strict=True)]
+    updated = [w - 0.5 * p.grad for w, p in zip(raw, model.parameters(), strict=True)]
     sgd = torch.optim.SGD(model.parameters(), lr=0.5)
     sgd.zero_grad()
     read = model(ids, model.start(B))
     F.cross_entropy(model.decode(read.output).flatten(0, 1), target.flatten()).backward()
     sgd.step()
-    for (name, got), expected in zip(model.named_parameters(), wanted, strict=True):
+    for (name, got), expected in zip(model.named_parameters(), updated, strict=True):
         torch.testing.assert_close(got.detach(), expected, msg=name)
     assert all(isinstance(layer.weight_hh_l0, nn.Parameter) for layer in model.layers)
     gradient, mask = model.layers[0].weight_hh_l0.grad, masks[0]
@@ -118,7 +118,7 @@ def test_one_training_step_equals_the_same_step_by_hand():
     assert (gradient[mask != 0] != 0).any()
 
 
-def test_dropped_weights_lie_in_one_piece_as_cudnn_wants_them():
+def test_dropped_weights_are_contiguous_as_cudnn_needs_them():
     model = net(weight_drop=0.5)
     for layer in model.layers:
         parts = model._weights(layer)
@@ -172,7 +172,7 @@ def test_copies_of_a_wide_batch_share_masks_and_noise():
     assert not torch.allclose(wide.output[0], wide.output[1])
 
 
-def test_everything_is_off_in_evaluation():
+def test_dropout_and_noise_are_off_in_evaluation():
     model = net(input_dropout=0.3, hidden_dropout=0.3, output_dropout=0.3, weight_drop=0.3, noise=0.1).eval()
     ids = tokens()
     read = model(ids, model.start(B))
@@ -182,7 +182,7 @@ def test_everything_is_off_in_evaluation():
 
 
 def test_adversarial_softmax_against_an_explicit_worst_vector():
-    """The target's vector moved by d = -epsilon |w| h / |h|: same value, same gradients; and no d does worse."""
+    """Moving the target's embedding by d = -epsilon |w| h / |h| gives the same value and gradients. No d is worse."""
     epsilon = 0.3
     output = torch.randn(5, 8, dtype=torch.double, requires_grad=True)
     weight = torch.randn(WORDS, 8, dtype=torch.double, requires_grad=True)
@@ -204,8 +204,8 @@ def test_adversarial_softmax_against_an_explicit_worst_vector():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"), [({"weight_drop": 1.0}, "at least 0 and below 1"), ({"noise": -1}, "from 0 to")]
+    ("arguments", "message"), [({"weight_drop": 1.0}, "at least 0 and below 1"), ({"noise": -1}, "from 0 to")]
 )
-def test_bad_arguments(arguments, sentence):
-    with pytest.raises(ValueError, match=sentence):
+def test_invalid_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
         AWDLSTM(10, **arguments)

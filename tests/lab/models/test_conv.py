@@ -4,14 +4,14 @@ import torch
 from maxup.lab.models import create_model
 
 
-def test_it_counts_its_parameters():
+def test_the_number_of_parameters():
     model = create_model("conv", shape=(3, 8, 8), num_classes=10, width=4)
     convolutions = 9 * (3 * 4 + 4 * 8 + 8 * 16)
     assert sum(p.numel() for p in model.parameters()) == convolutions + 2 * (4 + 8 + 16) + 16 * 10 + 10
 
 
 @pytest.mark.parametrize("size", [4, 8, 28, 33])
-def test_any_size_of_image_will_do_and_becomes_a_quarter(size):
+def test_any_image_size_is_reduced_to_a_quarter(size):
     model = create_model("conv", shape=(1, size, size), num_classes=3, width=2)
     assert model(torch.zeros(2, 1, size, size)).shape == (2, 3)
     assert model[:9](torch.zeros(2, 1, size, size)).shape[-1] == -(-size // 4)

@@ -7,8 +7,8 @@ from maxup.lab.models import create_model
 from maxup.lab.models.count import count_multiply_adds, count_parameters
 
 
-def test_products_are_those_torch_counts():
-    """On layers without a bias; torch counts a multiply-add as two."""
+def test_products_agree_with_the_flop_counter_of_torch():
+    """On layers without a bias. torch counts a multiply-add as two operations."""
     model = nn.Sequential(
         nn.Conv2d(3, 8, 3, 2, groups=1, bias=False),
         nn.Conv2d(8, 16, 3, padding=1, groups=4, bias=False),
@@ -32,8 +32,8 @@ def test_other_layers_by_hand():
     assert not any(module._forward_hooks for module in model.modules())
 
 
-# Of the paper's networks as it prints them (by ptflops): parameters in millions, multiply-adds in thousand millions. It
-# swaps ProxylessNet CPU and GPU, sizes and multiply-adds alike; these are put right. ResNet-50's are not printed.
+# The paper's numbers (by ptflops): image size, parameters in millions, multiply-adds in billions. The paper swaps the
+# numbers of ProxylessNet CPU and GPU; this table does not. It has no multiply-adds for ResNet-50.
 PAPER = {
     "timm/resnet50": (224, 25.56, None),
     "timm/resnet101": (224, 44.55, 7.85),

@@ -12,9 +12,9 @@ from maxup.lab.models.external import import_torchvision
 
 def test_names_with_a_pattern():
     assert "timm/resnet50" in list_models("timm/resnet*")
-    found = list_models("pytorchcv/proxylessnas_*")
-    assert {f"pytorchcv/proxylessnas_{kind}" for kind in ("cpu", "gpu", "mobile14")} < set(found)
-    assert all(name.startswith("pytorchcv/proxylessnas_") for name in found)
+    names = list_models("pytorchcv/proxylessnas_*")
+    assert {f"pytorchcv/proxylessnas_{kind}" for kind in ("cpu", "gpu", "mobile14")} < set(names)
+    assert all(name.startswith("pytorchcv/proxylessnas_") for name in names)
     assert not any("/" in name for name in list_models())
 
 
@@ -29,9 +29,9 @@ def test_regularizers_of_table_1():
     for argument in ("drop_rate", "drop_path_rate", "drop_block_rate"):
         model = create_model("timm/resnet50", shape=(3, 64, 64), num_classes=10, **{argument: 0.5})
         for block in model.layer4:
-            torch.nn.init.ones_(block.bn3.weight)  # 0 at first: to drop what is 0 would change nothing
+            torch.nn.init.ones_(block.bn3.weight)  # initially 0, so dropping it would change nothing
         x = torch.randn(2, 3, 64, 64)
-        assert not torch.equal(model(x), model(x))  # in training it drops
+        assert not torch.equal(model(x), model(x))  # dropout is active in training
         model.eval()
         assert torch.equal(model(x), model(x))
         assert max(map(drop_probability, model.modules())) == pytest.approx(0.5)  # a CUDA graph would not rewind it
@@ -39,27 +39,31 @@ def test_regularizers_of_table_1():
 
 
 @pytest.mark.parametrize(
-    ("name", "args", "sentence"),
+    ("name", "args", "message"),
     [
         ("timm/resnet5O", {}, "'timm/resnet5O' is unknown; did you mean 'timm/resnet50'?"),
         ("timm/hf-hub:someone/net", {}, "is unknown"),
         ("timm/local-dir:/tmp", {}, "is unknown"),
         ("pytorchcv/proxylesnas_cpu", {}, "did you mean 'pytorchcv/proxylessnas_cpu'"),
         ("timm/resnet18.nonsense", {}, "timm/resnet18.nonsense cannot be built"),
-        ("timm/resnet18", {"checkpoint_path": "/tmp/x"}, "takes no argument 'checkpoint_path' from a recipe; it takes"),
-        ("timm/resnet18", {"pretrained_cfg": {}}, "takes no argument 'pretrained_cfg'"),
-        ("pytorchcv/proxylessnas_cpu", {"root": "/tmp"}, "takes no argument 'root' from a recipe"),
+        (
+            "timm/resnet18",
+            {"checkpoint_path": "/tmp/x"},
+            "does not take the argument 'checkpoint_path' in a recipe; it takes",
+        ),
+        ("timm/resnet18", {"pretrained_cfg": {}}, "does not take the argument 'pretrained_cfg'"),
+        ("pytorchcv/proxylessnas_cpu", {"root": "/tmp"}, "does not take the argument 'root' in a recipe"),
         ("timm/vgg11", {"drop_block_rate": 0.1}, "timm/vgg11 cannot be built with {'drop_block_rate': 0.1}"),
     ],
 )
-def test_what_cannot_be_built_gets_a_sentence(name, args, sentence):
+def test_a_model_that_cannot_be_built_is_an_error(name, args, message):
     with pytest.raises(ModelError) as caught:
         create_model(name, shape=(3, 64, 64), num_classes=10, **args)
-    assert sentence in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_weights_that_cannot_be_downloaded_get_a_sentence(monkeypatch):
+def test_weights_that_cannot_be_downloaded_are_an_error(monkeypatch):
     import pytorchcv.models.common.model_store as store
     import timm
 
@@ -69,15 +73,15 @@ def test_weights_that_cannot_be_downloaded_get_a_sentence(monkeypatch):
     monkeypatch.setattr(store, "get_model_file", unreachable)
     monkeypatch.setattr(timm, "create_model", unreachable)
     for name in ("timm/resnet18", "pytorchcv/proxylessnas_cpu"):
-        with pytest.raises(ModelError, match=rf"{name} .*\(ConnectionError: no route\).*model\.weights"):
+        with pytest.raises(ModelError, match=rf"{name} \(ConnectionError: no route\).*model\.weights"):
             create_model(name, shape=(3, 64, 64), num_classes=10, pretrained=True)
-    with pytest.raises(ValueError, match="no published weights of mlp"):
+    with pytest.raises(ValueError, match="mlp has no published weights"):
         create_model("mlp", shape=(1, 8, 8), num_classes=10, pretrained=True)
 
 
 @pytest.mark.parametrize("classes", [1000, 10])
 def test_published_weights_of_pytorchcv_are_read_by_us(monkeypatch, tmp_path, classes):
-    """With another number of classes the last layer is a new one."""
+    """With another number of classes, the last layer is new."""
     import pytorchcv.models.common.model_store as store
 
     theirs = create_model("pytorchcv/proxylessnas_cpu", shape=(3, 224, 224), num_classes=1000)
@@ -89,7 +93,7 @@ def test_published_weights_of_pytorchcv_are_read_by_us(monkeypatch, tmp_path, cl
     assert ours.output.out_features == classes
 
 
-def test_a_missing_extra_is_named(monkeypatch):
+def test_a_missing_extra_is_an_error(monkeypatch):
     for module in ("timm", "pytorchcv.model_provider"):
         monkeypatch.setitem(sys.modules, module, None)
     for name in ("timm/resnet50", "pytorchcv/proxylessnas_cpu"):
@@ -97,8 +101,8 @@ def test_a_missing_extra_is_named(monkeypatch):
             create_model(name, shape=(3, 64, 64), num_classes=10)
 
 
-def test_torchvision_comes_in_beside_a_torch_without_its_operators():
-    """In a fresh process, whichever wheel is installed; again, and with timm."""
+def test_torchvision_imports_next_to_a_torch_without_its_operators():
+    """In a new process, with any wheel, twice, and with timm."""
     code = """
 from maxup.lab.models.external import import_torchvision
 assert import_torchvision() is import_torchvision()

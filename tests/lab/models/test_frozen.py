@@ -24,15 +24,15 @@ def norms(model):
     return [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
 
 
-def test_training_leaves_statistics_and_weights_alone():
+def test_training_does_not_change_statistics_and_weights():
     model = net().train()
     fixed = {id(t) for norm in norms(model) for t in (*norm.parameters(), *norm.buffers())}
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     optimizer = create_optimizer(model, Optim(lr=0.1, weight_decay=0.1))
-    maxup = MaxUp(CutMix(5), m=3)
+    objective = MaxUp(CutMix(5), m=3)
     for _ in range(3):
         model.train()
-        maxup(model, torch.randn(4, 3, 32, 32), torch.arange(4)).backward()
+        objective(model, torch.randn(4, 3, 32, 32), torch.arange(4)).backward()
         optimizer.step()
         optimizer.zero_grad()
     named = dict(model.named_parameters()) | dict(model.named_buffers())
@@ -45,10 +45,10 @@ def test_selection_with_4_copies_scores_exactly_what_training_sees(norm):
     model = net().train()
     x, y = torch.randn(6, 3, 32, 32), torch.arange(6) % 5
     outcome = MaxUp(CutMix(5), m=4, norm=norm, generator=torch.Generator().manual_seed(0)).run(model, x, y)
-    twin, cutmix, g = copy.deepcopy(model).eval(), CutMix(5), torch.Generator().manual_seed(0)
+    reference, cutmix, g = copy.deepcopy(model).eval(), CutMix(5), torch.Generator().manual_seed(0)
     with torch.no_grad():
         copies = [cutmix.apply((x, y), cutmix.draw((x, y), g)) for _ in range(4)]
-        losses = torch.stack([F.cross_entropy(twin(a), b, reduction="none") for a, b in copies])  # (4, B)
+        losses = torch.stack([F.cross_entropy(reference(a), b, reduction="none") for a, b in copies])  # (4, B)
     torch.testing.assert_close(outcome.loss.detach(), losses.max(0).values.mean())
 
 
@@ -59,6 +59,6 @@ def test_copies_of_the_model_are_frozen_too():
     assert all(isinstance(norm, nn.BatchNorm2d) for norm in norms(model))
 
 
-def test_a_model_without_batchnorm_is_refused():
+def test_a_model_without_batchnorm_is_an_error():
     with pytest.raises(ValueError, match="no BatchNorm"):
         freeze_norm(nn.Linear(2, 2))

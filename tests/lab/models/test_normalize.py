@@ -4,7 +4,7 @@ from torch import nn
 from maxup.lab.models.normalize import Normalized
 
 
-def test_pixels_are_normalized_inside_and_the_numbers_travel_with_the_weights():
+def test_pixels_are_normalized_with_the_loaded_mean_and_std():
     model = Normalized(nn.Flatten(), mean=[0.5, 0.25], std=[0.5, 0.125])
     x = torch.rand(3, 2, 4, 4)
     by_hand = torch.stack([(x[:, 0] - 0.5) / 0.5, (x[:, 1] - 0.25) / 0.125], 1)

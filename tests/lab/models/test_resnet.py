@@ -8,7 +8,7 @@ from maxup.lab.models.resnet import Block
 from tests.oracles import agrees_with_pytorchcv
 
 
-def test_the_same_function_as_another_library_s():
+def test_it_computes_the_same_function_as_pytorchcv():
     assert agrees_with_pytorchcv("resnet20", "resnet20_cifar10") == pytest.approx(0.27e6, rel=0.02)
     assert agrees_with_pytorchcv("resnet110", "resnet110_cifar10") == pytest.approx(1.73e6, rel=0.002)
 
@@ -25,6 +25,6 @@ def test_convolutions_start_as_in_the_code_the_paper_names():
 
 
 @pytest.mark.parametrize("depth", [21, 2])
-def test_depths_that_do_not_exist_are_refused(depth):
-    with pytest.raises(ValueError, match=r"depth=\d+: it must be 6n \+ 2, such as 8, 14, 20"):
+def test_invalid_depths_are_an_error(depth):
+    with pytest.raises(ValueError, match=r"depth=\d+ is invalid; it must be 6n \+ 2, such as 8, 14, 20"):
         create_model("resnet20", shape=(3, 32, 32), num_classes=10, depth=depth)

@@ -15,8 +15,8 @@ from tests.lab.data.fake import Reduce, hostile
 SHAPE = (1, 8, 8)
 
 
-def net(classes=10, width=4):
-    return create_model("conv", shape=SHAPE, num_classes=classes, width=width)
+def net(num_classes=10, width=4):
+    return create_model("conv", shape=SHAPE, num_classes=num_classes, width=width)
 
 
 def same(one, other):
@@ -26,7 +26,7 @@ def same(one, other):
 @pytest.fixture
 def source():
     model = net()
-    model(torch.rand(4, *SHAPE))  # statistics other than the initial ones
+    model(torch.rand(4, *SHAPE))  # so that the statistics are not the initial ones
     return model
 
 
@@ -54,7 +54,7 @@ def test_every_usual_file_is_read(tmp_path, source, way):
     assert same(model, source)
 
 
-def test_half_precision_becomes_the_model_s(tmp_path, source):
+def test_half_precision_weights_are_converted(tmp_path, source):
     save_file({k: v.half() for k, v in source.state_dict().items()}, tmp_path / "half.safetensors")
     model = net()
     load_weights(model, tmp_path / "half.safetensors")
@@ -62,11 +62,11 @@ def test_half_precision_becomes_the_model_s(tmp_path, source):
     assert torch.equal(model[0].weight, source[0].weight.half().float())
 
 
-def test_another_head(tmp_path, source):
+def test_another_number_of_classes(tmp_path, source):
     torch.save(source.state_dict(), tmp_path / "ten.pt")
     model = net(num_classes=3)
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    with pytest.raises(WeightsError, match=r"is of 10 classes and the data have 3; .*model\.new_head"):
+    with pytest.raises(WeightsError, match=r"has 10 classes but the data has 3; .*model\.new_head"):
         load_weights(model, tmp_path / "ten.pt")
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     load_weights(model, tmp_path / "ten.pt", new_head=True)
@@ -79,29 +79,29 @@ def test_another_network(tmp_path, source):
     torch.save({k: v for k, v in state.items() if not k.startswith(("0.", "1.", "3."))}, tmp_path / "less.pt")
     torch.save(state | {"more": torch.zeros(1)}, tmp_path / "more.pt")
     torch.save(net(width=8).state_dict(), tmp_path / "wide.pt")
-    for name, sentence in (
+    for name, message in (
         ("less", r"it lacks 0\.weight, 1\.weight, 1\.bias and 3 more"),
         ("more", "the model has no more"),
-        ("wide", r"its 0\.weight is \(8, 1, 3, 3\), not \(4, 1, 3, 3\)"),
+        ("wide", r"its 0\.weight has shape \(8, 1, 3, 3\), not \(4, 1, 3, 3\)"),
     ):
         for new_head in (False, True):
             model = net()
             before = {k: v.clone() for k, v in model.state_dict().items()}
-            with pytest.raises(WeightsError, match=sentence):
+            with pytest.raises(WeightsError, match=message):
                 load_weights(model, tmp_path / f"{name}.pt", new_head=new_head)
             assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
 
 
-def test_files_that_hold_no_weights(tmp_path):
+def test_files_without_weights(tmp_path):
     torch.save([1, 2], tmp_path / "list.pt")
     torch.save({"a": 1}, tmp_path / "number.pt")
     torch.save({}, tmp_path / "nothing.pt")
     (tmp_path / "text.pt").write_text("hello")
     (tmp_path / "empty.pt").write_bytes(b"")
     (tmp_path / "text.safetensors").write_text("hello")
-    whole = tmp_path / "short.pt"
-    torch.save(net().state_dict(), whole)
-    whole.write_bytes(whole.read_bytes()[:3000])
+    short = tmp_path / "short.pt"
+    torch.save(net().state_dict(), short)
+    short.write_bytes(short.read_bytes()[:3000])
     for path in [*tmp_path.iterdir(), tmp_path / "nowhere.pt", tmp_path]:
         with pytest.raises(WeightsError) as caught:
             load_weights(net(), path)
@@ -109,7 +109,7 @@ def test_files_that_hold_no_weights(tmp_path):
         assert "\n" not in str(caught.value)
 
 
-def test_hostile_pickles_run_nothing(tmp_path):
+def test_malicious_pickles_run_nothing(tmp_path):
     import os
 
     marker = tmp_path / "ran"
@@ -121,23 +121,23 @@ def test_hostile_pickles_run_nothing(tmp_path):
         assert not marker.exists(), name
     for attack in (Reduce(os.system, f"touch {marker}"), {"state_dict": Reduce(eval, f"open({str(marker)!r}, 'w')")}):
         torch.save(attack, tmp_path / "attack.pt", pickle_module=pickle)
-        with pytest.raises(WeightsError, match="holds more than tensors, or is damaged, and nothing in it was run"):
+        with pytest.raises(WeightsError, match="has more than tensors, or is damaged; no code in it was run"):
             load_weights(net(), tmp_path / "attack.pt")
         assert not marker.exists()
 
 
-def test_a_recipe_begins_with_the_weights(tmp_path):
+def test_a_recipe_starts_with_the_weights(tmp_path):
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     save_file({k: v.clone() for k, v in model.state_dict().items()}, tmp_path / "w.safetensors")
-    said = {
+    recipe = {
         "data": {"name": "digits", "train_size": 500},
         "model": {"name": "mlp", "args": {"hidden": []}, "weights": str(tmp_path / "w.safetensors")},
         "perturb": [{"name": "gaussian", "sigma": 0.1}],
         "optim": {"lr": 0.0},
         "epochs": 1,
     }
-    train(recipe_from(said), tmp_path / "run", quiet=True)
+    train(recipe_from(recipe), tmp_path / "run", quiet=True)
     from maxup.lab.train.runs import open_run
 
-    (tmp_path / "w.safetensors").unlink()  # a finished run does without
+    (tmp_path / "w.safetensors").unlink()  # a finished run does not need it
     assert same(open_run(tmp_path / "run").model, model)

@@ -16,7 +16,7 @@ def test_a_recipe_does_not_differ_from_itself():
     assert difference(asdict(parse_recipe(MAXUP, ["--model.args.hidden", "[3]"])), recipe) == ["model.args"]
 
 
-@pytest.mark.parametrize("name", ["maxup.m", "optim.lr", "data.workers", "epochs"])
+@pytest.mark.parametrize("name", ["optim.lr", "data.workers", "epochs"])
 def test_a_setting_that_the_record_lacks_has_its_default(name):
     said = asdict(Recipe())
     section, _, key = name.rpartition(".")
@@ -26,3 +26,12 @@ def test_a_setting_that_the_record_lacks_has_its_default(name):
     setattr(getattr(changed, section) if section else changed, key, flat(asdict(Recipe()))[name] + 1)
     assert difference(said, changed) == [name]
     assert difference(said, changed, ignore=[name]) == []
+
+
+def test_arguments_of_the_objective_that_the_record_lacks_have_their_defaults():
+    recipe = parse_recipe(MAXUP, [])
+    said = asdict(recipe)
+    said["objective"] = {"name": "maxup", "m": 4, "warmup": 0}
+    assert difference(said, recipe) == []
+    assert difference(said, parse_recipe(MAXUP, ["--objective.m", "8"])) == ["objective.m"]
+    assert "objective.name" in difference(said, parse_recipe(MAXUP, ["--objective.name", "average"]))

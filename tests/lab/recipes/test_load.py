@@ -11,6 +11,7 @@ import yaml
 from maxup.cli.main import main
 from maxup.errors import RecipeError
 from maxup.lab.recipes.load import check_document, list_recipes, parse_recipe, read_recipe, recipe_from
+from maxup.lab.recipes.objectives import OBJECTIVES, arguments_of
 from maxup.lab.registry import MODELS, PERTURBATIONS, takes
 
 NAME = "digits/mlp-gaussian-maxup"
@@ -28,7 +29,7 @@ def test_every_recipe_parses_and_opens_with_what_it_is(name):
 
 def test_a_base_is_inherited_section_by_section():
     twin, recipe = parse_recipe("digits/mlp-gaussian", []), parse_recipe(NAME, [])
-    assert recipe.objective == "maxup"
+    assert recipe.objective["name"] == "maxup"
     assert (recipe.data, recipe.model, recipe.optim, recipe.perturb) == (
         twin.data,
         twin.model,
@@ -41,7 +42,7 @@ def test_overrides_reach_every_depth():
     recipe = parse_recipe(
         NAME, ["--objective.m", "8", "--optim.lr=0.5", "--model.args.hidden", "[3, 4]", "--seed", "7"]
     )
-    assert (recipe.maxup.m, recipe.optim.lr, recipe.model.args, recipe.seed) == (8, 0.5, {"hidden": [3, 4]}, 7)
+    assert (recipe.objective["m"], recipe.optim.lr, recipe.model.args, recipe.seed) == (8, 0.5, {"hidden": [3, 4]}, 7)
 
 
 def test_what_was_said_can_be_said_again():
@@ -50,7 +51,10 @@ def test_what_was_said_can_be_said_again():
 
 
 BAD = {
-    "unknown option": (["--objective.n", "3"], "option 'maxup.n' is unknown; did you mean 'maxup.m'?"),
+    "unknown option": (
+        ["--objective.n", "3"],
+        "argument of objective 'maxup' 'n' is unknown; known: ",
+    ),
     "not a number": (["--epochs", "many"], "epochs must be a whole number, but is many"),
     "not a number or null": (["--optim.clip", "x"], "optim.clip must be a number or null, but is x"),
     "not a list or null": (["--data.mean", "x"], r"data\.mean must be a list or null, but is x"),
@@ -62,21 +66,32 @@ BAD = {
         ["--perturb", "[gaussian]"],
         r"must be a list of \{name: \.\.\., arguments\}, but has gaussian",
     ),
-    "the end of a name": (["--m", "5"], r"option 'm' is unknown; did you mean --maxup\.m\?"),
-    "a section": (["--maxup", "5"], r"maxup is a section of settings; give one of them, such as --maxup\.m 4"),
+    "the end of a name": (["--m", "5"], r"option 'm' is unknown; did you mean --objective\.m\?"),
+    "a section": (["--optim", "5"], r"optim is a section of settings; give one of them, such as --optim\.name sgd"),
+    "the name of old": (["--maxup.m", "5"], r"option 'maxup\.m' is unknown; did you mean --objective\.m\?"),
+    "no value": (["--objective.m"], r"--objective\.m needs a value"),
+    "no word": (["--objective.m", "ten"], r"objective\.m must be a whole number, but is 'ten'"),
+    "no choice": (["--objective.norm", "layer"], r"objective\.norm 'layer' is unknown; known: batch, running"),
+    "no such objective": (["--objective", "maxpu"], r"objective 'maxpu' is unknown; did you mean 'maxup'\?"),
     "not an option": (["extra"], "'extra' is no option; one begins with --"),
     "nothing reads it": (
         ["--objective", "standard", "--objective.m", "8"],
-        r"--maxup\.m changes nothing, because objective is",
+        r"--objective\.m changes nothing, because objective is standard; .* add --objective\.name maxup",
     ),
-    "nobody reads it": (["--objective.steps=3"], "--objective.steps changes nothing.* add --objective smoothadv"),
+    "nobody reads it": (
+        ["--objective.steps=3"],
+        "--objective.steps changes nothing.* add --objective.name adversarial",
+    ),
     "no hard examples": (
-        ["--objective.fraction", "0.1"],
-        "--objective.fraction changes nothing, because objective is maxup",
+        ["--objective.keep", "0.1"],
+        "--objective.keep changes nothing, because objective is maxup",
     ),
-    "too hard": (["--objective", "hard_examples", "--objective.fraction", "2"], r"hard_fraction=2\.0 is out of range"),
+    "too hard": (
+        ["--objective", "hard_examples", "--objective.keep", "2"],
+        r"objective\.keep=2\.0 is out of range",
+    ),
     "nothing is hard": (
-        ["--objective", "hard_examples", "--objective.fraction", "0"],
+        ["--objective", "hard_examples", "--objective.keep", "0"],
         "must be a number above 0 and at most 1",
     ),
     "no steps": (["--optim.milestones", "[0.1]"], r"changes nothing.*; leave it out, or add --optim\.schedule steps"),
@@ -85,11 +100,11 @@ BAD = {
     "no average": (["--optim.patience", "3"], r"because optim\.name is sgd; leave it out, or add --optim\.name asgd"),
     "no such norm": (
         ["--objective", "adversarial", "--objective.p", "3"],
-        r"adversarial\.p=3\.0 .* be 2 or \.inf",
+        r"objective\.p=3\.0 .* be 2 or inf",
     ),
-    "kept for SAM": (["--optim.sam", "0.1", "--objective.strategy", "retain"], "it needs maxup.strategy recompute"),
-    "negative ball": (["--objective", "smoothadv", "--objective.radius", "-1"], r"smoothadv\.radius=-1\.0 is out of"),
-    "out of range": (["--objective.m", "0"], r"maxup\.m=0 is out of range"),
+    "kept for SAM": (["--optim.sam", "0.1", "--objective.strategy", "retain"], "it needs objective.strategy recompute"),
+    "negative ball": (["--objective", "smoothadv", "--objective.radius", "-1"], r"objective\.radius=-1\.0 is out of"),
+    "out of range": (["--objective.m", "0"], r"objective\.m=0 is out of range"),
     "no size": (["--data.size", "0"], r"data\.size=0 is out of range"),
     "no fraction": (["--data.crop_fraction", "1.5"], r"data\.crop_fraction=1\.5 is out of range"),
     "momentum": (["--optim.momentum", "-1"], r"optim\.momentum=-1\.0 is out of range; it must be a number from 0 to 1"),
@@ -111,11 +126,10 @@ BAD = {
 }
 
 
-def test_settings_of_objectives_that_will_run_may_be_overridden():
-    options = ["--objective.radius", "0.3", "--objective.fraction", "0.5"]
-    assert parse_recipe(NAME, options, ["adversarial", "hard_examples"]).adversarial.radius == 0.3
-    with pytest.raises(RecipeError, match="--objective.fraction changes nothing"):
-        parse_recipe(NAME, options, ["adversarial"])
+def test_another_objective_keeps_the_arguments_that_both_take():
+    found = parse_recipe("cifar10/resnet110-cutout-maxup", ["--objective.name", "average", "--objective.warmup=2"])
+    assert found.objective == {"name": "average", "m": 4, "warmup": 2}
+    assert parse_recipe(NAME, ["--objective", "{name: standard}"]).objective == {"name": "standard"}
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -374,9 +388,14 @@ def alterations(folder, count, seed):
     for number in range(count):
         recipe = parse_recipe(NAME, [])
         for _ in range(rng.randint(0, 2)):
-            section = rng.choice([recipe, recipe.data, recipe.maxup, recipe.optim, recipe.adversarial])
+            section = rng.choice([recipe, recipe.data, recipe.optim])
             field = rng.choice([f.name for f in fields(section) if not is_dataclass(f.default_factory)])
             setattr(section, field, fitting(rng, get_type_hints(type(section))[field]))
+        if rng.random() < 0.2:
+            name = rng.choice(list(OBJECTIVES))
+            arguments = list(arguments_of(name))
+            some = rng.sample(arguments, k=min(len(arguments), rng.randint(0, 2)))
+            recipe.objective = {"name": name} | {key: rng.choice([*STRANGE, 2, 0.5]) for key in some}
         if rng.random() < 0.5:
             name = rng.choice(list(PERTURBATIONS))
             setattr(recipe, rng.choice(["perturb", "augment"]), [{"name": name} | spec(rng, PERTURBATIONS, "", name)])
@@ -411,3 +430,15 @@ def test_mutations_train_or_get_a_sentence(tmp_path, capsys, count):
         assert Path(folder, "run.json").exists() == (codes[-1] == 0)
     assert codes.count(0) > count / 10
     assert codes.count(1) > count / 10
+
+
+@pytest.mark.parametrize("broken", [{"objective": 3, "maxup": {}}, {"objective": "maxup", "maxup": [1]}])
+def test_an_invalid_old_record_is_refused(broken):
+    with pytest.raises(RecipeError, match="objective"):
+        recipe_from(broken)
+
+
+def test_a_file_in_the_old_form_is_told_the_new_one(tmp_path):
+    (tmp_path / "old.yaml").write_text("base: digits/mlp-gaussian\nobjective: maxup\nmaxup: {m: 4}\n")
+    with pytest.raises(RecipeError, match=r"'maxup' is an old setting; write objective: \{name: \.\.\., arguments\}"):
+        parse_recipe(str(tmp_path / "old.yaml"), [])

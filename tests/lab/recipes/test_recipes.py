@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from maxup.lab.data.text import COUNTS
+from maxup.lab.data.sets.text import COUNTS
 from maxup.lab.recipes.load import list_recipes, parse_recipe
+from maxup.lab.recipes.schema import copies_of
 from maxup.lab.tasks.language import Language
 from maxup.lab.tasks.vision import Vision
 from maxup.lab.train.optim import create_optimizer, learning_rate
@@ -30,14 +31,15 @@ def folders(tmp_path_factory):
 
 def small(recipe, folders):
     """Two images a batch, at most 2 copies, small images where the network takes them, no weights from elsewhere."""
-    data, maxup = recipe.data, replace(recipe.maxup, m=min(recipe.maxup.m, 2), chunk_size=1, warmup=0)
+    data = recipe.data
+    less = {"m": min(copies_of(recipe), 2), "chunk_size": 1, "warmup": 0, "steps": 2}
+    objective = recipe.objective | {key: value for key, value in less.items() if key in recipe.objective}
     if data.name in FOLDERS:
         assert data.size in (224, 600, 845)
         size = 224 if recipe.model.name.startswith("pytorchcv/") else 64  # whose last pooling is 7 x 7
         data = replace(data, root=str(folders), size=size, test_size=size if data.test_size else None, workers=0)
     model = replace(recipe.model, pretrained=False, weights=None)
-    smoothadv = replace(recipe.smoothadv, steps=2)
-    return replace(recipe, data=data, model=model, maxup=maxup, smoothadv=smoothadv, batch_size=2)
+    return replace(recipe, data=data, model=model, objective=objective, batch_size=2)
 
 
 def arrays(shape, classes, network):
@@ -57,8 +59,8 @@ def two_steps(task):
     for _, batch in zip(range(2), task.loader, strict=False):
         outcome = task.step(task.model, batch)
         assert outcome.loss.isfinite()
-        if recipe.objective != "smoothadv":  # which chooses no copy
-            assert outcome.report.copies == (2 if recipe.objective == "maxup" else 1)
+        if recipe.objective["name"] != "smoothadv":  # which chooses no copy
+            assert outcome.report.copies == (2 if recipe.objective["name"] == "maxup" else 1)
         outcome.loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -102,16 +104,16 @@ def test_recipe_of_text(name, texts):
     recipe = parse_recipe(name, [])
     data = replace(recipe.data, root=str(texts / recipe.data.name))
     model = replace(recipe.model, args=recipe.model.args | {"embedding": 6, "hidden": 9})
-    maxup = replace(recipe.maxup, warmup=0)
-    small = replace(recipe, data=data, model=model, maxup=maxup, batch_size=2)
-    Stages(small.optim, small.epochs, lower=True)
+    objective = recipe.objective | ({"warmup": 0} if "warmup" in recipe.objective else {})
+    small = replace(recipe, data=data, model=model, objective=objective, batch_size=2)
+    Stages(small.optim, small.epochs, lower_is_better=True)
     two_steps(Language(small, torch.device("cpu")))
 
 
 @pytest.mark.parametrize(("text", "options"), [("ptb", []), ("wikitext2", ["--optim.average_from", "0.2666"])])
 def test_averaging_begins_after_epoch_200_as_the_headers_say(text, options):
     recipe = parse_recipe(f"{text}/adv_awd_lstm-embedding_dropout", options)
-    stages = Stages(recipe.optim, recipe.epochs, lower=True)
+    stages = Stages(recipe.optim, recipe.epochs, lower_is_better=True)
     for epoch in range(1, 201):
         assert not stages.averaging
         stages.check(epoch, 0.0)
@@ -136,7 +138,7 @@ def test_the_rate_of_certified_networks_falls_at_the_thirds_to_the_step(options,
 
 
 @pytest.mark.parametrize("name", [name for name in list_recipes() if name.endswith("-maxup")])
-def test_a_maxup_recipe_differs_from_its_twin_in_the_objective_alone(name):
-    recipe, twin = parse_recipe(name, []), parse_recipe(name.removesuffix("-maxup"), [])
-    assert recipe.objective == "maxup"
-    assert replace(recipe, objective=twin.objective, maxup=twin.maxup) == twin
+def test_a_maxup_recipe_differs_from_its_baseline_in_the_objective_alone(name):
+    recipe, baseline = parse_recipe(name, []), parse_recipe(name.removesuffix("-maxup"), [])
+    assert recipe.objective["name"] == "maxup"
+    assert replace(recipe, objective=baseline.objective) == baseline

@@ -103,10 +103,10 @@ def naive_regularizers(output, raw):
 def test_a_step_against_plain_passes(folder, strategy, unit):
     """Winner, loss, gradient, the state that is carried on: by their definitions."""
     if (unit, strategy) == ("token", "recompute"):
-        with pytest.raises(ValueError, match=r"set maxup\.strategy=retain"):
-            task(folder, maxup={"unit": unit, "strategy": strategy})
+        with pytest.raises(ValueError, match=r"set objective\.strategy=retain"):
+            task(folder, objective={"unit": unit, "strategy": strategy})
         return
-    made = task(folder, maxup={"unit": unit, "strategy": strategy})
+    made = task(folder, objective={"unit": unit, "strategy": strategy})
     batch = window(made)
     losses, reads = naive_copies(made, batch)  # (3, B, T)
     column = losses.mean(2).argmax(0)  # (B,)
@@ -322,7 +322,10 @@ def test_a_checkpoint_of_another_text_is_refused(folder, tmp_path, change):
 
 
 BAD = {
-    "columns": ({"language": {"test_columns": 999}}, r"tokens of the test text do not fill language\.test_columns=999"),
+    "columns": (
+        {"language": {"test_columns": 999}},
+        r"the test text has [\d,]+ tokens, too few for language\.test_columns=999",
+    ),
     "no text": ({"data": {"name": "digits", "root": None}}, "digits is no text; set data.name"),
     "objective": ({"objective": {"name": "average"}}, "objective 'average' is not for text"),
     "perturb": ({"perturb": []}, "perturb is empty"),
@@ -348,7 +351,7 @@ IGNORED = {
     "data.train_size": 100, "data.validation": 0.1, "data.size": 32, "data.test_size": 32, "data.crop_fraction": 1.0,
     "data.interpolation": "bicubic", "data.mean": [0.0], "data.std": [1.0], "model.normalize": True,
     "model.pretrained": True, "model.weights": "file", "model.new_head": True, "model.freeze_norm": True,
-    "maxup.norm": "running", "maxup.rank": "kl", "optim.sam": 0.05,
+    "objective.norm": "running", "objective.score": "kl", "optim.sam": 0.05,
 }  # fmt: skip
 
 

@@ -8,8 +8,11 @@ from torch import nn
 from maxup import Average, HardExamples, MaxUp
 from maxup.errors import DataError
 from maxup.lab.models import create_model
+from maxup.lab.recipes.build import build_perturbation
 from maxup.lab.recipes.load import recipe_from
-from maxup.lab.tasks.vision import Vision, load_splits, objective, perturbation
+from maxup.lab.recipes.objectives import Context, build_objective
+from maxup.lab.tasks.splits import load_splits
+from maxup.lab.tasks.vision import Vision
 from tests.lab.data.fake import cut_short, write_folders
 
 BASE = {
@@ -36,26 +39,31 @@ def test_splits_are_disjoint_stratified_and_decided_by_the_seed():
 def test_the_paper_s_first_epochs_with_one_copy(epochs, warmup, first):
     """The paper's 5, at most a quarter of the epochs and at least one, unless that is all there is, or told none."""
     said = BASE | {"objective": {"name": "maxup", "m": 4, "warmup": warmup}, "epochs": epochs}
-    m = objective(recipe_from(said), classes=10, steps_per_epoch=7).m
+    m = build(recipe_from(said), 7).m
     assert [m(step) for step in (0, max(first * 7 - 1, 0), first * 7)] == ([1, 1, 4] if first else [4, 4, 4])
+
+
+def build(recipe, steps_per_epoch=1):
+    drawn = build_perturbation(recipe.perturb, 10, mean=(0.0,), std=(1.0,)) if recipe.perturb else None
+    return build_objective(Context(recipe, drawn, lambda epochs: epochs * steps_per_epoch))
 
 
 def test_objectives_by_name():
     kinds = {"standard": MaxUp, "maxup": MaxUp, "average": Average, "hard_examples": HardExamples}
     for name, kind in kinds.items():
-        assert type(objective(recipe_from(BASE | {"objective": {"name": name}}), 10, 1)) is kind
+        assert type(build(recipe_from(BASE | {"objective": {"name": name}}), 1)) is kind
     with pytest.raises(ValueError, match="the recipe's perturb is empty"):
-        objective(recipe_from({"objective": {"name": "maxup"}}), 10, 1)
+        build(recipe_from({"objective": {"name": "maxup"}}), 1)
 
 
 def test_mixing_perturbations_learn_the_classes():
-    assert perturbation([{"name": "cutmix"}], 7).num_classes == 7
+    assert build_perturbation([{"name": "cutmix"}], 7).num_classes == 7
     with pytest.raises(ValueError, match=r"a perturbation is \{name: \.\.\., arguments\}"):
-        perturbation(["cutmix"], 7)
+        build_perturbation(["cutmix"], 7)
     with pytest.raises(ValueError, match="perturbation 'cutmix': key chooses a part of x, which is one tensor"):
-        perturbation([{"name": "cutmix", "key": "a"}], 7)
+        build_perturbation([{"name": "cutmix", "key": "a"}], 7)
     with pytest.raises(ValueError, match="perturbation 'cutout': mask_fill is for masks, and the labels are classes"):
-        perturbation([{"name": "cutout", "length": 4, "mask_fill": 0}], 7)
+        build_perturbation([{"name": "cutout", "length": 4, "mask_fill": 0}], 7)
 
 
 def test_perturbations_of_pixels_learn_the_normalization():
@@ -110,9 +118,10 @@ class Watched(nn.Module):
         return self.net(x.flatten(1))
 
 
-def seen(objective, **said):
+def seen(objective, perturb=BASE["perturb"], **arguments):
     """What the network is given in two steps, and what is trained on."""
-    said = BASE | {"augment": [{"name": "crop_flip", "padding": 1}], "objective": {"name": objective}} | said
+    said = BASE | {"augment": [{"name": "crop_flip", "padding": 1}], "perturb": perturb}
+    said |= {"objective": {"name": objective, **arguments}}
     torch.manual_seed(0)
     task = Vision(recipe_from(said), torch.device("cpu"), model_from=Watched)
     task.model.seen.clear()
@@ -131,9 +140,9 @@ def test_hard_examples_are_chosen_among_what_m_1_trains_on(perturb):
 def test_an_adversary_begins_where_m_1_trains():
     """Its ball of radius 0 is the one copy that m = 1 trains on; of a batch's later passes, all lie in the ball."""
     (twin, _), _ = seen("standard")
-    inputs, _ = seen("adversarial", adversarial={"radius": 0.0, "steps": 1})
+    inputs, _ = seen("adversarial", radius=0.0, steps=1)
     assert torch.equal(inputs[0], twin)
-    inputs, _ = seen("adversarial", adversarial={"radius": 0.5, "steps": 2})
+    inputs, _ = seen("adversarial", radius=0.5, steps=2)
     for x in inputs[:3]:
         assert ((x - twin).flatten(1).norm(dim=1) <= 0.5 + 1e-5).all()
 
@@ -143,8 +152,8 @@ def test_an_adversary_begins_where_m_1_trains():
 )
 def test_pixels_under_attack_stay_pixels_unless_they_carry_noise(perturb, clip):
     said = BASE | {"objective": {"name": "adversarial"}, "perturb": [perturb]}
-    assert objective(recipe_from(said | {"model": {"normalize": True}}), 10, 1).clip == clip
-    assert objective(recipe_from(said), 10, 1).clip is None
+    assert build(recipe_from(said | {"model": {"normalize": True}}), 1).clip == clip
+    assert build(recipe_from(said), 1).clip is None
 
 
 @pytest.mark.parametrize("objective", ["hard_examples", "adversarial"])
@@ -158,7 +167,10 @@ def test_a_perturbation_inside_the_network_is_drawn_once_and_taken_away_again(ob
 
 @pytest.mark.parametrize(
     ("changes", "name"),
-    [({"language": {"bptt": 30}}, "language.bptt"), ({"objective": {"name": "maxup", "unit": "token"}}, "maxup.unit")],
+    [
+        ({"language": {"bptt": 30}}, "language.bptt"),
+        ({"objective": {"name": "maxup", "unit": "token"}}, "objective.unit"),
+    ],
 )
 def test_settings_of_texts_are_refused(changes, name):
     with pytest.raises(ValueError, match=f"^{name} is for text, .*; leave it out$"):
@@ -260,7 +272,7 @@ def test_the_scale_of_one_s_own_images_is_not_of_the_test_images():
 def test_own_networks_have_no_published_weights():
     said = BASE | {"model": {"pretrained": True}}
     with pytest.raises(ValueError, match=r"with --model_from use model\.weights"):
-        Vision(recipe_from(said), torch.device("cpu"), model_from=lambda shape, classes: torch.nn.Identity())
+        Vision(recipe_from(said), torch.device("cpu"), model_from=lambda shape, num_classes: torch.nn.Identity())
 
 
 NORMALISE = BASE | {"model": {"name": "mlp", "args": {"hidden": [8]}, "normalize": True}}
@@ -290,10 +302,10 @@ def test_smoothadv_is_built_from_the_recipe_s_noise_and_warms_up():
 @pytest.mark.parametrize("change", [{"perturb": [{"name": "cutout", "length": 2}]}, {"model": {"normalize": False}}])
 def test_smoothadv_wants_noise_on_pixels(change):
     with pytest.raises(ValueError, match="attacks pixels under Gaussian noise"):
-        objective(recipe_from(NORMALISE | {"objective": {"name": "smoothadv"}} | change), 10, 10)
+        build(recipe_from(NORMALISE | {"objective": {"name": "smoothadv"}} | change), 10)
 
 
-@pytest.mark.parametrize("argument", ["pretrained", "name", "shape", "classes"])
+@pytest.mark.parametrize("argument", ["pretrained", "name", "shape", "num_classes"])
 def test_arguments_of_a_network_are_its_own(argument):
     """What the recipe says elsewhere, or the data do, cannot be said again, and nothing is downloaded."""
     said = BASE | {"model": {"name": "timm/resnet10t", "args": {argument: True}}}
@@ -336,7 +348,7 @@ def test_a_network_of_ones_own_that_does_not_fit_gets_a_sentence(case):
     give, sentence = MISFITS[case]
     start = r"^model_from: your network, for images of shape \(2, 1, 8, 8\), "
     with pytest.raises(ValueError, match=start + sentence) as error:
-        Vision(recipe_from(BASE), torch.device("cpu"), model_from=lambda shape, classes: Shaped(give))
+        Vision(recipe_from(BASE), torch.device("cpu"), model_from=lambda shape, num_classes: Shaped(give))
     assert "\n" not in str(error.value)
 
 
@@ -357,7 +369,7 @@ def test_data_of_ones_own_without_a_test_part_are_not_blamed_on_others():
 
 def test_what_is_no_network_gets_a_sentence():
     with pytest.raises(TypeError, match=r"^model_from returned a function; it must return a torch\.nn\.Module"):
-        Vision(recipe_from(BASE), torch.device("cpu"), model_from=lambda shape, classes: lambda x: x)
+        Vision(recipe_from(BASE), torch.device("cpu"), model_from=lambda shape, num_classes: lambda x: x)
 
 
 def test_trying_a_network_of_ones_own_leaves_no_trace():
@@ -368,7 +380,7 @@ def test_trying_a_network_of_ones_own_leaves_no_trace():
 
     alone = build()
     streams = torch.get_rng_state(), random.getstate()
-    task = Vision(recipe_from(BASE), torch.device("cpu"), model_from=lambda shape, classes: build())
+    task = Vision(recipe_from(BASE), torch.device("cpu"), model_from=lambda shape, num_classes: build())
     assert torch.equal(torch.get_rng_state(), streams[0])
     assert random.getstate() == streams[1]
     for name, tensor in alone.state_dict().items():

@@ -87,7 +87,7 @@ def test_every_objective_trains(tmp_path, objective):
 
 def test_accumulation_equals_the_joined_batch(tmp_path):
     """Two batches of 50 accumulated are one of 100, for an objective without draws and a net without BatchNorm."""
-    plain = {"objective": {"name": "hard_examples", "fraction": 1.0}, "epochs": 1, "optim": {"schedule": "constant"}}
+    plain = {"objective": {"name": "hard_examples", "keep": 1.0}, "epochs": 1, "optim": {"schedule": "constant"}}
     train(tmp_path / "two", plain | {"optim": {"schedule": "constant", "accumulate": 2}, "batch_size": 50})
     train(tmp_path / "one", plain | {"batch_size": 100})
     states = [checkpoint.latest(tmp_path / n / "checkpoints", print)[1]["model"] for n in ("one", "two")]

@@ -22,7 +22,7 @@ RECIPE = """
 base: digits/mlp-gaussian-maxup
 data: {train_size: 60}
 model: {args: {hidden: [4]}}
-maxup: {m: 2, warmup: 0}
+objective: {name: maxup, m: 2, warmup: 0}
 optim: {ema: 0.9}
 epochs: 3
 batch_size: 20

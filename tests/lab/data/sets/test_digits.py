@@ -5,10 +5,12 @@ import torch
 from sklearn import datasets
 
 from maxup.errors import DataError
-from maxup.lab.data.digits import load_digits
+from maxup.lab.data import find
+from maxup.lab.data.find import locate
+from maxup.lab.data.sets.digits import load_digits
 
 
-def test_they_are_scikit_learns():
+def test_the_digits_of_scikit_learn():
     images, test = load_digits()
     theirs = datasets.load_digits()
     assert test is None
@@ -24,7 +26,15 @@ def test_pixels_run_from_0_to_1():
     assert torch.equal(pixels * 16, images.x.float())
 
 
-def test_without_scikit_learn_a_sentence(monkeypatch):
+def test_missing_scikit_learn_is_an_error(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(DataError, match="pip install scikit-learn"):
         load_digits()
+
+
+def test_they_are_found_inside_scikit_learn(monkeypatch):
+    assert (locate("digits") / "digits.csv.gz").exists()
+    monkeypatch.setattr(find, "find_spec", lambda name: None)
+    assert locate("digits") is None
+    with pytest.raises(DataError, match="pip install scikit-learn"):
+        find.find("digits")

@@ -1,4 +1,4 @@
-"""Small files written by hand; the real ones against Python's unpickler; hostile ones in place of each file."""
+"""Small files written by hand, the real ones against Python's unpickler, and malicious ones in place of each file."""
 
 import math
 import pickle
@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maxup.errors import DataError
-from maxup.lab.data.cifar import load_cifar10, load_cifar100
+from maxup.lab.data.sets.cifar import load_cifar10, load_cifar100
 from maxup.lab.recipes.load import parse_recipe
 from maxup.lab.train.loop import train as train_recipe
 from tests.lab.data.fake import hostile, py2, real, write_cifar10, write_cifar100
@@ -22,7 +22,7 @@ FILES100 = ["train", "test", "meta"]
 
 
 def python3(protocol, keys):
-    """Writes files again as a user of Python 3 would."""
+    """Write files as Python 3 does."""
 
     def dump(content):
         new = {keys(k): v.numpy() if isinstance(v, torch.Tensor) else v for k, v in content.items()}
@@ -59,7 +59,7 @@ def test_cifar100(tmp_path, dump):
 
 @pytest.mark.parametrize("file", FILES10)
 @pytest.mark.parametrize("attack", ["system-2", "eval-4", "nested-in-a-list", "numpy-runstring"])
-def test_hostile_files_of_cifar10(tmp_path, file, attack):
+def test_malicious_files_of_cifar10(tmp_path, file, attack):
     marker = tmp_path / "marker"
     write_cifar10(tmp_path, n=1)
     (tmp_path / file).write_bytes(hostile(marker)[attack])
@@ -69,7 +69,7 @@ def test_hostile_files_of_cifar10(tmp_path, file, attack):
 
 
 @pytest.mark.parametrize("file", FILES100)
-def test_hostile_files_of_cifar100(tmp_path, file):
+def test_malicious_files_of_cifar100(tmp_path, file):
     marker = tmp_path / "marker"
     write_cifar100(tmp_path)
     for attack in hostile(marker).values():
@@ -81,49 +81,49 @@ def test_hostile_files_of_cifar100(tmp_path, file):
 
 DATA = torch.zeros(2, 3072, dtype=torch.uint8)
 WRONG = {
-    "a list": (b"].", "holds a list, not a dict"),
+    "a list": (b"].", "has a list, not a dict"),
     "no data": (py2({"fine_labels": [0, 1]}), "NoneType as 'data'"),
     "data in a list": (py2({"fine_labels": [0, 1], "data": [1, 2]}), "list as 'data'"),
     "narrow data": (py2({"fine_labels": [0, 1], "data": DATA[:, :4]}), "2 x 4 bytes"),
     "no image": (py2({"fine_labels": [], "data": DATA[:0]}), "0 x 3072 bytes"),
-    "floats": (pickle.dumps({"fine_labels": [0], "data": np.zeros((1, 3072))}, 2), "unusual way"),
+    "floats": (pickle.dumps({"fine_labels": [0], "data": np.zeros((1, 3072))}, 2), "unusual call"),
     "fortran": (
         pickle.dumps({"fine_labels": [0, 1], "data": np.asfortranarray(np.zeros((2, 3072), "u1"))}, 2),
-        "not made of rows",
+        "not rows of bytes",
     ),
     "a wide character": (
         py2({"fine_labels": [0, 1], "data": DATA}).replace(
             b"T\x00\x18\x00\x00" + bytes(6144), b"X\x01\x18\x00\x00" + bytes(6143) + "ā".encode()
         ),
-        "no bytes as 'data'",
+        "not bytes as 'data'",
     ),
     "no labels": (py2({"labels": [0, 1], "data": DATA}), "as 'fine_labels'"),
     "a label too many": (py2({"fine_labels": [0, 1, 2], "data": DATA}), "3 labels for 2 images"),
     "a label too large": (py2({"fine_labels": [0, 100], "data": DATA}), "0 to 99"),
-    "a label in words": (py2({"fine_labels": [0, "one"], "data": DATA}), "0 to 99"),
+    "a label that is a string": (py2({"fine_labels": [0, "one"], "data": DATA}), "0 to 99"),
 }
 
 
-@pytest.mark.parametrize(("content", "sentence"), WRONG.values(), ids=WRONG)
-def test_wrong_content_is_named(tmp_path, content, sentence):
+@pytest.mark.parametrize(("content", "message"), WRONG.values(), ids=WRONG)
+def test_wrong_content_is_an_error(tmp_path, content, message):
     write_cifar100(tmp_path)
     (tmp_path / "train").write_bytes(content)
-    with pytest.raises(DataError, match=sentence) as caught:
+    with pytest.raises(DataError, match=message) as caught:
         load_cifar100(tmp_path)
     assert str(caught.value).startswith(str(tmp_path / "train"))
 
 
-def test_wrong_names_of_classes(tmp_path):
+def test_wrong_class_names(tmp_path):
     write_cifar100(tmp_path)
     for names in (["a"] * 99, [0] * 100, "a" * 100):
         (tmp_path / "meta").write_bytes(py2({"fine_label_names": names}))
-        with pytest.raises(DataError, match=r"meta holds no list of 100 names"):
+        with pytest.raises(DataError, match=r"meta has no list of 100 names"):
             load_cifar100(tmp_path)
 
 
 @settings(max_examples=60)
 @given(st.data())
-def test_damaged_files_give_images_or_a_sentence(data):
+def test_damaged_files_give_images_or_an_error(data):
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_cifar100(folder, n=1)
@@ -133,12 +133,12 @@ def test_damaged_files_give_images_or_a_sentence(data):
         for _ in range(data.draw(st.integers(1, 3))):
             content[data.draw(st.sampled_from(plain))] = data.draw(st.integers(0, 255))
         file.write_bytes(content)
-        sentence = ""
+        message = ""
         try:
             train, _ = load_cifar100(folder)
         except DataError as error:
-            sentence = str(error)
-        assert sentence.startswith(str(file)) if sentence else train.x.shape == (1, 3, 32, 32)
+            message = str(error)
+        assert message.startswith(str(file)) if message else train.x.shape == (1, 3, 32, 32)
 
 
 @pytest.mark.filterwarnings("ignore:numpy.core:DeprecationWarning")

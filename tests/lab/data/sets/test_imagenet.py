@@ -1,4 +1,4 @@
-"""The real class folders: ten classes of ImageNet, 200 and 50 images each."""
+"""The real folders: ten classes of ImageNet with 200 training and 50 validation images each."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def recipe(root, **changes):
 
 @pytest.fixture(scope="module")
 def few(data_root, tmp_path_factory):
-    """Six real images of each class to train on and three to test on, with one cut short in each part."""
+    """Six training and three test images per class, one file of each split truncated."""
     real("imagenette", data_root)
     source, copy = data_root / "imagenette-subset", tmp_path_factory.mktemp("few")
     for part, n in (("train", 6), ("val", 3)):
@@ -57,7 +57,7 @@ def test_the_real_subset(data_root):
     assert train.classes[0] == "n01440764"  # tench
 
 
-def test_imagenet_is_found_in_its_own_folder(tmp_path):
+def test_imagenet_is_found_in_its_folder(tmp_path):
     write_folders(tmp_path / "imagenet")
     assert [len(part) for part in load_data("imagenet", tmp_path)] == [12, 6]
 
@@ -69,16 +69,15 @@ def test_splits_of_folders(few):
     assert x.shape == (8, 3, 32, 32)
 
 
-def test_a_run_completes_counts_what_it_cannot_read_and_goes_on_the_same(few, tmp_path, capsys):
-    result = train(recipe(few), tmp_path / "whole")
-    told = capsys.readouterr().out
-    assert "images skipped because they cannot be read: 2, such as" in told
+def test_a_run_counts_unreadable_images_and_resumes_exactly(few, tmp_path, capsys):
+    result = train(recipe(few), tmp_path / "run")
+    assert "images skipped because they cannot be read: 2, such as" in capsys.readouterr().out
     assert result["last"]["skipped_images"] == 2
     assert 0 <= result["last"]["test_accuracy"] <= result["last"]["test_top5_accuracy"] <= 1
-    assert json.loads((tmp_path / "whole" / "run.json").read_text())["last"]["skipped_images"] == 2
-    lines = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["last"]["skipped_images"] == 2
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["skipped_images"] for line in lines if "test_accuracy" in line] == [2, 2]
-    # A whole number of right answers among the 29 that can be read:
+    # A whole number of correct predictions among the 29 readable images:
     assert (29 * result["last"]["test_accuracy"]) == pytest.approx(round(29 * result["last"]["test_accuracy"]))
 
     class StoppedError(Exception):
@@ -102,17 +101,17 @@ def test_a_run_completes_counts_what_it_cannot_read_and_goes_on_the_same(few, tm
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
-def test_a_signal_to_all_processes_together_saves_and_leaves_none_behind(tmp_path, number):
+def test_a_signal_to_all_processes_saves_and_ends_all_of_them(tmp_path, number):
     write_folders(tmp_path / "imagenette")
-    said = RECIPE | {"data": RECIPE["data"] | {"root": str(tmp_path), "size": 8}, "epochs": 10_000, "batch_size": 4}
-    (tmp_path / "long.yaml").write_text(yaml.safe_dump(said))
+    long = RECIPE | {"data": RECIPE["data"] | {"root": str(tmp_path), "size": 8}, "epochs": 10_000, "batch_size": 4}
+    (tmp_path / "long.yaml").write_text(yaml.safe_dump(long))
     command = [sys.executable, "-m", "maxup", "train", "long.yaml", "--out", "run", "--trackers", "none"]
     process = subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
     while "epoch 1/" not in process.stdout.readline():
         assert process.poll() is None
-    os.killpg(process.pid, number)  # as a terminal does: the workers get it too
+    os.killpg(process.pid, number)  # like Ctrl-C in a terminal: the workers get it too
     out, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, out
     assert re.search("stopped at step .* the same command goes on", out), out
