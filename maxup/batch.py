@@ -1,7 +1,7 @@
-"""What can be done with draws: keep some examples' from one and the rest from another, or put several side by side.
+"""Operations on batches and draws, which are pytrees of tensors: select per example, concatenate, tile, find leaves.
 
-A draw is a pytree (tensor, tuple, dict, ...) of tensors whose first dimension is the batch. A leaf that one copy shares
-between all its examples, such as a word mask over the vocabulary, is a `SharedDraw`.
+A draw is a pytree (tensor, tuple, dict, ...) of tensors whose first dimension is the batch. A leaf that all examples of
+a copy share, such as a dropout mask over the vocabulary, is a `SharedDraw`.
 """
 
 from collections.abc import Hashable, Sequence
@@ -18,14 +18,14 @@ Batch = tuple[Any, Any]
 
 @dataclass(frozen=True)
 class SharedDraw:
-    """Values that whole copies share, and which of them each example uses.
+    """Values that all examples of a copy share.
 
-    One copy's draw holds one value and an index of zeros; the winners of m copies hold all m values, and the index says
-    which copy each example took.
+    The draw of one copy holds one value, and its index is zero. The draws of the winners of m copies hold m values, and
+    the index is the copy that each example uses.
 
     Attributes:
-        values: (k, ...), one entry for every copy.
-        index: (B,), the entry each example uses.
+        values: One value per copy, (k, ...).
+        index: The value that each example uses, (B,).
     """
 
     values: Tensor
@@ -46,8 +46,8 @@ def where(mask: Tensor, new: Draw, old: Draw) -> Draw:
             return SharedDraw(torch.cat([o.values, n.values]), taken)
         if not is_batched(n) or len(n) != len(mask):
             raise TypeError(
-                f"a draw holds {_describe(n)}; every leaf must be a tensor of the batch's {len(mask)} examples, "
-                "or a SharedDraw for values that a whole copy shares"
+                f"a draw holds {_describe(n)}; every leaf must be a tensor with the batch of {len(mask)} as first "
+                "dimension, or a SharedDraw for values that all examples share"
             )
         return torch.where(column(mask, n), n, o)
 
@@ -80,12 +80,12 @@ def tile(batch: Batch, copies: int) -> Batch:
 
 
 def column(values: Tensor, like: Tensor) -> Tensor:
-    """A value for every example, (B,), as (B, 1, ...) to meet a tensor of (B, ...)."""
+    """Reshape one value per example, (B,), to (B, 1, ...), to broadcast with a tensor (B, ...)."""
     return values.view(-1, *[1] * (like.ndim - 1))
 
 
 def is_batched(leaf: Any) -> bool:
-    """Whether a leaf is a tensor with a first dimension, which then is the batch."""
+    """Whether a leaf is a tensor with a batch dimension."""
     return isinstance(leaf, Tensor) and leaf.ndim > 0
 
 
@@ -98,18 +98,18 @@ def _describe(leaf: Any) -> str:
 
 
 def leaves(batch: Batch) -> list[Tensor]:
-    """The tensors of (x, y) that have a batch dimension."""
-    plain = all(isinstance(part, Tensor | None) for part in batch)  # then there is no tree to walk
+    """Return the tensors of (x, y) that have a batch dimension."""
+    plain = all(isinstance(part, Tensor | None) for part in batch)  # faster than walking a tree
     return [leaf for leaf in (batch if plain else tree_leaves(batch)) if is_batched(leaf)]
 
 
 def batch_size(batch: Batch) -> int:
-    """The number of examples."""
+    """Return the number of examples."""
     return len(leaves(batch)[0])
 
 
 def get_leaves(x: Any, key: Hashable | None = None) -> list[Tensor]:
-    """The tensors of x to perturb: x itself, the entry named `key`, or else every floating leaf.
+    """Return the tensors of x to perturb: the entry `key`, or by default x itself or its floating-point leaves.
 
     Example:
         >>> [leaf.shape for leaf in get_leaves({"pixels": torch.ones(2, 3), "ids": torch.zeros(2, dtype=torch.long)})]
@@ -119,33 +119,34 @@ def get_leaves(x: Any, key: Hashable | None = None) -> list[Tensor]:
 
 
 def set_leaves(x: Any, leaves: list[Tensor], key: Hashable | None = None) -> Any:
-    """x with the tensors that `pick` found replaced, in the same order."""
+    """Return x with the tensors of `get_leaves(x, key)` replaced, in the same order."""
     if isinstance(x, Tensor) and key is None:
         return leaves[0]
-    _, places, everything, spec = _split(x, key)
-    for place, leaf in zip(places, leaves, strict=True):
-        everything[place] = leaf
-    return tree_unflatten(everything, spec)
+    _, positions, all_leaves, spec = _split(x, key)
+    for position, leaf in zip(positions, leaves, strict=True):
+        all_leaves[position] = leaf
+    return tree_unflatten(all_leaves, spec)
 
 
 def _split(x: Any, key: Hashable | None) -> tuple[list[Tensor], list[int], list[Any], Any]:
-    everything, spec = tree_flatten(x)
+    """Return the leaves to perturb, their positions, all leaves of x, and its tree structure."""
+    all_leaves, spec = tree_flatten(x)
     if key is not None:
-        numbered = tree_unflatten(range(len(everything)), spec)  # a tensor may be twice in x: find places, not objects
-        places = [i for i in _entry(x, key, numbered) if isinstance(everything[i], Tensor)]
+        numbered = tree_unflatten(range(len(all_leaves)), spec)  # positions, because x may hold a tensor twice
+        positions = [i for i in _entry(x, key, numbered) if isinstance(all_leaves[i], Tensor)]
     else:
-        places = [i for i, leaf in enumerate(everything) if is_batched(leaf) and leaf.is_floating_point()]
-    if not places:
-        raise ValueError("x holds no floating tensor to perturb; name the entry to perturb with key=")
-    return [everything[i] for i in places], places, everything, spec
+        positions = [i for i, leaf in enumerate(all_leaves) if is_batched(leaf) and leaf.is_floating_point()]
+    if not positions:
+        raise ValueError("x holds no floating-point tensor to perturb; pass key= to name the entry to perturb")
+    return [all_leaves[i] for i in positions], positions, all_leaves, spec
 
 
 def _entry(x: Any, key: Hashable, numbered: Any) -> list[int]:
-    """Places of the leaves of x[key], where `numbered` is x with every leaf replaced by its place."""
+    """Return the positions of the leaves of x[key]; `numbered` is x with every leaf replaced by its position."""
     try:
-        if isinstance(x, dict) and key not in x:  # a defaultdict would make the entry
+        if isinstance(x, dict) and key not in x:  # a defaultdict would create the entry
             raise KeyError
         return tree_leaves(numbered[key])
     except (KeyError, IndexError, TypeError):
-        there = f"the keys {list(x)}" if isinstance(x, dict) else f"a {type(x).__name__}"
-        raise KeyError(f"key={key!r} names nothing in x, which is {there}; name the entry to perturb") from None
+        what = f"a dict with the keys {list(x)}" if isinstance(x, dict) else f"a {type(x).__name__}"
+        raise KeyError(f"key={key!r} is not in x, which is {what}; pass the key of the entry to perturb") from None

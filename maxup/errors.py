@@ -1,4 +1,4 @@
-"""The package's exceptions, and how errors, values and unknown names are described in one sentence."""
+"""The package's exceptions, and one-line descriptions of errors, values and unknown names."""
 
 import difflib
 import os
@@ -8,14 +8,14 @@ from typing import Any
 
 
 class MaxUpError(Exception):
-    """Base of the errors that this package raises on purpose. The message is one sentence for the user."""
+    """Base class of the errors that this package raises on purpose. The message is one sentence for the user."""
 
 
 class MaxUpWarning(UserWarning):
     """Training may not do what you want.
 
-    Examples are state that a forward pass changes, copies that all have the same loss, winners whose losses change in
-    one batch, or targets that a `Transform` leaves behind.
+    Examples: a forward pass changes state that cannot be restored, all copies have the same loss, the losses of the
+    winners change in one batch, or a `Transform` does not transform the targets.
     """
 
 
@@ -48,11 +48,11 @@ class DataError(MaxUpError, RuntimeError):
 
 
 class WeightsError(MaxUpError, RuntimeError):
-    """A file of weights is invalid, or does not fit the network."""
+    """A weights file is invalid, or does not match the network."""
 
 
 class ModelError(MaxUpError, RuntimeError):
-    """A network of another package cannot be built."""
+    """A network from another package cannot be built."""
 
 
 class LoadError(MaxUpError, RuntimeError):
@@ -64,7 +64,7 @@ class CheckpointError(MaxUpError, RuntimeError):
 
 
 class CertificateError(MaxUpError, RuntimeError):
-    """A file of certificates is invalid."""
+    """A certificates file is invalid."""
 
 
 class RunError(MaxUpError, RuntimeError):
@@ -72,15 +72,15 @@ class RunError(MaxUpError, RuntimeError):
 
 
 class InterruptedRunError(RunError):
-    """A run was asked to stop. Its state is saved."""
+    """A run was interrupted. Its state is saved."""
 
 
 class InterruptedQueueError(MaxUpError, RuntimeError):
-    """A queue of runs was asked to stop."""
+    """A queue of runs was interrupted."""
 
 
 def error_message(error: BaseException) -> str:
-    """An error's message on one line, for the middle of a sentence.
+    """Return the message of an error on one line.
 
     Example:
         >>> error_message(ValueError("too   long")), error_message(KeyError())
@@ -95,7 +95,7 @@ def error_message(error: BaseException) -> str:
 
 
 def format_error(error: BaseException) -> str:
-    """An error's type and message on one line.
+    """Return the type and message of an error on one line.
 
     Example:
         >>> format_error(ValueError("too  long"))
@@ -105,7 +105,7 @@ def format_error(error: BaseException) -> str:
 
 
 def format_value(value: Any) -> str:
-    """A value for an error message, truncated if it is long.
+    """Return a value for an error message, truncated if it is long.
 
     Example:
         >>> format_value("ten"), format_value(10**5000)
@@ -117,7 +117,7 @@ def format_value(value: Any) -> str:
 
 
 def unknown_name(name: str, known: Iterable[str], what: str) -> str:
-    """A sentence about an unknown name: the closest known name, or a list of them.
+    """Return a message about an unknown name, with the closest known name or a list of known names.
 
     Example:
         >>> print(unknown_name("CIFAR-10", ["cifar10", "digits"], "data set"))
@@ -131,7 +131,7 @@ def unknown_name(name: str, known: Iterable[str], what: str) -> str:
 
 
 def first_names(names: Sequence[str]) -> str:
-    """The first names of a long list.
+    """Return the first names of a list, and how many more there are.
 
     Example:
         >>> first_names(["a", "b", "c", "d", "e"])

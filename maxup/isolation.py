@@ -1,4 +1,4 @@
-"""Scoring has no side effects: `preserve_state` restores the model and the global random states."""
+"""Run forward passes without side effects: `preserve_state` restores the model and the global random states."""
 
 import functools
 import inspect
@@ -20,30 +20,29 @@ from maxup.rng import get_rng_state, remember_rng
 from maxup.validate import is_capturing
 
 RECORDED = {"running_mean", "running_var", "num_batches_tracked"}
-OWN_FORWARDS = (_BatchNorm.forward, nn.SyncBatchNorm.forward)  # torch's own, which can be told not to record
+TORCH_FORWARDS = (_BatchNorm.forward, nn.SyncBatchNorm.forward)  # obey track_running_stats
 
 
 @contextmanager
 def preserve_state(
     model: nn.Module, batch: Batch, *, norm: str = "batch", others: Sequence[nn.Module] = ()
 ) -> Iterator[Callable[[], None]]:
-    """Run forward passes that leave no trace, whether they succeed or raise.
+    """Restore the state that forward passes change, whether they succeed or raise.
 
-    Restored by value, however they were written: every buffer, the training flags, and the random streams of torch (on
-    the CPU and on the model's devices), Python and numpy. BatchNorm layers of torch are told not to record instead,
-    which costs nothing. The autocast cache is cleared, and weights cached by `parametrize.cached()` are dropped:
-    both were computed without a graph, and would lose gradients if the training pass reused them. Gradients are the
-    caller's matter (`torch.no_grad`).
+    Restored by value: all buffers, the training flags, and the random states of torch (on the CPU and on the model's
+    devices), Python and numpy. Torch's BatchNorm layers do not update their statistics at all, which costs nothing.
+    The autocast cache and the weights cached by `parametrize.cached()` are dropped, because they were computed without
+    a graph and the training pass would lose gradients. Disable gradients yourself (`torch.no_grad`).
 
     Args:
-        model: The model about to be called.
+        model: The model to be called.
         batch: What it is called with, for the device.
-        norm: "batch" makes train-mode BatchNorm use the statistics of the batch it sees, "running" the running ones.
-        others: Further modules that the passes call, such as a loss with buffers.
+        norm: Statistics that train-mode BatchNorm uses: "batch" or "running".
+        others: Other modules that the passes call, such as a loss with buffers.
 
     Yields:
-        A function to call before each pass: it rewinds the streams and restores the buffers, so that every pass sees
-        the same dropout masks and the same state.
+        A function to call before each pass. It restores the random states and buffers, so that every pass sees the same
+        dropout masks and the same state.
     """
     device = next(leaf.device for leaf in tree_leaves(batch) if isinstance(leaf, Tensor))
     modules = list(model.modules())
@@ -53,13 +52,13 @@ def preserve_state(
     flags = [(module, module.training) for module in modules]
     norms = [(m, m.track_running_stats) for m in modules if isinstance(m, _BatchNorm) and m.training]
     before = [(module._buffers, dict(module._buffers)) for module in modules if module._buffers]
-    silent = {module for module in modules if _obeys(module)}  # their statistics need no copy
+    silent = {module for module in modules if _can_silence(module)}  # their statistics need no copy
     watched = [m for m in modules if m._buffers and not (m in silent and RECORDED.issuperset(m._buffers))]
     devices = {p.device for module in modules for p in module._parameters.values() if p is not None} | {device}
     if is_capturing(device):
         refuse_dropout(model)
-        devices = {d for d in devices if d.type != "cuda"}  # a graph registers and advances that stream by itself
-    rewind_streams = remember_rng(devices)
+        devices = {d for d in devices if d.type != "cuda"}  # a graph advances that random state itself
+    restore_rng = remember_rng(devices)
     for layer, _ in norms:
         _silence(layer, norm)
     between = [(module._buffers, dict(module._buffers)) for module in watched]
@@ -71,8 +70,8 @@ def preserve_state(
     )
 
     def rewind() -> None:
-        rewind_streams()
-        _put_back(between)
+        restore_rng()
+        _set_buffers(between)
         restore_values()
 
     cache = parametrize._cache
@@ -83,21 +82,21 @@ def preserve_state(
         parametrize._cache = cache
         for layer, tracking in norms:
             layer.track_running_stats = tracking
-        _put_back(before)
+        _set_buffers(before)
         restore_values()
         for module, training in flags:
             if module.training != training:
                 module.training = training
-        rewind_streams()
+        restore_rng()
         torch.clear_autocast_cache()
 
 
 @contextmanager
 def eval_mode(model: Any) -> Iterator[None]:
-    """Call `model.eval()`, then return every module to the mode it was in; a model that is no module is left alone.
+    """Call `model.eval()`, and restore the mode of every module afterwards. Do nothing if the model is not a module.
 
     Modes change through the modules' `train` methods, because some do more than set a flag: LoRA layers merge their
-    weights, timm's LeViT caches and drops its attention biases.
+    weights, and timm's LeViT caches its attention biases.
 
     Example:
         >>> model = nn.Sequential(nn.Dropout(), nn.Dropout().eval())
@@ -122,7 +121,7 @@ def eval_mode(model: Any) -> Iterator[None]:
 
 @contextmanager
 def isolated_eval(model: Any, batch: Batch, others: Sequence[nn.Module] = ()) -> Iterator[Callable[[], None]]:
-    """`preserve_state` in evaluation mode; a model that is no module is called as it is."""
+    """`preserve_state` in evaluation mode. A model that is not a module is called as it is."""
     if not isinstance(model, nn.Module):
         yield lambda: None
         return
@@ -131,7 +130,7 @@ def isolated_eval(model: Any, batch: Batch, others: Sequence[nn.Module] = ()) ->
 
 
 def called_modules(*functions: Any) -> list[nn.Module]:
-    """The modules that functions may call: in closures, defaults, globals they name, and attributes of their owners.
+    """Return the modules that functions may call: in closures, defaults, globals, and attributes of bound objects.
 
     Example:
         >>> loss = nn.MSELoss()
@@ -155,7 +154,7 @@ def called_modules(*functions: Any) -> list[nn.Module]:
 
 
 def _parts(value: Any) -> Iterator[Any]:
-    """What a value holds, as far as a call may reach it."""
+    """Yield the values that a call of `value` may reach."""
     if isinstance(value, functools.partial):
         yield from (value.func, *value.args, *value.keywords.values())
     elif isinstance(value, Mapping):
@@ -176,10 +175,10 @@ def _parts(value: Any) -> Iterator[Any]:
 
 
 def remember_values(tensors: Iterable[Tensor]) -> Callable[[], None]:
-    """Remember what tensors hold; the function returned writes it back, with one grouped copy per device and dtype.
+    """Remember the values of tensors, and return a function that restores them.
 
-    It writes through `.data`: a graph that saved one of the tensors can still be backpropagated, since the values are
-    again those it saved.
+    It copies once per device and dtype, and writes through `.data`, so that a graph that saved one of the tensors can
+    still be backpropagated: its values are the saved ones again.
 
     Example:
         >>> counter = torch.zeros(3)
@@ -202,7 +201,7 @@ def remember_values(tensors: Iterable[Tensor]) -> Callable[[], None]:
             return
         for tensor, data in memory:
             if data.layout == torch.strided and tensor.data_ptr() != data.data_ptr():
-                tensor.data = data  # somebody assigned to .data
+                tensor.data = data  # a pass assigned to .data
         with torch.inference_mode():  # buffers made in inference mode can only be written there
             for group, values in kept:
                 torch._foreach_copy_(group, values)
@@ -211,7 +210,7 @@ def remember_values(tensors: Iterable[Tensor]) -> Callable[[], None]:
 
 
 def autocast(batch: Batch, dtype: torch.dtype | None) -> AbstractContextManager[Any]:
-    """Run in this precision; None leaves it as it is."""
+    """Return an autocast context for this dtype; None leaves the precision as it is."""
     if dtype is None:
         return nullcontext()
     return torch.autocast(leaves(batch)[0].device.type, dtype, enabled=dtype != torch.float32)
@@ -219,7 +218,12 @@ def autocast(batch: Batch, dtype: torch.dtype | None) -> AbstractContextManager[
 
 @contextmanager
 def forbid_side_effects(batch: Batch, who: str) -> Iterator[None]:
-    """Refuse what draws from the global streams (which are rewound for every copy) or changes the batch in place."""
+    """Raise if the code inside draws from a global random state or changes the batch in place.
+
+    Args:
+        batch: The batch.
+        who: What runs inside, for the error message.
+    """
     devices = {leaf.device for leaf in leaves(batch) if not is_capturing(leaf.device)}
     before, versions = get_rng_state(devices), [leaf._version for leaf in leaves(batch)]
     rewind = remember_rng(devices)
@@ -227,46 +231,46 @@ def forbid_side_effects(batch: Batch, who: str) -> Iterator[None]:
     if before != get_rng_state(devices):
         rewind()
         raise ValueError(
-            f"{who} drew from a global random stream, which is rewound for every copy, so that all copies would be the "
-            "same; draw from the generator that draw(batch, generator) gets, or wrap a transform as Transform(...)"
+            f"{who} drew from a global random state, which is restored before every copy, so all copies would be the "
+            "same; draw from the generator passed to draw(batch, generator), or wrap a transform in Transform(...)"
         )
     if versions != [leaf._version for leaf in leaves(batch)]:
         raise ValueError(f"{who} changed the batch in place; return new tensors instead")
 
 
-def _obeys(module: nn.Module) -> bool:
-    """Whether a module records nothing once it is told not to: BatchNorm with torch's own forward and no hooks."""
+def _can_silence(module: nn.Module) -> bool:
+    """Whether updates of a module's statistics can be switched off: BatchNorm with torch's forward and no hooks."""
     return (
         isinstance(module, _BatchNorm)
-        and type(module).forward in OWN_FORWARDS
+        and type(module).forward in TORCH_FORWARDS
         and not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
     )
 
 
 def _silence(layer: _BatchNorm, norm: str) -> None:
-    """Make a BatchNorm layer in training use these statistics, and stop recording if it obeys."""
+    """Make a train-mode BatchNorm layer use these statistics, and stop updating them if it can."""
     if norm == "running":
         layer.training = False
-    elif not _obeys(layer):
-        return  # it records; its buffers are restored by value
+    elif not _can_silence(layer):
+        return  # its buffers are restored by value
     elif isinstance(layer, nn.SyncBatchNorm):
-        # Out of training it does not wait for the other processes; without buffers it uses its own batch's statistics.
+        # In evaluation mode it does not wait for other processes; without buffers it uses the statistics of its batch.
         layer.training = False
         layer._buffers.update(running_mean=None, running_var=None)
     else:
         layer.track_running_stats = False
 
 
-def _put_back(holders: list[tuple[dict[str, Tensor | None], dict[str, Tensor | None]]]) -> None:
-    """Give modules the buffers they had: no other objects, none missing, none more."""
-    for holder, before in holders:
-        if isinstance(holder, dict):  # TorchScript's is not, and cannot be changed from outside
-            holder.clear()
-            holder.update(before)
+def _set_buffers(saved: list[tuple[dict[str, Tensor | None], dict[str, Tensor | None]]]) -> None:
+    """Make each module's buffers the saved objects again."""
+    for buffers, before in saved:
+        if isinstance(buffers, dict):  # TorchScript's is not, and cannot be replaced from outside
+            buffers.clear()
+            buffers.update(before)
 
 
 def _dense(tensor: Tensor) -> Tensor:
-    """The part of an expanded tensor that has memory of its own, so that it can be written to."""
+    """Return the part of an expanded tensor that has its own memory, so that it can be written to."""
     for dim, stride in enumerate(tensor.stride() if tensor.layout == torch.strided else ()):
         if stride == 0 and tensor.shape[dim] > 1:
             tensor = tensor.narrow(dim, 0, 1)
@@ -277,26 +281,25 @@ def _refuse_lazy(modules: list[nn.Module]) -> None:
     for module in modules:
         if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():
             raise ValueError(
-                f"the model has a {type(module).__name__} that has not seen a batch yet; call model(x) once before "
-                "you select"
+                f"the model has an uninitialized {type(module).__name__}; call model(x) once before the first step"
             )
 
 
 def refuse_dropout(model: nn.Module) -> None:
-    """Refuse active dropout where a CUDA graph is being captured."""
+    """Raise if the model has active dropout, for the capture of a CUDA graph."""
     for module in model.modules():
         if module.training and drop_probability(module) > 0:
             raise RuntimeError(
-                f"a CUDA graph cannot rewind the random stream, so copies would not share the masks of this "
+                f"a CUDA graph cannot restore the random state, so copies would not share the masks of this "
                 f"{type(module).__name__}; select outside the graph, or train without dropout"
             )
 
 
 def drop_probability(module: nn.Module) -> float:
-    """How likely a layer of torch's own, or of timm's, drops something in training."""
+    """Return the drop probability of a layer from torch or timm in training; 0 for other layers."""
     if isinstance(module, nn.modules.dropout._DropoutNd):
         return module.p
     if isinstance(module, nn.MultiheadAttention | nn.RNNBase):
         return module.dropout
-    theirs = [getattr(module, name, 0.0) for name in ("drop_rate", "drop_prob")]  # Dropout, DropPath and DropBlock
-    return max((float(rate) for rate in theirs if isinstance(rate, int | float)), default=0.0)
+    rates = [getattr(module, name, 0.0) for name in ("drop_rate", "drop_prob")]  # timm's Dropout, DropPath, DropBlock
+    return max((float(rate) for rate in rates if isinstance(rate, int | float)), default=0.0)

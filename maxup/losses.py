@@ -1,4 +1,4 @@
-"""Cross-entropy per example, for classes, maps and token sequences. Targets of -100 are ignored."""
+"""Cross-entropy per example, for classes, pixels and tokens. Targets of -100 are ignored."""
 
 from typing import Any
 
@@ -10,10 +10,11 @@ IGNORE_INDEX = -100  # default of F.cross_entropy
 
 
 def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
-    """Cross-entropy of every example: logits (B, C, ...) and class ids (B, ...) or probabilities (B, C, ...) -> (B,).
+    """Return the cross-entropy per example: logits (B, C, ...) and targets -> (B,).
 
-    The shapes are those of `F.cross_entropy`. An example's loss is the mean over its positions whose target is not
-    -100, and 0 if there are none. For logits with the classes last, (B, T, V), use `token_cross_entropy`.
+    Targets are class ids (B, ...) or probabilities (B, C, ...), as for `F.cross_entropy`. The loss of an example is the
+    mean over its positions whose target is not -100, and 0 if there are none. For logits with the classes last,
+    (B, T, V), use `token_cross_entropy`.
 
     Example:
         >>> cross_entropy(torch.zeros(2, 4), torch.tensor([0, 3]))
@@ -22,7 +23,7 @@ def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
         tensor([1.3863, 0.0000])
     """
     dtype = torch.promote_types(output.dtype, torch.float32)
-    if target.is_floating_point():  # in at least float32, as autocast does, so as not to round the labels
+    if target.is_floating_point():  # in float32 or more, as under autocast, to not round the labels
         losses = F.cross_entropy(output.to(dtype), target.to(dtype), reduction="none")
         return losses.reshape(len(losses), -1).mean(1) if losses.ndim > 1 else losses
     losses = F.cross_entropy(output, target.long(), reduction="none")  # (B, ...), 0 where ignored
@@ -32,9 +33,9 @@ def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
 
 
 def token_cross_entropy(output: Tensor, target: Tensor) -> Tensor:
-    """Cross-entropy of every sequence: logits (B, T, V) and token ids (B, T) -> (B,), for masked LMs and seq2seq.
+    """Return the cross-entropy per sequence, for masked LMs and seq2seq: logits (B, T, V), token ids (B, T) -> (B,).
 
-    A sequence's loss is the mean over its tokens whose target is not -100, and 0 if there are none.
+    The loss of a sequence is the mean over its tokens whose target is not -100, and 0 if there are none.
 
     Example:
         >>> token_cross_entropy(torch.zeros(2, 3, 4), torch.tensor([[0, 3, -100], [-100, -100, -100]]))
@@ -59,11 +60,11 @@ TOKENS = (token_cross_entropy, next_token_cross_entropy)
 
 
 def mean_loss(loss: Any, losses: Tensor, target: Any) -> Tensor:
-    """The loss of a batch from the losses of its examples, (B,) -> ().
+    """Return the loss of a batch from its losses per example, (B,) -> ().
 
-    With the losses of this file it is the mean over all positions that are not ignored, so it equals
-    `F.cross_entropy(output, target)`; a batch with every target ignored has loss 0, where F.cross_entropy has NaN. With
-    another loss, and for probabilities, it is the mean over examples.
+    For the losses in this file, this is the mean over all positions that are not ignored, which equals
+    `F.cross_entropy(output, target)`. If every target is ignored, it is 0, not NaN. For other losses and for
+    probabilities, it is the mean over examples.
 
     Example:
         >>> target = torch.tensor([[0, 3, 1], [2, -100, -100]])
@@ -78,5 +79,5 @@ def mean_loss(loss: Any, losses: Tensor, target: Any) -> Tensor:
 
 
 def _counted(target: Tensor) -> Tensor:
-    """How many positions of every example are not ignored: (B, ...) -> (B,)."""
+    """Return the number of positions per example that are not ignored: (B, ...) -> (B,)."""
     return (target.long() != IGNORE_INDEX).reshape(len(target), -1).sum(1)

@@ -1,4 +1,4 @@
-"""Seeds and random states. This is the only module that hashes a seed or reads the global random states."""
+"""Seeds and random states. Only this module hashes seeds and reads the global random states."""
 
 import hashlib
 import itertools
@@ -16,7 +16,7 @@ _owners: "weakref.WeakValueDictionary[int, object]" = weakref.WeakValueDictionar
 
 
 def hash_seed(*parts: object) -> int:
-    """A seed that depends on all parts and is the same on every machine.
+    """Return a seed that depends on all parts and is the same on every machine.
 
     Example:
         >>> hash_seed("order", 0, 1) == hash_seed("order", 0, 1), hash_seed("order", 0, 1) == hash_seed("order", 0, 2)
@@ -27,7 +27,7 @@ def hash_seed(*parts: object) -> int:
 
 
 def make_generator(*parts: object) -> Generator:
-    """A CPU generator seeded with `hash_seed(*parts)`.
+    """Return a CPU generator seeded with `hash_seed(*parts)`.
 
     Example:
         >>> make_generator("order", 0, 1).initial_seed() == hash_seed("order", 0, 1)
@@ -37,13 +37,13 @@ def make_generator(*parts: object) -> Generator:
 
 
 def objective_seed(owner: object) -> int:
-    """A seed that no other living objective and no other process has.
+    """Return a seed that no other living objective and no other process uses.
 
-    It depends on the global seed, the rank, and the lowest number that no living objective has. Two objectives that
-    live at the same time draw differently. A run repeated in one process after the same `torch.manual_seed` draws the
-    same. Nothing is taken from the global random state.
+    It depends on the global seed, the rank, and the lowest number that no living objective has. So objectives that
+    exist at the same time draw differently, and a run that is repeated in one process after the same
+    `torch.manual_seed` draws the same. The global random state does not advance.
     """
-    known = (i for i, other in _owners.items() if other is owner)  # an objective that starts over keeps its number
+    known = (i for i, other in _owners.items() if other is owner)  # a restarted objective keeps its number
     number = next(known, None)
     if number is None:
         number = next(i for i in itertools.count() if i not in _owners)
@@ -52,7 +52,7 @@ def objective_seed(owner: object) -> int:
 
 
 def stream_seed(seed: int, rank: int, stream: int) -> int:
-    """The seed of one of a run's streams: 0 is the augmentation, 1 the copies.
+    """Return the seed of one of a run's random streams: 0 for augmentation, 1 for the copies.
 
     Example:
         >>> [stream_seed(seed, rank, 1) for seed, rank in ((0, 0), (0, 1), (1, 0))]
@@ -62,7 +62,7 @@ def stream_seed(seed: int, rank: int, stream: int) -> int:
 
 
 def get_rng_state(devices: Iterable[torch.device] = ()) -> dict[str, Any]:
-    """The global random states by name, in a form that `==` compares: torch, the given devices, Python and numpy."""
+    """Return the global random states of torch, the given devices, Python and numpy, by name, comparable with `==`."""
     kind, keys, *rest = tuple[Any, ...](numpy.random.get_state(legacy=True))
     states = {"torch": torch.get_rng_state(), **{str(d): s for d, _, s in _device_states(devices)}}
     comparable = {name: bytes(state.numpy()) for name, state in states.items()}
@@ -70,7 +70,7 @@ def get_rng_state(devices: Iterable[torch.device] = ()) -> dict[str, Any]:
 
 
 def remember_rng(devices: Iterable[torch.device] = ()) -> Callable[[], None]:
-    """Remember the global random states. Call the returned function to restore them.
+    """Remember the global random states, and return a function that restores them.
 
     Example:
         >>> restore = remember_rng()
@@ -93,7 +93,7 @@ def remember_rng(devices: Iterable[torch.device] = ()) -> Callable[[], None]:
 
 
 def rng_state_dict() -> dict[str, Any]:
-    """The global random states for a checkpoint, as tensors and plain values."""
+    """Return the global random states for a checkpoint, as tensors and plain values."""
     kind, keys, *rest = numpy.random.get_state(legacy=True)
     return {
         "torch": torch.get_rng_state(),
@@ -118,7 +118,7 @@ def load_rng_state_dict(state: dict[str, Any]) -> None:
         torch.cuda.set_rng_state(state["cuda"])
     random.setstate(state["python"])
     kind, keys, position, *rest = state["numpy"]
-    if not 0 <= position <= len(keys):  # numpy would read beyond its memory
+    if not 0 <= position <= len(keys):  # numpy would read out of bounds
         raise ValueError(f"the numpy random state has position {position} of {len(keys)}")
     numpy.random.set_state((kind, keys.numpy().astype("uint32"), position, *rest))
 

@@ -1,4 +1,4 @@
-"""What a forward pass could leave behind, in a form that can be compared."""
+"""Snapshots of everything that a forward pass may change, to compare before and after."""
 
 import inspect
 import types
@@ -11,43 +11,47 @@ from torch import Tensor, nn
 from maxup.perturb.in_model import PerturbHook
 from maxup.rng import get_rng_state
 
-Snapshot = dict[str, Any]  # name of a thing -> something that equals what it equalled
+Snapshot = dict[str, Any]  # description of a piece of state -> a value that can be compared
 HIDDEN = {"_parameters", "_buffers", "_modules", "training"}
 DEPTH = 4
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes per element
 
 
 def snapshot(modules: Iterable[nn.Module], functions: Mapping[str, Callable[..., Any]]) -> Snapshot:
-    """State of the modules, random streams, and what functions have in their closures and globals.
+    """Return the state of modules, the global random states, and the closures and globals of functions.
+
+    Args:
+        modules: The modules.
+        functions: Functions by name.
 
     Example:
-        >>> seen = []
-        >>> noting = lambda model, x: (seen.append(1), model(x))[1]
+        >>> calls = []
+        >>> forward = lambda model, x: (calls.append(1), model(x))[1]
         >>> model = nn.Linear(3, 2)
-        >>> before = snapshot([model], {"forward": noting})
-        >>> _ = noting(model, torch.ones(4, 3))
-        >>> changed(before, snapshot([model], {"forward": noting}))
-        ["global 'seen' of the forward function"]
+        >>> before = snapshot([model], {"forward": forward})
+        >>> _ = forward(model, torch.ones(4, 3))
+        >>> changed(before, snapshot([model], {"forward": forward}))
+        ["global 'calls' of the forward function"]
     """
-    found = state(modules)
-    for what, function in functions.items():
-        found |= dict(_of_function(function, f"the {what} function"))
+    result = state(modules)
+    for name, function in functions.items():
+        result |= dict(_function_state(function, f"the {name} function"))
     devices = [torch.device("cuda", torch.cuda.current_device())] if torch.cuda.is_available() else []
-    return found | {f"random stream of {what}": stream for what, stream in get_rng_state(devices).items()}
+    return result | {f"random state of {name}": value for name, value in get_rng_state(devices).items()}
 
 
 def state(modules: Iterable[nn.Module]) -> Snapshot:
-    """Parameters, buffers, gradients, flags and attributes of modules. Tensors are kept as fingerprints."""
-    return {name: value for module in modules for name, value in _of_model(module)}
+    """Return parameters, buffers, gradients, flags and attributes of modules. Tensors are stored as fingerprints."""
+    return {name: value for module in modules for name, value in _module_state(module)}
 
 
 def changed(before: Snapshot, after: Snapshot) -> list[str]:
-    """The names of what is no longer the same."""
+    """Return the names of everything that differs between two snapshots."""
     missing = object()
     return [name for name in before | after if not _same(before.get(name, missing), after.get(name, missing))]
 
 
-def _of_model(model: nn.Module) -> Iterator[tuple[str, Any]]:
+def _module_state(model: nn.Module) -> Iterator[tuple[str, Any]]:
     for name, module in model.named_modules():
         if isinstance(module, PerturbHook):
             continue  # it holds the draw of an in-model perturbation
@@ -61,16 +65,16 @@ def _of_model(model: nn.Module) -> Iterator[tuple[str, Any]]:
         for key, value in vars(module).items():
             if key not in HIDDEN and "hook" not in key and not _recomputed(module, key):
                 yield f"attribute {key!r} {where}", _freeze(value)
-        yield from _of_function(module.forward, f"the forward {where}")
+        yield from _function_state(module.forward, f"the forward {where}")
 
 
 def _recomputed(module: nn.Module, key: str) -> bool:
-    """Whether an attribute is the weight that legacy weight_norm and spectral_norm compute before every pass."""
+    """Whether an attribute is a weight that legacy weight_norm or spectral_norm computes before every pass."""
     return f"{key}_orig" in module._parameters or f"{key}_g" in module._parameters
 
 
-def _of_function(function: Any, where: str) -> Iterator[tuple[str, Any]]:
-    """Variables a function took from around it, and globals it names: where a pass can leave what no module shows."""
+def _function_state(function: Any, where: str) -> Iterator[tuple[str, Any]]:
+    """Yield the closure variables of a function and the globals that it names."""
     function = inspect.unwrap(getattr(function, "__func__", function))
     if not isinstance(function, types.FunctionType) or function.__module__.partition(".")[0] == "torch":
         return
@@ -86,12 +90,12 @@ def _of_function(function: Any, where: str) -> Iterator[tuple[str, Any]]:
 
 
 def _freeze(value: Any, depth: int = DEPTH) -> Any:
-    """A copy that later changes do not reach; of what is not plain data, its identity."""
+    """Return a copy of plain data and fingerprints of tensors; for other objects, their identity."""
     if isinstance(value, Tensor):
         return _fingerprint(value)
     if value is None or isinstance(value, (bool, int, float, str, bytes)):
         return value
-    if isinstance(value, nn.Module):  # one that is not registered, in a list, say: its buffers are not restored
+    if isinstance(value, nn.Module):  # not registered, such as one in a list, so its buffers are not restored
         return ["module", id(value), *(_fingerprint(buffer) for buffer in value.buffers())]
     if depth and isinstance(value, Mapping):
         return {"mapping": [(_freeze(k, depth - 1), _freeze(v, depth - 1)) for k, v in value.items()]}
@@ -101,7 +105,7 @@ def _freeze(value: Any, depth: int = DEPTH) -> Any:
 
 
 def _fingerprint(tensor: Tensor) -> Any:
-    """Shape, type and sums of the bits at several strides: it tells a change, and takes no second model's memory."""
+    """Return shape, dtype and sums of the bits at several strides: they show a change, and need little memory."""
     about = [str(tensor.dtype), *tensor.shape]
     if tensor.layout != torch.strided or type(tensor) not in (Tensor, nn.Parameter, nn.Buffer) or tensor.is_meta:
         return [*about, id(tensor)]

@@ -1,9 +1,10 @@
-"""Set before torch loads: some CPUs announce bf16 instructions beyond what they run."""
+"""Environment and fixtures of all tests."""
 
 import os
 
+# Before torch is imported: some CPUs report bf16 instructions that they cannot run.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
-os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # or it asks the network for its newest version
+os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # no request for its newest version
 
 import shutil
 import signal
@@ -16,11 +17,11 @@ import torch
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("untimed")  # a test must not fail because the machine is busy
-torch.set_num_threads(1)  # the tests run in two processes
-if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job, whose children would ignore it too
+settings.load_profile("untimed")  # a busy machine must not fail a test
+torch.set_num_threads(1)  # tests run in two processes
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in a shell's background job, whose children would ignore it too
     signal.signal(signal.SIGINT, signal.default_int_handler)
-if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # under nohup, likewise
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # under nohup
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
@@ -31,7 +32,7 @@ def _seeded():
 
 @pytest.fixture(scope="session")
 def data_root(tmp_path_factory):
-    """Real data: the folder MAXUP_DATA, or what shared/data/unpack.py makes (MAXUP_SHARED says where shared/ is)."""
+    """Folder of real data: MAXUP_DATA, or unpacked by shared/data/unpack.py (MAXUP_SHARED is the path of shared/)."""
     if named := os.environ.get("MAXUP_DATA"):
         yield Path(named)
         return
@@ -44,6 +45,6 @@ def data_root(tmp_path_factory):
     command = [sys.executable, script, folder, *names]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        pytest.skip(f"no real data: {script} says {done.stderr.strip().splitlines()[-1]}")
+        pytest.skip(f"no real data: {script} failed: {done.stderr.strip().splitlines()[-1]}")
     yield folder
     shutil.rmtree(folder)

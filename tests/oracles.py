@@ -1,4 +1,4 @@
-"""Other libraries to check against."""
+"""Other libraries to compare with."""
 
 from maxup.lab.models.external import import_torchvision
 
@@ -11,7 +11,7 @@ def torchvision_v2():
 
 
 def agrees_with_pytorchcv(name, theirs):
-    """Whether one of our networks, given the weights of pytorchcv's network in the same order, computes the same."""
+    """Check that a network with pytorchcv's weights computes the same, and return its parameter count."""
     import torch
 
     from maxup.lab.models import create_model
@@ -21,7 +21,7 @@ def agrees_with_pytorchcv(name, theirs):
 
     oracle, model = get_model(theirs).eval(), create_model(name, shape=(3, 32, 32), num_classes=10).eval()
     weights = [v + 0.01 * torch.randn_like(v) if v.ndim == 1 else v for v in oracle.state_dict().values()]
-    weights = [v.abs() + 0.5 if v.ndim == 1 else v for v in weights]  # BatchNorm's too, and variances above 0
+    weights = [v.abs() + 0.5 if v.ndim == 1 else v for v in weights]  # including BatchNorm, with variances above 0
     for net in (oracle, model):
         net.load_state_dict(dict(zip(net.state_dict(), weights, strict=True)))
     x = torch.randn(2, 3, 32, 32)

@@ -5,7 +5,7 @@ from maxup import SharedDraw
 from maxup.batch import cat, tile, where
 
 
-def test_where_chooses_by_example_in_nested_draws():
+def test_where_selects_per_example_in_nested_draws():
     mask = torch.tensor([True, False, True])
     new = {"a": torch.ones(3, 2, 2), "b": [torch.tensor([1, 2, 3])]}
     old = {"a": torch.zeros(3, 2, 2), "b": [torch.tensor([7, 8, 9])]}
@@ -15,7 +15,7 @@ def test_where_chooses_by_example_in_nested_draws():
 
 
 def test_shared_values_remember_which_copy_won():
-    masks = torch.rand(3, 10)  # three copies' masks over a vocabulary of 10
+    masks = torch.rand(3, 10)  # masks of three copies over a vocabulary of 10
     zeros = torch.zeros(4, dtype=torch.long)
     kept = SharedDraw(masks[:1], zeros)
     kept = where(torch.tensor([False, True, True, False]), SharedDraw(masks[1:2], zeros), kept)
@@ -24,7 +24,7 @@ def test_shared_values_remember_which_copy_won():
     assert torch.equal(kept.values, masks)
 
 
-def test_cat_keeps_each_copy_s_own_values():
+def test_cat_keeps_the_values_of_each_copy():
     zeros = torch.zeros(2, dtype=torch.long)
     joined = cat([{"m": SharedDraw(torch.full((1, 3), v), zeros), "i": torch.tensor([v, v])} for v in (5.0, 6.0)])
     assert joined["m"].values[joined["m"].index][:, 0].tolist() == [5, 5, 6, 6]
@@ -39,6 +39,6 @@ def test_tile_repeats_copy_after_copy_and_leaves_the_rest():
 
 
 @pytest.mark.parametrize("leaf", [torch.ones(5), 3, None])
-def test_a_leaf_that_is_not_by_example_is_refused(leaf):
-    with pytest.raises(TypeError, match="every leaf must be a tensor of the batch's 2 examples"):
+def test_a_leaf_without_the_batch_dimension_raises(leaf):
+    with pytest.raises(TypeError, match="every leaf must be a tensor with the batch of 2 as first dimension"):
         where(torch.tensor([True, False]), {"a": leaf}, {"a": leaf})

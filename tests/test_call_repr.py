@@ -1,4 +1,4 @@
-"""The repr of every perturbation and objective is the call that makes it again."""
+"""The repr of every perturbation and objective is a call that recreates it."""
 
 import copy
 import inspect
@@ -44,18 +44,18 @@ VALUES = {
     "steps": st.integers(1, 4), "step_size": fractions, "attack": st.sampled_from(["pgd", "ddn"]),
     "clip": st.sampled_from([None, (0.0, 2.0)]), "norm": st.sampled_from(["batch", "running"]),
     "chunk_size": st.integers(1, 3), "dtype": st.sampled_from([None, torch.bfloat16]), "forward": st.just(sine),
-    "loss": st.just(mu.token_cross_entropy), "generator": st.none(),
+    "loss_fn": st.just(mu.token_cross_entropy), "generator": st.none(),
     "p": st.sampled_from([2, math.inf]),
 }  # fmt: skip
 ONLY = {
-    "EmbeddingDropout.p": fractions, "MaxUp.rank": st.just("loss"), "MaxUp.strategy": st.just("recompute"),
+    "EmbeddingDropout.p": fractions, "MaxUp.score": st.just("loss"), "MaxUp.strategy": st.just("recompute"),
     "Compose.perturbations": st.lists(perturbations, min_size=1, max_size=3),
 }  # fmt: skip
 
 
 @st.composite
 def calls(draw, name):
-    """Arguments of a constructor: those it requires, and some of the others."""
+    """Draw arguments of a constructor: the required ones, and some of the others."""
     positional, keywords = [], {}
     for argument, parameter in inspect.signature(CLASSES_OF[name]).parameters.items():
         values = ONLY.get(f"{name}.{argument}", VALUES.get(argument))
@@ -69,38 +69,38 @@ def calls(draw, name):
 
 
 def same(one, other):
-    """Equal values; one number for all channels may become a tuple of one, and objects are compared by their reprs."""
+    """Whether values are equal. One number for all channels may become a tuple; objects are compared by repr."""
     return one == other or (one,) == other or repr(one) == repr(other)
 
 
 @pytest.mark.parametrize("name", CLASSES_OF)
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
-def test_the_call_that_makes_it_again(name, data):
+def test_the_repr_recreates_the_object(name, data):
     cls = CLASSES_OF[name]
     positional, keywords = data.draw(calls(name))
     thing = cls(*positional, **keywords)
     shown = repr(thing)
     assert "\n" not in shown
     assert repr(eval(shown, dict(SCOPE))) == shown
-    # The call says what was said: bind its arguments instead of making the object.
-    said = inspect.signature(cls).bind(*positional, **keywords)
-    found = eval(shown, SCOPE | {cls.__name__: lambda *a, **k: inspect.signature(cls).bind(*a, **k)})
-    for bound in (said, found):
+    # The call has the same arguments: bind them instead of creating the object.
+    expected = inspect.signature(cls).bind(*positional, **keywords)
+    actual = eval(shown, SCOPE | {cls.__name__: lambda *a, **k: inspect.signature(cls).bind(*a, **k)})
+    for bound in (expected, actual):
         bound.apply_defaults()
-    if name == "Compose":  # which takes nested ones apart
-        assert repr(mu.Compose(*found.args)) == repr(mu.Compose(*said.args))
+    if name == "Compose":  # flattens nested ones
+        assert repr(mu.Compose(*actual.args)) == repr(mu.Compose(*expected.args))
         return
-    if name == "Adversarial" and said.arguments["step_size"] is None:  # which has a default of its own
-        del said.arguments["step_size"]
-    assert all(same(value, found.arguments[argument]) for argument, value in said.arguments.items()), shown
+    if name == "Adversarial" and expected.arguments["step_size"] is None:  # the default depends on the radius
+        del expected.arguments["step_size"]
+    assert all(same(value, actual.arguments[argument]) for argument, value in expected.arguments.items()), shown
 
 
 @pytest.mark.parametrize("name", CLASSES_OF)
 @settings(max_examples=1)
 @given(data=st.data())
 def test_every_argument_is_an_attribute(name, data):
-    """Or the repr could not show it."""
+    """Otherwise the repr cannot show it."""
     positional, keywords = data.draw(calls(name))
     thing = CLASSES_OF[name](*positional, **keywords)
     missing = [argument for argument in inspect.signature(CLASSES_OF[name]).parameters if not hasattr(thing, argument)]
@@ -120,20 +120,20 @@ def test_it_follows_the_attributes():
     gaussian = mu.Gaussian(0.1)
     gaussian.sigma = 0.2
     assert repr(gaussian) == "Gaussian(0.2)"
-    for twin in (copy.deepcopy(gaussian), pickle.loads(pickle.dumps(gaussian))):
-        assert repr(twin) == "Gaussian(0.2)"
+    for clone in (copy.deepcopy(gaussian), pickle.loads(pickle.dumps(gaussian))):
+        assert repr(clone) == "Gaussian(0.2)"
 
 
 def test_a_step_does_not_change_it():
-    """The generator that an objective makes for itself is not one of its arguments; one that was given is."""
-    for maxup in (mu.MaxUp(mu.Gaussian(0.1)), mu.MaxUp(mu.Gaussian(0.1), generator=torch.Generator())):
-        before = repr(maxup)
-        maxup(net(), *batch())
-        assert repr(maxup) == before
+    """A generator that an objective creates is not one of its arguments; one that was passed is."""
+    for objective in (mu.MaxUp(mu.Gaussian(0.1)), mu.MaxUp(mu.Gaussian(0.1), generator=torch.Generator())):
+        before = repr(objective)
+        objective(net(), *batch())
+        assert repr(objective) == before
     assert before == "MaxUp(Gaussian(0.1), m=4, generator=torch.Generator('cpu'))"
 
 
-def test_classes_of_ones_own():
+def test_custom_classes():
     class Brightness(mu.Perturbation):
         def __init__(self, strength, *, floor=0.0, **more):
             self.strength = strength
@@ -148,6 +148,6 @@ def test_classes_of_ones_own():
 
         draw = apply = lambda self, *args: None
 
-    assert repr(Brightness(3, floor=0.5)) == "Brightness(3)"  # floor was not kept
+    assert repr(Brightness(3, floor=0.5)) == "Brightness(3)"  # floor was not stored
     assert repr(Renamed(3, floor=1)) == "Renamed(..., floor=...)"
     assert repr(mu.Average(ByHand(3), m=CLASSES)) == "Average(ByHand(strength=3), m=4)"

@@ -1,4 +1,4 @@
-"""torch.compile: the same winners, no compilation after the first steps, replay exact through the same callable."""
+"""torch.compile: the same winners, no recompilation after the first steps, and exact replay."""
 
 import copy
 
@@ -23,7 +23,7 @@ def _fresh():
 def test_same_winners_and_no_compilation_after_the_first_steps(norm, backend):
     model, (x, y) = batch_norm_net(dtype=torch.float32), batch(dtype=torch.float32)
     counter = CompileCounterWithBackend(backend)
-    compiled = torch.compile(copy.deepcopy(model), backend=counter)  # with running statistics of its own
+    compiled = torch.compile(copy.deepcopy(model), backend=counter)  # with separate running statistics
     ways = [mu.MaxUp(mu.CutMix(CLASSES), m=4, norm=norm, generator=generator()) for _ in range(2)]
     compilations = []
     for _ in range(4):

@@ -1,4 +1,4 @@
-"""After selecting, the model and the caller's streams are as if nothing had run, also when something raises."""
+"""Selecting restores the model and the global random states, even when something raises."""
 
 import copy
 import random
@@ -14,8 +14,8 @@ from tests.tiny import CLASSES, SIZE, B, C, batch, batch_norm_net, generator, ne
 
 
 class Awkward(nn.Module):
-    """Everything that can leave a trace: BatchNorm, InstanceNorm with statistics, spectral norm, a counter, a buffer
-    replaced by another, dropout, Python's and numpy's randomness, a flag flipped in forward."""
+    """Every kind of side effect: BatchNorm, InstanceNorm with statistics, spectral norm, a counter, a replaced buffer,
+    dropout, random numbers from Python and numpy, a training flag changed in forward."""
 
     def __init__(self):
         super().__init__()
@@ -67,7 +67,7 @@ def assert_same(before, after):
 
 @pytest.mark.parametrize("norm", ["batch", "running"])
 @pytest.mark.parametrize("with_gradients", [False, True])
-def test_select_leaves_no_trace(norm, with_gradients):
+def test_select_has_no_side_effects(norm, with_gradients):
     model, (x, y) = Awkward(), batch(dtype=torch.float32)
     if with_gradients:
         mu.cross_entropy(model(x), y).mean().backward()
@@ -76,7 +76,7 @@ def test_select_leaves_no_trace(norm, with_gradients):
     assert_same(before, snapshot(model))
 
 
-def test_the_awkward_model_does_leave_traces_by_itself():
+def test_the_awkward_model_has_side_effects():
     """Otherwise the test above could not fail."""
     model, (x, _) = Awkward(), batch(dtype=torch.float32)
     before = snapshot(model)
@@ -98,7 +98,7 @@ def test_the_awkward_model_does_leave_traces_by_itself():
 
 @pytest.mark.parametrize("who", ["model", "loss", "perturbation"])
 @pytest.mark.parametrize("norm", ["batch", "running"])
-def test_nothing_is_left_when_something_raises_in_the_middle(who, norm):
+def test_nothing_changes_when_something_raises(who, norm):
     model, (x, y) = Awkward(), batch(dtype=torch.float32)
     calls = []
 
@@ -117,16 +117,16 @@ def test_nothing_is_left_when_something_raises_in_the_middle(who, norm):
         return mu.cross_entropy(output, target)
 
     model.body[0].register_forward_hook(lambda *_: explode("model"))
-    maxup = mu.MaxUp(Fragile(0.3), m=5, norm=norm, loss_fn=loss, generator=generator())
-    before, draws = snapshot(model), maxup.generator.get_state()
+    objective = mu.MaxUp(Fragile(0.3), m=5, norm=norm, loss_fn=loss, generator=generator())
+    before, draws = snapshot(model), objective.generator.get_state()
     with pytest.raises(RuntimeError, match="boom"):
-        maxup.select(model, x, y)
+        objective.select(model, x, y)
     assert_same(before, snapshot(model))
-    assert torch.equal(draws, maxup.generator.get_state())
-    assert maxup.step == 0
+    assert torch.equal(draws, objective.generator.get_state())
+    assert objective.step == 0
 
 
-def test_a_graph_made_before_selecting_can_still_be_back_propagated():
+def test_a_graph_from_before_selecting_can_still_be_backpropagated():
     model, (x, y) = batch_norm_net(), batch()
     pending = mu.cross_entropy(model(x), y).mean()
     mu.MaxUp(mu.Gaussian(0.3), m=3).select(model, x, y)
@@ -134,7 +134,7 @@ def test_a_graph_made_before_selecting_can_still_be_back_propagated():
 
 
 def test_autocast_cache_does_not_lose_gradients():
-    """Casts made while scoring without a graph must not be used again by the training pass."""
+    """The training pass must not reuse casts made while scoring without a graph."""
     model, (x, y) = net(dtype=torch.float32), batch(dtype=torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
         worst_x, worst_y = mu.MaxUp(mu.Gaussian(0.3), m=3).select(model, x, y)
@@ -144,7 +144,7 @@ def test_autocast_cache_does_not_lose_gradients():
 
 
 def test_autocast_cache_is_emptied_after_the_last_pass(monkeypatch):
-    """Torch 2.11 and later do not reuse such casts, so the effect cannot be seen there: watch the order of calls."""
+    """Torch 2.11 and later do not reuse such casts, so check the order of calls instead of the effect."""
     events = []
     monkeypatch.setattr(torch, "clear_autocast_cache", lambda: events.append("cleared"))
     model, (x, y) = net(dtype=torch.float32), batch(dtype=torch.float32)
@@ -166,7 +166,7 @@ def test_scoring_keeps_no_graph():
     assert seen == [False, False, False, True]  # two copies, the winners again on a first batch, training
 
 
-def test_frozen_batch_norm_stays_frozen_whatever_norm_says():
+def test_frozen_batch_norm_stays_frozen_for_every_norm():
     model, (x, y) = batch_norm_net(), batch()
     model(10 * x)
     model[1].eval()
@@ -182,7 +182,7 @@ def test_frozen_batch_norm_stays_frozen_whatever_norm_says():
     assert torch.equal(*losses)
 
 
-def test_sync_batch_norm_scores_with_its_own_batch():
+def test_sync_batch_norm_scores_with_the_local_batch():
     plain, (x, y) = batch_norm_net(), batch()
     sync = nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(plain))
     assert isinstance(sync[1], nn.SyncBatchNorm)

@@ -1,4 +1,4 @@
-"""The losses against F.cross_entropy and Hugging Face's models, with targets that are ignored."""
+"""The losses against F.cross_entropy and Hugging Face models, with ignored targets."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ LAYERS = {"bert": "bert.embeddings.word_embeddings", "gpt2": "transformer.wte"}
 
 
 def logits_and_targets(shape, ignored, dtype=torch.float64, seed=0):
-    """Logits (B, C, ...) and class ids (B, ...), of which each is ignored with that probability."""
+    """Return logits (B, C, ...) and class ids (B, ...); each id is ignored with probability `ignored`."""
     g = generator(seed)
     b, *rest = shape
     target = torch.randint(CLASSES, shape, generator=g)
@@ -27,7 +27,7 @@ def logits_and_targets(shape, ignored, dtype=torch.float64, seed=0):
 
 @pytest.mark.parametrize("shape", [(5,), (5, 3), (5, 3, 2), (5, 2, 3, 2)])
 @pytest.mark.parametrize("ignored", [0.0, 0.5, 1.0])
-def test_an_example_alone_has_the_loss_of_torch(shape, ignored):
+def test_the_loss_per_example_is_that_of_torch(shape, ignored):
     output, target = logits_and_targets(shape, ignored)
     found = mu.cross_entropy(output, target)
     expected = torch.stack([F.cross_entropy(o[None], t[None]) for o, t in zip(output, target, strict=True)])
@@ -50,13 +50,13 @@ def test_probabilities(shape):
     ignored=st.sampled_from([0.0, 0.3, 0.9]),
     seed=st.integers(0, 1000),
 )
-def test_the_mean_of_a_batch_is_the_one_of_torch(shape, ignored, seed):
+def test_the_mean_of_a_batch_is_that_of_torch(shape, ignored, seed):
     output, target = logits_and_targets(shape, ignored, seed=seed)
     found = mean_loss(mu.cross_entropy, mu.cross_entropy(output, target), target)
     torch.testing.assert_close(found, F.cross_entropy(output, target).nan_to_num(0.0))
 
 
-def test_the_mean_without_ignored_targets_is_the_mean_to_the_last_bit():
+def test_the_mean_without_ignored_targets_is_exactly_the_mean():
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
         losses, target = torch.rand(37, dtype=dtype), torch.randint(CLASSES, (37,))
         assert torch.equal(mean_loss(mu.cross_entropy, losses, target), losses.mean())
@@ -86,7 +86,7 @@ class Positions(nn.Module):
 @pytest.mark.parametrize("shape", [(6,), (6, 5), (6, 4, 4)])
 @pytest.mark.parametrize("strategy", ["recompute", "retain"])
 def test_maxup_is_the_naive_maximum_with_the_mean_of_torch(shape, strategy):
-    """Draw all copies, take the worst by its mean over what counts, and F.cross_entropy of these."""
+    """Draw all copies, take the worst by its mean over labels that count, and compute F.cross_entropy."""
     _, y = logits_and_targets(shape, 0.4)
     y[0] = -100  # an example that does not count
     x = torch.rand(6, 3, *shape[1:], generator=generator(), dtype=torch.float64)
@@ -126,10 +126,10 @@ def test_a_batch_of_ignored_targets_has_loss_and_gradient_zero(make):
     assert all((p.grad == 0).all() for p in model.parameters())
 
 
-@pytest.mark.parametrize("rank", ["loss", "kl"])
-def test_probability_maps(rank):
+@pytest.mark.parametrize("score", ["loss", "kl"])
+def test_probability_maps(score):
     x, y = torch.rand(6, 3, 4, 4, dtype=torch.float64), torch.rand(6, CLASSES, 4, 4, dtype=torch.float64).softmax(1)
-    outcome = mu.MaxUp(mu.Gaussian(0.5), m=3, score=rank).run(Positions(), x, y)
+    outcome = mu.MaxUp(mu.Gaussian(0.5), m=3, score=score).run(Positions(), x, y)
     expected = torch.special.entr(y).sum() / (6 * 4 * 4)
     assert outcome.report.label_entropy == pytest.approx(float(expected))
     assert outcome.report.replay_error < 1e-12
@@ -148,7 +148,7 @@ def test_token_losses_by_hand():
 
 
 def tiny(name):
-    """A language model of Hugging Face without dropout, the loss to match, and its inputs."""
+    """Return a Hugging Face language model without dropout, its loss, and inputs."""
     torchvision_v2()
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
@@ -169,14 +169,14 @@ def tiny(name):
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
 @pytest.mark.filterwarnings("ignore")  # of transformers
 def test_the_loss_of_hugging_face(name):
-    """One call is the loss the model computes itself; sequences differ in how many labels count."""
+    """The loss equals the one that the model computes; sequences have different numbers of labels."""
     model, loss, x = tiny(name)
     labels = x["input_ids"].clone()
     labels[0, 1:4], labels[1] = -100, -100
     with torch.no_grad():
         expected = model(**x, labels=labels).loss
-        maxup = mu.MaxUp(
+        objective = mu.MaxUp(
             mu.EmbeddingDropout(0.0, layer=LAYERS[name]), m=2, forward=lambda model, x: model(**x).logits, loss_fn=loss
         )
-        maxup.perturbation.attach(model)
-        torch.testing.assert_close(maxup(model.train(), x, labels), expected)
+        objective.perturbation.attach(model)
+        torch.testing.assert_close(objective(model.train(), x, labels), expected)

@@ -1,4 +1,4 @@
-"""Models with state of every kind: gradients equal those of the naive reference, or a warning names the state."""
+"""Models with all kinds of state: gradients equal a naive reference, or a warning names the state."""
 
 import copy
 import functools
@@ -22,19 +22,19 @@ def data():
 
 
 def naive(model, x, y):
-    """Forward all copies from the same state, take the maximum, and backpropagate it through graphs that are kept."""
+    """Forward all copies from the same state, and backpropagate the maximum through the graphs of all copies."""
     start, generator, losses = copy.deepcopy(model), torch.Generator().manual_seed(0), []
     state = torch.get_rng_state()
     for _ in range(M):
-        twin = copy.deepcopy(start)
-        for p, q in zip(twin.parameters(), model.parameters(), strict=True):
+        clone = copy.deepcopy(start)
+        for p, q in zip(clone.parameters(), model.parameters(), strict=True):
             p.data = q.data
         torch.set_rng_state(state)
         noisy = x + SIGMA * torch.empty_like(x).normal_(generator=generator)
-        losses.append((twin, F.cross_entropy(twin(noisy), y, reduction="none")))
+        losses.append((clone, F.cross_entropy(clone(noisy), y, reduction="none")))
     values = torch.stack([loss for _, loss in losses])
     values.max(0).values.mean().backward()
-    grads = [[p.grad for p in twin.parameters()] for twin, _ in losses]
+    grads = [[p.grad for p in clone.parameters()] for clone, _ in losses]
     return values.argmax(0), [sum(g for g in same if g is not None) for same in zip(*grads, strict=True)]
 
 
@@ -63,7 +63,7 @@ class EMA(nn.Module):
 
 
 class GhostBatchNorm(nn.BatchNorm1d):
-    """Normalizes halves of the batch apart: a subclass with a forward of its own."""
+    """Normalizes the halves of the batch separately: a subclass with a custom forward."""
 
     def forward(self, x):
         return torch.cat([super(GhostBatchNorm, self).forward(half) for half in x.chunk(2)])
@@ -103,9 +103,9 @@ MODELS = {
 def test_gradients_equal_the_naive_reference(name, cached):
     model, (x, y) = MODELS[name](), data()
     winner, gradients = naive(model, x, y)
-    maxup = MaxUp(Gaussian(SIGMA), m=M, generator=torch.Generator().manual_seed(0))
+    objective = MaxUp(Gaussian(SIGMA), m=M, generator=torch.Generator().manual_seed(0))
     with parametrize.cached() if cached else torch.enable_grad():
-        outcome = maxup.run(model, x, y)
+        outcome = objective.run(model, x, y)
         outcome.loss.backward()
     assert torch.equal(outcome.worst.copy, winner)
     for (which, p), gradient in zip(model.named_parameters(), gradients, strict=True):
@@ -130,7 +130,7 @@ def test_every_copy_starts_from_the_same_buffers(way):
 
 @pytest.mark.parametrize("norm", ["batch", "running"])
 @pytest.mark.parametrize("way", ["subclass", "instance", "hook"])
-def test_batch_norm_with_a_forward_of_its_own_records_once(norm, way):
+def test_batch_norm_with_a_custom_forward_is_restored(norm, way):
     layer = GhostBatchNorm(D) if way == "subclass" else nn.BatchNorm1d(D)
     if way == "hook":
         layer.register_forward_hook(count_up)
@@ -184,7 +184,7 @@ def test_a_graph_that_saved_a_buffer_can_still_be_backpropagated():
 @pytest.mark.filterwarnings("ignore:the losses of the winners")  # this loss mixes the batch
 def test_buffers_of_the_loss_are_restored():
     class Focus(nn.Module):
-        """Weighs examples by a running mean of the losses."""
+        """Weights the losses by their running mean."""
 
         def __init__(self):
             super().__init__()
@@ -203,7 +203,7 @@ def test_buffers_of_the_loss_are_restored():
 
 
 class Momentum(nn.Module):
-    """A key encoder that follows the query encoder in every forward pass (MoCo)."""
+    """A key encoder that tracks the query encoder in every forward pass (MoCo)."""
 
     def __init__(self):
         super().__init__()
@@ -225,7 +225,7 @@ class Remembering(nn.Module):
 
 
 class Late(nn.Module):
-    """Makes a layer when it is first called."""
+    """Creates a layer in the first call."""
 
     def __init__(self):
         super().__init__()
@@ -248,25 +248,25 @@ class Late(nn.Module):
 )
 def test_state_that_cannot_be_restored_is_named_once(model, what):
     model, (x, y) = model().double(), data()
-    maxup = MaxUp(Gaussian(SIGMA), m=M)
+    objective = MaxUp(Gaussian(SIGMA), m=M)
     with pytest.warns(mu.MaxUpWarning, match=f"forward pass changed .*{what}"):
-        maxup.select(model, x, y)
-    maxup.select(model, x, y)  # warnings are errors here
+        objective.select(model, x, y)
+    objective.select(model, x, y)  # warnings are errors here
 
 
 @pytest.mark.parametrize("m", [1, 4])
-def test_a_lazy_layer_gets_one_sentence(m):
+def test_an_uninitialized_lazy_layer(m):
     model, (x, y) = nn.Sequential(nn.Linear(D, D), nn.LazyBatchNorm1d(), nn.Linear(D, C)).double(), data()
-    maxup = MaxUp(Gaussian(SIGMA), m=m)
+    objective = MaxUp(Gaussian(SIGMA), m=m)
     if m > 1:
-        with pytest.raises(ValueError, match=r"LazyBatchNorm1d that has not seen a batch yet; call model\(x\) once"):
-            maxup(model, x, y)
+        with pytest.raises(ValueError, match=r"uninitialized LazyBatchNorm1d; call model\(x\) once"):
+            objective(model, x, y)
     model(x)
-    maxup(model, x, y).backward()
+    objective(model, x, y).backward()
 
 
 class LoRA(nn.Module):
-    """Merges its update into the weight in eval mode, and takes it out again in train mode, as loralib does."""
+    """Merges its update into the weight in eval mode and subtracts it in train mode, as loralib does."""
 
     def __init__(self):
         super().__init__()
@@ -286,7 +286,7 @@ class LoRA(nn.Module):
         return F.linear(x.flatten(1), self.weight + update)
 
 
-def test_modes_change_through_the_methods():
+def test_modes_change_through_the_train_method():
     model = nn.Sequential(LoRA(), LoRA().eval())
     with eval_mode(model):
         assert [layer.merged for layer in model] == [True, True]
@@ -310,7 +310,7 @@ def test_an_overridden_mode_is_respected_and_restored():
     assert all(module.training for module in model.modules())
 
 
-def test_lora_trains_on_after_a_smoothadv_step_and_certification():
+def test_lora_still_trains_after_a_smoothadv_step_and_certification():
     model = nn.Sequential(LoRA()).double()
     x, y = torch.rand(B, 1, 1, D, dtype=torch.double), data()[1]
     weight = model[0].weight.clone()
@@ -322,8 +322,8 @@ def test_lora_trains_on_after_a_smoothadv_step_and_certification():
     torch.testing.assert_close(model[0].weight.double(), weight, atol=1e-5, rtol=1e-5)
 
 
-def test_smooth_sees_weights_as_they_are():
-    """As timm's LeViT does, cache biases in eval mode and drop them in train(True): setting flags kept the old ones."""
+def test_smooth_uses_the_current_weights():
+    """Like timm's LeViT, CachedBias drops its cache in `train()`; setting only flags would keep the old one."""
     model = CachedBias()
     smooth = mu.Smooth(model, num_classes=2, sigma=0.1)
     image = torch.zeros(1, 1, 1)
@@ -351,7 +351,7 @@ class CachedBias(nn.Module):
         return x.flatten(1) * 0 + self.cache
 
 
-def test_modules_that_a_loss_calls_are_found_wherever_they_are():
+def test_modules_that_a_loss_calls_are_found():
     class Running(nn.Module):
         def __init__(self):
             super().__init__()
@@ -383,12 +383,12 @@ def test_a_layer_that_is_not_registered_is_named():
         def forward(self, x):
             return self.linear(self.norms[0](x))
 
-    with pytest.warns(mu.MaxUpWarning) as told:
+    with pytest.warns(mu.MaxUpWarning) as caught:
         MaxUp(Gaussian(SIGMA), m=M).select(Hidden().double(), *data())
-    assert any("attribute 'norms' of Hidden" in str(warning.message) for warning in told)
+    assert any("attribute 'norms' of Hidden" in str(warning.message) for warning in caught)
 
 
-def test_a_cache_that_the_first_pass_fills_is_no_trace():
+def test_a_cache_that_the_first_pass_fills_is_fine():
     class Cached(nn.Module):
         def __init__(self):
             super().__init__()
@@ -402,7 +402,7 @@ def test_a_cache_that_the_first_pass_fills_is_no_trace():
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated", "ignore:the losses of the winners")
-def test_torchscript_models_are_restored_too():
+def test_torchscript_models_are_restored():
     model, (x, y) = torch.jit.script(sequential(nn.BatchNorm1d(D), nn.BatchNorm1d(D))), data()
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     MaxUp(Gaussian(SIGMA), m=M).select(model, x, y)

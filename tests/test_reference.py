@@ -1,4 +1,4 @@
-"""The method against a ten-line twin that keeps every graph, for every perturbation, target and m."""
+"""The method against a ten-line reference that keeps every graph, for every perturbation, target and m."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from tests.tiny import ALL_CASES, IN_MODEL, case, generator, gradients, soft
 
 
 def naive_maxup(model, perturbation, x, y, m, generator):
-    """eq. 2, literally: forward every copy with its graph, take each example's maximum, back-propagate it."""
+    """Eq. 2 literally: forward every copy with its graph, and backpropagate the maximum per example."""
     draws = [perturbation.draw((x, y), generator) for _ in range(m)]
     losses = []
     for draw in draws:
@@ -23,7 +23,7 @@ def naive_maxup(model, perturbation, x, y, m, generator):
 @pytest.mark.parametrize("m", [1, 2, 5])
 @pytest.mark.parametrize("targets", ["index", "probabilities"])
 @pytest.mark.parametrize("name", ALL_CASES)
-def test_gradients_equal_the_naive_twin(name, targets, m):
+def test_gradients_equal_the_naive_reference(name, targets, m):
     perturbation, model, x, y = case(name)
     y = y if targets == "index" else soft(y)
     expected_loss, expected = naive_maxup(model, perturbation, x, y, m, generator(7))
@@ -40,8 +40,8 @@ def test_gradients_equal_the_naive_twin(name, targets, m):
         assert_close(gradients(model), expected, way)
 
     model.zero_grad()
-    maxup = mu.MaxUp(perturbation, m, generator=generator(7))
-    with maxup.selected(model, x.clone(), y) as (worst_x, worst_y):
+    objective = mu.MaxUp(perturbation, m, generator=generator(7))
+    with objective.selected(model, x.clone(), y) as (worst_x, worst_y):
         F.cross_entropy(model(worst_x), worst_y).backward()
     assert_close(gradients(model), expected, "selected")
 
@@ -54,7 +54,7 @@ def test_gradients_equal_the_naive_twin(name, targets, m):
 
 @pytest.mark.parametrize("name", ALL_CASES)
 def test_copies_matter(name):
-    """The twin would agree with anything if the perturbation did nothing: with m = 5 the winners are not all copy 0."""
+    """If the perturbation did nothing, the reference would always agree: with m = 5, copy 0 must not win everywhere."""
     perturbation, model, x, y = case(name)
     report = mu.MaxUp(perturbation, 5, generator=generator(7)).run(model, x, y).report
     assert report.gap > 0

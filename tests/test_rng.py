@@ -13,8 +13,8 @@ from tests.tiny import batch, net
 
 def run(perturbation=None):
     torch.manual_seed(11)
-    maxup = mu.MaxUp(perturbation or mu.Gaussian(0.3), m=3)
-    return maxup, [maxup.select(net(5), *batch())[0] for _ in range(2)]
+    objective = mu.MaxUp(perturbation or mu.Gaussian(0.3), m=3)
+    return objective, [objective.select(net(5), *batch())[0] for _ in range(2)]
 
 
 def test_manual_seed_makes_a_run_repeatable():
@@ -28,34 +28,34 @@ def test_a_notebook_cell_run_twice_repeats():
     results = []
     for _ in range(3):  # binding the name again frees the old object before the new one's first draw
         torch.manual_seed(11)
-        maxup = mu.MaxUp(mu.Gaussian(0.3), m=1)
-        results.append(maxup.select(None, *batch())[0])
+        objective = mu.MaxUp(mu.Gaussian(0.3), m=1)
+        results.append(objective.select(None, *batch())[0])
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[1], results[2])
 
 
-def test_another_seed_draws_otherwise():
+def test_another_seed_draws_differently():
     torch.manual_seed(1)
     one = mu.MaxUp(mu.Gaussian(0.3), m=1).select(None, *batch())[0]
     torch.manual_seed(2)
     assert not torch.equal(one, mu.MaxUp(mu.Gaussian(0.3), m=1).select(None, *batch())[0])
 
 
-def test_two_objectives_that_live_together_draw_differently():
+def test_two_living_objectives_draw_differently():
     one, draws = run()
     two, others = run()
     assert not torch.equal(draws[0], others[0])
     assert one is not two
 
 
-def test_the_global_stream_is_not_touched():
+def test_the_global_random_state_does_not_advance():
     before = torch.get_rng_state()
     mu.MaxUp(mu.Gaussian(0.3), m=3).select(net(), *batch())
-    torch.manual_seed(0)  # net() seeds; compare with a stream seeded alike
+    torch.manual_seed(0)  # net() seeds too, so compare with the state after the same seed
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_the_rank_of_a_process_group_counts(monkeypatch):
+def test_ranks_of_a_process_group_draw_differently(monkeypatch):
     def draw(rank):
         monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
         monkeypatch.setattr(torch.distributed, "get_rank", lambda: rank)
@@ -80,15 +80,15 @@ def test_processes_repeat_and_ranks_differ():
     assert output("0") != output("1")
 
 
-def test_a_state_from_before_the_first_draw_begins_anew():
+def test_a_state_from_before_the_first_draw_starts_over():
     torch.manual_seed(11)
-    maxup = mu.MaxUp(mu.Gaussian(0.3), m=3)
-    state = maxup.state_dict()
+    objective = mu.MaxUp(mu.Gaussian(0.3), m=3)
+    state = objective.state_dict()
     assert state["generator"] is None
-    draws = [maxup.select(net(5), *batch())[0] for _ in range(2)]
+    draws = [objective.select(net(5), *batch())[0] for _ in range(2)]
     torch.manual_seed(11)
-    maxup.load_state_dict(state)
-    assert torch.equal(maxup.select(net(5), *batch())[0], draws[0])
+    objective.load_state_dict(state)
+    assert torch.equal(objective.select(net(5), *batch())[0], draws[0])
     given = torch.Generator().manual_seed(3)
     other = mu.MaxUp(mu.Gaussian(0.3), m=3, generator=given)
     other.load_state_dict(state)
@@ -100,8 +100,8 @@ def test_the_streams_of_runs_and_ranks_all_differ():
     assert len(seeds) == 20 * 64 * 2
 
 
-def test_global_states_go_through_a_checkpoint(tmp_path):
-    numpy.random.randn(3)  # an odd number of normals leaves one waiting in numpy's state
+def test_global_random_states_survive_a_checkpoint(tmp_path):
+    numpy.random.randn(3)  # an odd number of normals leaves one cached in numpy's state
     path = checkpoint.save(tmp_path, 1, rng_state_dict())
     drawn = torch.rand(5), random.gauss(0, 1), numpy.random.randn(5)
     load_rng_state_dict(checkpoint.load(path))

@@ -1,4 +1,4 @@
-"""Every kind of trace is seen, and what did not change is not."""
+"""Snapshots show every kind of change, and nothing else."""
 
 import random
 
@@ -51,14 +51,14 @@ CHANGES = {
     "training flag of 3": touch_flag,
     "attribute 'eps' of 1": touch_attribute,
     "global 'SEEN' of the forward function": touch_nested_global,
-    "random stream of torch": lambda case: torch.rand(1),
-    "random stream of Python": lambda case: random.random(),
-    "random stream of numpy": lambda case: np.random.rand(),
+    "random state of torch": lambda case: torch.rand(1),
+    "random state of Python": lambda case: random.random(),
+    "random state of numpy": lambda case: np.random.rand(),
 }
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_change_is_seen_and_nothing_else(name):
+def test_a_change_is_reported_and_nothing_else(name):
     case = Inputs(batch_norm_net(), batch(), forward=forward)
     before = snapshot(case)
     assert changed(before, snapshot(case)) == []
@@ -66,7 +66,7 @@ def test_a_change_is_seen_and_nothing_else(name):
     assert changed(before, snapshot(case)) == [name]
 
 
-def test_what_comes_and_goes_is_seen():
+def test_new_and_removed_attributes_are_reported():
     case = Inputs(batch_norm_net(), batch())
     before = snapshot(case)
     case.model.memory = [torch.ones(2)]
@@ -74,13 +74,13 @@ def test_what_comes_and_goes_is_seen():
     assert changed(before, after) == changed(after, before) == ["attribute 'memory' of Sequential"]
 
 
-def test_nan_is_the_same_as_itself():
+def test_nan_equals_itself():
     case = Inputs(batch_norm_net(), batch())
     case.model[1].running_mean.fill_(float("nan"))
     assert changed(snapshot(case), snapshot(case)) == []
 
 
-def test_a_closure_is_looked_into():
+def test_closure_variables_are_compared():
     count = 0
 
     def counting(model, x):

@@ -9,7 +9,7 @@ import maxup as mu
 from maxup import theory
 from tests.tiny import batch, batch_norm_net, generator, net
 
-# decisions.md's table
+# the table in docs/decisions.md
 EXPECTED_MAX = {
     2: 0.5642, 4: 1.0294, 5: 1.1630, 10: 1.5388, 20: 1.8675, 25: 1.9653, 50: 2.2491, 100: 2.5076, 150: 2.6492,
 }  # fmt: skip
@@ -37,11 +37,11 @@ def test_theorem_is_exact_for_a_linear_loss():
     x = torch.rand(4, 6, dtype=torch.float64)
     mean, _ = theory.remainder(model, x, None, m=5, sigma=2.0, samples=20, loss_fn=first)
     assert mean.abs().max() < 1e-12
-    # and against plain Monte Carlo, without the trick
+    # and against plain Monte Carlo, without the control variate
     found = theory.penalty(model, x, None, m=5, sigma=2.0, loss_fn=first)
     torch.testing.assert_close(found.gradient_norm, model.weight.norm().detach().expand(4))
-    maxup = mu.MaxUp(mu.Gaussian(2.0), m=5, loss_fn=first, generator=generator())
-    runs = torch.stack([maxup.run(model, x, None).losses.detach() for _ in range(3000)])
+    objective = mu.MaxUp(mu.Gaussian(2.0), m=5, loss_fn=first, generator=generator())
+    runs = torch.stack([objective.run(model, x, None).losses.detach() for _ in range(3000)])
     error = runs.std(0) / math.sqrt(3000)
     assert ((runs.mean(0) - found.expansion).abs() < 4 * error).all()
 
@@ -92,17 +92,17 @@ def test_penalty_of_a_model_and_batch():
     assert "c 0.2059" in str(found)
 
 
-def test_penalty_leaves_no_trace_and_is_each_example_s_own():
+def test_penalty_has_no_side_effects_and_examples_are_independent():
     model, (x, y) = batch_norm_net(), batch()
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    whole = theory.penalty(model, x, y, m=4, sigma=0.2)
+    together = theory.penalty(model, x, y, m=4, sigma=0.2)
     alone = theory.penalty(model, x[:1], y[:1], m=4, sigma=0.2)
-    torch.testing.assert_close(whole.gradient_norm[:1], alone.gradient_norm)
+    torch.testing.assert_close(together.gradient_norm[:1], alone.gradient_norm)
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     assert all(p.grad is None for p in model.parameters())
 
 
-def test_nonsense_is_refused():
+def test_invalid_arguments():
     with pytest.raises(ValueError, match="m=0"):
         theory.expected_max(0)
     with pytest.raises(ValueError, match="sigma must be"):
@@ -121,7 +121,7 @@ def test_remainder_of_a_parabola_in_closed_form(m, expected):
     assert mean.mean().item() == pytest.approx(0.25 * expected, rel=0.02)
 
 
-def test_remainder_without_a_generator_draws_all_the_same():
+def test_remainder_without_a_generator():
     mean, error = theory.remainder(net(), *batch(), m=2, sigma=0.3, samples=20)
     assert (error > 0).all()
     torch.manual_seed(0)

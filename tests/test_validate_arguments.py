@@ -1,4 +1,4 @@
-"""Whatever a recipe gives for an argument of a perturbation, it is a sentence or a perturbation that works."""
+"""Any value of a perturbation's argument gives a one-sentence error or a perturbation that works."""
 
 import math
 
@@ -10,8 +10,8 @@ from torch import nn
 import maxup as mu
 from maxup.cli.main import told
 from maxup.errors import BuildError
+from maxup.lab.recipes.build import build_perturbation
 from maxup.lab.registry import PERTURBATIONS, takes
-from maxup.lab.tasks.vision import perturbation
 from maxup.validate import ABOVE_0, BELOW_1, MANY, check_int, check_real
 
 NEEDED = {
@@ -31,16 +31,16 @@ ARGUMENTS = [
     (name, argument)
     for name in PERTURBATIONS
     for argument in takes(PERTURBATIONS, "perturbation", name)
-    if argument != "key"  # refused by itself
+    if argument != "key"  # recipes refuse it
 ]
 
 
 def attempt(spec):
-    """The batch that a recipe's perturbation makes, or its error."""
+    """Return the batch that a recipe's perturbation returns, or its error."""
     x, y = torch.rand(4, 3, 8, 8), torch.tensor([0, 1, 2, 0])
     net = nn.Sequential(nn.Flatten(), nn.Linear(192, 3))
     try:
-        made = perturbation([spec], 3, mean=(0.5,) * 3, std=(0.2,) * 3)
+        made = build_perturbation([spec], 3, mean=(0.5,) * 3, std=(0.2,) * 3)
         if hasattr(made, "attach"):
             made.attach(net)
         changed = made(x, y, generator=torch.Generator().manual_seed(0))
@@ -51,13 +51,13 @@ def attempt(spec):
 
 
 @pytest.mark.parametrize(("name", "argument"), ARGUMENTS)
-def test_anything_is_a_sentence_or_works(name, argument):
+def test_any_value_raises_a_message_or_works(name, argument):
     for value in STRANGE:
         found = attempt({"name": name, **NEEDED.get(name, {}), argument: value})
         if isinstance(found, Exception):
             assert told(found), (value, found)
             assert "\n" not in str(found)
-            if isinstance(found, BuildError):  # in words of its own, not Python's
+            if isinstance(found, BuildError):  # our message, not Python's
                 assert not isinstance(found.__cause__, TypeError), found
                 assert argument in str(found.__cause__)
         else:
@@ -81,7 +81,7 @@ def test_bounds():
         check_int("A", "n", 2.0, 1, " of pixels")
 
 
-def test_numbers_of_numpy_are_numbers():
+def test_numpy_numbers_are_accepted():
     """The number of classes is often labels.max() + 1."""
     assert mu.CutMix(num_classes=np.arange(10).max() + 1).num_classes == 10
     assert mu.Cutout(np.int32(8)).length == 8

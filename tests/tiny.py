@@ -1,4 +1,4 @@
-"""One tiny setting that all generic tests share: small images, tokens, nets, and every perturbation on them."""
+"""Small images, tokens, networks, and every perturbation, for all generic tests."""
 
 import math
 
@@ -26,7 +26,7 @@ def soft(y, dtype=torch.float64):
 
 
 def far_from_beta(found, a, b):
-    """Kolmogorov and Smirnov's distance, times sqrt(n), away from 0 and 1, which small numbers are rounded to."""
+    """Kolmogorov-Smirnov statistic times sqrt(n), away from 0 and 1, to which samples are rounded."""
     at = torch.linspace(0.001, 0.999, 999, dtype=torch.float64)
     share = torch.searchsorted(found.double().sort().values, at, right=True) / len(found)
     return float((share - torch.from_numpy(stats.beta(a, b).cdf(at))).abs().max()) * math.sqrt(len(found))
@@ -64,7 +64,7 @@ def text_net(seed=0, dtype=torch.float64):
 
 
 class Scale:
-    """A perturbation by hand: the two methods and nothing else."""
+    """A custom perturbation: the two methods and nothing else."""
 
     def draw(self, batch, generator):
         x, _ = batch
@@ -98,7 +98,7 @@ IMAGE_PERTURBATIONS = {
 
 
 def case(name):
-    """(perturbation, model, x, y) for every perturbation there is, by name."""
+    """Return (perturbation, model, x, y) for a perturbation by name."""
     if name in IMAGE_PERTURBATIONS:
         return IMAGE_PERTURBATIONS[name](), net(), *batch()
     if name == "embedding-dropout":

@@ -1,39 +1,39 @@
-"""Wait for what must come, and act at a chosen moment, however fast or busy the machine is."""
+"""Wait for a condition, and act at a chosen moment, independent of the machine's speed."""
 
 import itertools
 import sys
 import threading
 import time
 
-PATIENCE = 600  # seconds; only a test that fails waits that long
+PATIENCE = 600  # seconds; only a failing test waits this long
 
 
 def until(condition, process=None):
-    """Wait until a condition holds; fail if the process ends before that."""
+    """Wait until a condition holds. Fail if the process ends before."""
     end = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < end, "the condition did not hold in time"
         if process is not None and process.poll() is not None:
             assert condition(), process.communicate()[0]
         time.sleep(0.01)
 
 
 def until_said(process, text):
-    """Read a process's output up to the line that has the text, and return it; fail if the process ends before that."""
-    said, timer = "", threading.Timer(PATIENCE, process.kill)
+    """Read a process's output up to the line with the text, and return it. Fail if the process ends before."""
+    output, timer = "", threading.Timer(PATIENCE, process.kill)
     timer.start()
     try:
-        while text not in said:
+        while text not in output:
             line = process.stdout.readline()
-            assert line, f"{text!r} was not said:\n{said}"
-            said += line
+            assert line, f"{text!r} is missing in:\n{output}"
+            output += line
     finally:
         timer.cancel()
-    return said
+    return output
 
 
 def at_call(owner, name, number, act):
-    """Let something happen just before a function is called for the given time, counted from 1."""
+    """Call `act` just before call number `number` of a function, counted from 1."""
     calls, original = itertools.count(1), getattr(owner, name)
 
     def call(*args, **kwargs):
@@ -45,6 +45,6 @@ def at_call(owner, name, number, act):
 
 
 def maxup_after(setup, *arguments):
-    """The maxup command in a process that runs Python code first, such as a call of `at_call`."""
+    """Return a maxup command line that runs Python code first, such as a call of `at_call`."""
     code = f"{setup}\nimport sys\nfrom maxup.cli.main import main\nsys.exit(main(sys.argv[1:]))"
     return [sys.executable, "-c", code, *map(str, arguments)]

@@ -13,26 +13,26 @@ from torch import Generator, Tensor
 from maxup.batch import Batch, get_leaves
 from maxup.objectives.base import Forward, LossFn, Objective, Outcome, bare, call, cross_entropy
 from maxup.perturb.noise import UniformBall, add, check_clip, clamped, into_ball, nonnegative, unit
-from maxup.validate import check_choice, check_whole
+from maxup.validate import check_choice, check_positive_int
 
 
 class Adversarial(Objective):
-    """PGD adversarial training in a ball of the given radius about every example.
+    """PGD adversarial training in a ball around every example.
 
-    The attack starts at a uniform point of the ball and leaves no trace, as MaxUp's scoring does; every step of it and
-    the training pass use the same dropout masks.
+    The attack starts at a uniformly random point of the ball. Like MaxUp's scoring, it has no side effects, and all its
+    steps and the training pass use the same dropout masks.
 
     Args:
         radius: Radius of the ball, in the units of x.
-        p: 2 for the Euclidean ball, math.inf for the cube.
+        p: Norm of the ball: 2 for l2, math.inf for l-infinity.
         steps: Gradient steps of the attack.
-        step_size: Length of a step; default 2.5 * radius / steps, as Madry et al.
-        clip: Lowest and highest value x may take, such as (0, 1) for images that are not normalized; default no limit.
-        norm: Train-mode BatchNorm attacks with the statistics of its own "batch", or with the "running" ones.
-        key: Which entry of x to attack; default every floating leaf, each in a ball of its own.
-        forward: How the model is called, `forward(model, x) -> output`.
-        loss_fn: `loss_fn(output, target) -> (B,)`.
-        generator: Source of the starting points; default its own, which obeys `torch.manual_seed`.
+        step_size: Length of a step. Default: 2.5 * radius / steps, as in Madry et al.
+        clip: Smallest and largest value of x, such as (0, 1) for images that are not normalized. Default: no limit.
+        norm: Statistics that train-mode BatchNorm uses during the attack: "batch" or "running".
+        key: Which entry of x to attack. Default: every floating-point leaf, each in a separate ball.
+        forward: How to call the model, `forward(model, x) -> output`.
+        loss_fn: Loss per example, `loss_fn(output, target) -> (B,)`.
+        generator: Source of the starting points. Default: a new one, seeded by `torch.manual_seed`.
 
     Example:
         >>> model, x, y = torch.nn.Linear(5, 3), torch.rand(8, 5), torch.randint(3, (8,))
@@ -56,12 +56,12 @@ class Adversarial(Objective):
         nonnegative("Adversarial", "radius", radius)
         super().__init__(UniformBall(radius, p=p, key=key), loss_fn=loss_fn, forward=forward, generator=generator)
         self.radius, self.p, self.key, self.clip = radius, p, key, check_clip("Adversarial", clip)
-        self.steps = check_whole("steps", steps)
+        self.steps = check_positive_int("steps", steps)
         self.step_size = 2.5 * radius / steps if step_size is None else step_size
         self.norm = check_choice("norm", norm, "batch", "running")
 
     def run(self, model: Any, x: Any, y: Any) -> Outcome:
-        """The loss of eq. 7 at the point the attack reached."""
+        """Return the loss of eq. 7 at the point that the attack reached."""
         with self._step(x, y) as (batch, generator):
             x, target = self.attack(model, batch, self.perturbation.draw(batch, generator))
             output = self.forward(model, x)
@@ -89,6 +89,6 @@ class Adversarial(Objective):
         return gradient.sign() if self.p == math.inf else unit(gradient)
 
     def _inside(self, delta: Tensor, origin: Tensor) -> Tensor:
-        """The nearest point of the ball (and then of the allowed values)."""
+        """Project delta onto the ball, then clip x + delta."""
         delta = delta.clamp(-self.radius, self.radius) if self.p == math.inf else into_ball(delta, self.radius)
         return clamped(origin, delta, self.clip)

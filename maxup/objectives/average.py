@@ -1,4 +1,4 @@
-"""Standard augmentation with m copies: the average where MaxUp takes the maximum.
+"""Standard augmentation with m copies: MaxUp with the average instead of the maximum.
 
 min_theta  E_x [ 1/m sum_{i <= m} L(x'_i, theta) ],    x'_1 ... x'_m ~ P(.|x) i.i.d.    (eq. 5)
 """
@@ -14,17 +14,17 @@ from maxup.validate import check_perturbation
 
 
 class Average(Objective):
-    """The average over m perturbed copies, back-propagated through all of them: m times the memory of a step.
+    """The average over m perturbed copies. It backpropagates through all of them, so it needs m times the memory.
 
-    The copies are one wide batch, so BatchNorm normalizes them together and records once. The outcome's output, target
-    and losses are those of all m * B copies.
+    The copies form one wide batch, so BatchNorm normalizes them together and updates its statistics once. The outcome's
+    output, target and losses cover all m * B copies.
 
     Args:
         perturbation: P(.|x), an object with `draw(batch, generator)` and `apply(batch, draw)`.
-        m: Copies of every example, or a function of the step that says how many.
-        forward: How the model is called, `forward(model, x) -> output`.
-        loss_fn: `loss_fn(output, target) -> (B,)`.
-        generator: Source of the draws; default its own, which obeys `torch.manual_seed`.
+        m: Copies per example, or a function of the step that returns it.
+        forward: How to call the model, `forward(model, x) -> output`.
+        loss_fn: Loss per example, `loss_fn(output, target) -> (B,)`.
+        generator: Source of the draws. Default: a new one, seeded by `torch.manual_seed`.
 
     Example:
         >>> import torch
@@ -45,7 +45,7 @@ class Average(Objective):
         super().__init__(check_perturbation(perturbation), m, loss_fn=loss_fn, forward=forward, generator=generator)
 
     def run(self, model: Any, x: Any, y: Any) -> Outcome:
-        """The loss of eq. 5."""
+        """Return the loss of eq. 5."""
         with self._step(x, y) as (batch, generator):
             check_attached(self.perturbation, model)
             draws = self._draws(batch, generator, self.copies())

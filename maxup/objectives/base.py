@@ -1,4 +1,4 @@
-"""What every objective shares: `objective(model, x, y) -> loss`, its random stream, its outcome."""
+"""What all objectives share: `objective(model, x, y) -> loss`, the random draws, checks and state."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -22,9 +22,9 @@ from maxup.validate import (
     check_losses,
     check_model,
     check_perturbation,
+    check_positive_int,
     check_tokens,
     check_values,
-    check_whole,
     explain_call,
     is_capturing,
     warn,
@@ -35,26 +35,26 @@ Forward = Callable[[Any, Any], Any]
 
 
 def call(model: Any, x: Any) -> Any:
-    """The default `forward`: model(x)."""
+    """Return model(x): the default `forward`."""
     try:
         return model(x)
     except Exception as error:
-        if (sentence := explain_call(x, error)) is not None:
-            raise TypeError(sentence) from error
+        if (message := explain_call(x, error)) is not None:
+            raise TypeError(message) from error
         raise
 
 
 class Objective:
-    """Base of the objectives. Subclasses write `run(model, x, y) -> Outcome`; calling one gives the loss.
+    """Base class of the objectives. Subclasses define `run(model, x, y) -> Outcome`; calling one returns the loss.
 
     Args:
-        perturbation: P(.|x), for the objectives that draw copies.
-        m: Copies of every example, or a function of the step that says how many.
-        loss_fn: `loss_fn(output, target) -> (B,)`, one number for every example.
-        forward: How the model is called, `forward(model, x) -> output`.
-        generator: Where randomness comes from. None makes one on the batch's device at the first call, seeded by
-            `torch.manual_seed`, the process's rank and which of the living objectives this is; it takes nothing from
-            the global stream.
+        perturbation: P(.|x), for objectives that draw copies.
+        m: Copies per example, or a function of the step that returns it.
+        loss_fn: Loss per example, `loss_fn(output, target) -> (B,)`.
+        forward: How to call the model, `forward(model, x) -> output`.
+        generator: Source of randomness. None creates one on the batch's device in the first call. Its seed depends on
+            `torch.manual_seed`, the rank of the process, and which of the living objectives this is. It does not
+            advance the global random state.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Objective:
         generator: Generator | None = None,
     ) -> None:
         self.perturbation: Any = None if perturbation is None else check_perturbation(perturbation)
-        self.m = m if callable(m) else check_whole("m", m)
+        self.m = m if callable(m) else check_positive_int("m", m)
         if not isinstance(generator, Generator | None):
             raise TypeError(f"generator={generator!r}: pass a torch.Generator, or None")
         for name, function in (("loss_fn", loss_fn), ("forward", forward)):
@@ -75,55 +75,65 @@ class Objective:
                 raise TypeError(f"{name}={function!r:.60}: {name} must be a function")
         self.loss_fn, self.forward, self.generator = loss_fn, forward, generator
         self.step = 0
-        self._first, self._look, self._own = True, False, False  # _own: the generator was made here
-        self._unscored = True  # whether no passes without a trace have run yet
-        self._called: tuple[Any, Any, list[nn.Module]] = (None, None, [])  # the modules that loss and forward call
+        self._created_generator = False  # whether `generator` was None
+        self._first_batch = True
+        self._first_scoring = True  # whether no copies have been scored yet
+        self._read_values = False  # whether to check the values of this batch
+        self._called: tuple[Any, Any, list[nn.Module]] = (None, None, [])  # loss_fn, forward, and the modules they call
 
     def run(self, model: Any, x: Any, y: Any) -> Outcome:
-        """The loss with everything known about it."""
+        """Return the loss with outputs, targets and losses per example."""
         raise NotImplementedError(f"{type(self).__name__} must define run(model, x, y)")
 
     def __call__(self, model: Any, x: Any, y: Any) -> Tensor:
-        """The loss."""
+        """Return the loss."""
         return self.run(model, x, y).loss
 
     def __repr__(self) -> str:
-        return call_repr(self, hide={"generator"} if self._own else ())
+        return call_repr(self, hide={"generator"} if self._created_generator else ())
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs: the step, and the generator's state if one exists already."""
+        """Return what a resumed run needs: the step, and the state of the generator if there is one."""
         generator = None if self.generator is None else self.generator.get_state()
         device = None if self.generator is None else str(self.generator.device)
         return {"step": self.step, "generator": generator, "device": device}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` was taken, on the same kind of device.
+        """Resume from a `state_dict()`, on the same type of device.
 
-        A state from before the first draw has no generator: then one that was made here is made anew, and one that was
-        given stays as it is.
+        A state from before the first draw has no generator. Then a generator that this objective created is created
+        again, and one that you passed stays as it is.
         """
         if not {"step", "generator", "device"} <= set(state):
-            raise ValueError(f"this is no state of an objective: it has the keys {sorted(state)}")
+            raise ValueError(f"this is not the state_dict of an objective: it has the keys {sorted(state)}")
         self.step = int(state["step"])
         if state["generator"] is None:
-            self.generator = None if self._own else self.generator
+            self.generator = None if self._created_generator else self.generator
         else:
             if self.generator is None or self.generator.device != torch.device(state["device"]):
                 self.generator = Generator(state["device"])
             self.generator.set_state(state["generator"].cpu())
 
+    def copies(self) -> int:
+        """Return m at this step."""
+        return check_positive_int("m", self.m(self.step)) if callable(self.m) else self.m
+
+    def depends_on(self) -> Any:
+        """Return what a step depends on besides batch and draws. A CUDA graph is captured again when it changes."""
+        return self.copies()
+
     @contextmanager
     def _step(self, x: Any, y: Any) -> Iterator[tuple[Batch, Generator]]:
-        """One step: a checked batch and the generator of its device; if something goes wrong, nothing has changed."""
+        """Run one step: yield the checked batch and the generator. If the step fails, nothing has changed."""
         x, y = (dict(part) if isinstance(part, Mapping) else part for part in (x, y))  # Hugging Face's BatchEncoding
         batch = x, y
         check_batch(batch)
         device = leaves(batch)[0].device
         capturing = is_capturing(device)
         generator = self._generator(device)
-        # Reading values makes a GPU wait: there, look at the first batch only.
-        self._look = device.type == "cpu" or (self._first and not capturing)
-        if self._look:
+        # Reading values synchronizes a GPU, so there only the first batch is checked.
+        self._read_values = device.type == "cpu" or (self._first_batch and not capturing)
+        if self._read_values:
             check_values(x)
         before = None if capturing else generator.get_state()
         try:
@@ -134,60 +144,55 @@ class Objective:
             raise
         finally:
             clear(self.perturbation)
-        self._first = False
+        self._first_batch = False
         self.step += 1
 
     def _generator(self, device: torch.device) -> Generator:
         if self.generator is None:
-            self.generator, self._own = Generator(device).manual_seed(objective_seed(self)), True
+            self.generator = Generator(device).manual_seed(objective_seed(self))
+            self._created_generator = True
         if self.generator.device.type != device.type:
-            do = f"make it with torch.Generator({device.type!r}), or leave generator=None"
-            if self._own:
-                do = "it was made on the device of the first batch: make a new objective for another"
-            raise ValueError(f"the generator is on {self.generator.device} but the batch on {device}; {do}")
+            do = f"create it with torch.Generator({device.type!r}), or pass generator=None"
+            if self._created_generator:
+                do = "it was created on the device of the first batch, so create a new objective for another device"
+            raise ValueError(f"the generator is on {self.generator.device}, but the batch is on {device}; {do}")
         return self.generator
 
-    def copies(self) -> int:
-        """m at this step."""
-        return check_whole("m", self.m(self.step)) if callable(self.m) else self.m
-
-    def depends_on(self) -> Any:
-        """What a step depends on besides the batch and its draws: a captured step is captured anew when it changes."""
-        return self.copies()
-
     def _draws(self, batch: Batch, generator: Generator, copies: int) -> list[Draw]:
-        """x'_i ~ P(.|x) of every example, `copies` times."""
-        with self._watched(batch, "draw"):
+        """Draw x'_i ~ P(.|x) for every example, `copies` times."""
+        with self._forbid_side_effects(batch, "draw"):
             return [self.perturbation.draw(batch, generator) for _ in range(copies)]
 
     def _copy(self, batch: Batch, draw: Draw, copies: int = 1) -> Batch:
-        """x' and y', checked: (copies * B, ...) each."""
+        """Return x' and y', checked: (copies * B, ...) each."""
         tiled = tile(batch, copies)
-        with self._watched(tiled, "apply"):
+        with self._forbid_side_effects(tiled, "apply"):
             copy = self.perturbation.apply(tiled, draw)
         check_copy(copy, copies * batch_size(batch))
         return copy
 
-    def _watched(self, batch: Batch, method: str) -> AbstractContextManager[None]:
-        """On the first batch, watch that a perturbation leaves the global streams and the batch alone."""
-        return (
-            forbid_side_effects(batch, f"{type(self.perturbation).__name__}.{method}") if self._first else nullcontext()
-        )
+    def _forbid_side_effects(self, batch: Batch, method: str) -> AbstractContextManager[None]:
+        """On the first batch, raise if the perturbation changes the global random state or the batch."""
+        who = f"{type(self.perturbation).__name__}.{method}"
+        return forbid_side_effects(batch, who) if self._first_batch else nullcontext()
 
     @contextmanager
     def _preserve_state(self, model: nn.Module, batch: Batch, norm: str) -> Iterator[Callable[[], None]]:
-        """`preserve_state` for the model and the modules that `loss_fn` and `forward` call, checked once."""
+        """`preserve_state` for the model and the modules that `loss_fn` and `forward` call.
+
+        The first time, warn about state that changed and cannot be restored.
+        """
         if self._called[:2] != (self.loss_fn, self.forward):
             self._called = self.loss_fn, self.forward, called_modules(self.loss_fn, self.forward)
         modules = [model, *self._called[2]]
-        first = self._unscored and not is_capturing(leaves(batch)[0].device)
-        watch = first and all(type(p) is nn.Parameter for module in modules for p in module.parameters())  # not FSDP's
-        seen: list[Snapshot] = []  # after the first pass, whose caches may stay, and after the last
+        first = self._first_scoring and not is_capturing(leaves(batch)[0].device)
+        compare = first and all(type(p) is nn.Parameter for module in modules for p in module.parameters())  # not FSDP
+        seen: list[Snapshot] = []  # before the first pass (empty), after it (it may fill caches), and after the last
 
         def rewind() -> None:
             rewind_all()
-            if watch and len(seen) < 2:
-                seen.append(state(modules) if seen else {})  # the first call is before the first pass
+            if compare and len(seen) < 2:
+                seen.append(state(modules) if seen else {})
 
         hooks = [hook for part in in_model_parts(self.perturbation) for hook in part.hooks]
         for hook in hooks:
@@ -201,40 +206,38 @@ class Objective:
         finally:
             for hook in hooks:
                 hook.scoring = False
-        self._unscored = self._unscored and not first
-        if len(seen) == 3:
-            left = changed(seen[1], seen[2])
-            more = f" and {len(left) - 3} more" if len(left) > 3 else ""
-            if left:
-                warn(
-                    f"{type(self).__name__} runs the model several times per step, and its forward pass changed "
-                    f"{', '.join(left[:3])}{more}, which cannot be restored; keep such state in a registered buffer, "
-                    "or update it outside of forward"
-                )
+        self._first_scoring = self._first_scoring and not first
+        if len(seen) == 3 and (names := changed(seen[1], seen[2])):
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            warn(
+                f"{type(self).__name__} runs the model several times per step, and its forward pass changed "
+                f"{', '.join(names[:3])}{more}, which cannot be restored; keep such state in a registered buffer, or "
+                "update it outside of forward"
+            )
 
     def _forward(self, model: Any, batch: Batch, draws: list[Draw]) -> tuple[Any, Any, Tensor]:
-        """L(x'_i, theta) of k copies in one pass: output, target and losses, each (k * B, ...)."""
+        """Compute L(x'_i, theta) of k copies in one pass: output, target and losses, (k * B, ...) each."""
         x, target = self._copy(batch, cat(draws), len(draws))
         output = self.forward(model, x)
         return output, target, self._losses(output, target, len(draws) * batch_size(batch))
 
-    def _losses(self, output: Any, target: Any, wanted: int) -> Tensor:
-        """The loss of every example, checked: (B,)."""
+    def _losses(self, output: Any, target: Any, size: int) -> Tensor:
+        """Compute the loss per example, checked: (size,)."""
         if self.loss_fn is cross_entropy:
-            check_classification(output, target, self._look)
+            check_classification(output, target, self._read_values)
         elif self.loss_fn in TOKENS:
-            check_tokens(output, target, self._look)
+            check_tokens(output, target, self._read_values)
         losses = self.loss_fn(output, target)
-        check_losses(losses, wanted)
-        self._look = False
+        check_losses(losses, size)
+        self._read_values = False
         return losses
 
     def _mean(self, losses: Tensor, target: Any) -> Tensor:
-        """The loss to back-propagate, as F.cross_entropy averages: over all positions that are not ignored."""
+        """Return the loss to backpropagate, averaged as by F.cross_entropy: over all positions not ignored."""
         return mean_loss(self.loss_fn, losses, target)
 
 
 def bare(model: Any) -> Any:
-    """The model inside DistributedDataParallel, for passes that need no gradient and no other process."""
+    """Return the module inside DistributedDataParallel, for passes without gradients and communication."""
     check_model(model)
     return model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model

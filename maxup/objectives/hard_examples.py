@@ -1,4 +1,4 @@
-"""Online hard example mining (Shrivastava et al., 2016): the maximum over different examples, not over copies of one.
+"""Online hard example mining (Shrivastava et al., 2016): the maximum over examples, not over copies of one example.
 
 min_theta  E_M [ max_{x in M} L(x, theta) ]
 """
@@ -10,12 +10,12 @@ from maxup.objectives.base import Forward, LossFn, Objective, Outcome, call, cro
 
 
 class HardExamples(Objective):
-    """The mean loss of the hardest examples of the batch; the others are forwarded but not learned from.
+    """The mean loss of the hardest examples of a batch. The other examples contribute no gradient.
 
     Args:
-        keep: Fraction of the batch to train on, in (0, 1]; at least one example is kept.
-        forward: How the model is called, `forward(model, x) -> output`.
-        loss_fn: `loss_fn(output, target) -> (B,)`.
+        keep: Fraction of the batch to train on, in (0, 1]. At least one example is kept.
+        forward: How to call the model, `forward(model, x) -> output`.
+        loss_fn: Loss per example, `loss_fn(output, target) -> (B,)`.
 
     Example:
         >>> import torch
@@ -26,11 +26,11 @@ class HardExamples(Objective):
     def __init__(self, keep: float = 0.25, *, forward: Forward = call, loss_fn: LossFn = cross_entropy) -> None:
         super().__init__(loss_fn=loss_fn, forward=forward)
         if not 0 < keep <= 1:
-            raise ValueError(f"HardExamples(keep={keep!r}): keep is a fraction of the batch, above 0 and at most 1")
+            raise ValueError(f"HardExamples(keep={keep!r}): keep must be a fraction of the batch, in (0, 1]")
         self.keep = keep
 
     def run(self, model: Any, x: Any, y: Any) -> Outcome:
-        """The mean loss of the hardest examples; the outcome's output and target are those of the whole batch."""
+        """Return the mean loss of the hardest examples, with the output and target of the full batch."""
         with self._step(x, y) as (batch, _):
             x, y = batch
             output = self.forward(model, x)

@@ -1,4 +1,4 @@
-"""What an objective made of a batch, and what a selection did."""
+"""What an objective returns for a batch, and a report about the selection."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,28 +14,28 @@ from maxup.validate import are_probabilities
 
 @dataclass
 class Report:
-    """What a selection did."""
+    """Statistics of a selection."""
 
     copies: int
-    """m, the copies of every example."""
+    """m, the number of copies per example."""
     gap: float
-    """Mean difference between the loss of the winner and the average copy's."""
+    """Mean difference between the loss of the winner and the mean loss of all copies."""
     wins: list[int]
     """How many examples each copy won."""
     label_entropy: float
-    """Mean entropy of the winners' labels in nats; 0 for targets by index."""
+    """Mean entropy of the winners' labels in nats; 0 for class ids."""
     replay_error: float
-    """Largest difference between the loss trained on and the loss it was chosen by."""
+    """Largest difference between a loss in the training pass and the loss that the copy was chosen by."""
 
     @property
     def replay_exact(self) -> bool:
-        """Whether what was back-propagated is what was scored, to the last bit."""
+        """Whether the training pass reproduced the scores exactly."""
         return self.replay_error == 0
 
 
 @dataclass
 class Outcome:
-    """What an objective made of a batch.
+    """What an objective returns for a batch.
 
     Example:
         >>> from maxup import Gaussian, MaxUp
@@ -47,26 +47,26 @@ class Outcome:
     """
 
     loss: Tensor
-    """Mean loss, to back-propagate: with the default loss over all targets that are not -100, else over examples."""
+    """Mean loss to backpropagate: over all targets that are not -100 with the default loss, otherwise over examples."""
     losses: Tensor
-    """Loss of every example trained on, (B,)."""
+    """Losses of the examples trained on, (B,)."""
     output: Any
-    """What the model returned for them."""
+    """Outputs of the model for them."""
     target: Any
-    """Their targets: mixed, where the perturbation mixes."""
+    """Their targets, mixed if the perturbation mixes labels."""
     worst: RunningMax | None = None
-    """Where copies compete: the winners' draws, scores and numbers."""
+    """Draws, scores and indices of the winners; None if the objective does not select."""
 
     @property
     def draw(self) -> Any:
-        """The draws the examples were made from."""
+        """Draws of the examples trained on."""
         return None if self.worst is None else self.worst.draw
 
     @cached_property
     def report(self) -> Report | None:
-        """What the selection did, None where nothing is selected.
+        """Statistics of the selection; None if the objective does not select.
 
-        Computed when asked for; on a GPU that waits for the step to finish.
+        Computed on first access, which synchronizes a GPU.
         """
         if self.worst is None:
             return None

@@ -1,4 +1,8 @@
-"""The running maximum over copies."""
+"""Where the worst copy is chosen: a running maximum over copies, per example.
+
+`RunningMax.update` compares the scores of new copies with the highest score so far, and keeps the draw of the higher
+one. Only one draw per example is kept, so memory does not grow with m.
+"""
 
 from typing import Any
 
@@ -10,16 +14,16 @@ from maxup.perturb.labels import entropy
 
 
 class RunningMax:
-    """For every example, the draw with the highest score among the copies seen so far.
+    """Keep, per example, the draw with the highest score of all copies so far.
 
     Args:
-        rank: "loss" scores a copy by its loss, "kl" by its loss less the entropy of its (mixed) label.
+        score: "loss" scores a copy by its loss, "kl" by its loss minus the entropy of its (mixed) label.
 
     Attributes:
-        draw: The draws of the winners.
-        score: Their scores, (B,).
-        copy: The number of the copy that won, (B,).
-        losses: The loss of every copy seen, m tensors (B,).
+        draw: Draws of the worst copies, the winners.
+        scores: Their scores, (B,).
+        copy: Index of the copy that won, (B,).
+        losses: Losses of every copy so far, a list of m tensors (B,).
 
     Example:
         >>> worst = RunningMax()
@@ -37,11 +41,17 @@ class RunningMax:
         self.losses: list[Tensor] = []
 
     def update(self, draws: list[Draw], losses: Tensor, target: Any) -> None:
-        """Take k copies into account: their draws, their losses (k * B,) and their targets (k * B, ...)."""
+        """Add k copies.
+
+        Args:
+            draws: Their draws, a list of k.
+            losses: Their losses, (k * B,), copy after copy.
+            target: Their targets, (k * B, ...).
+        """
         losses = losses.detach()
         mixed = self.score == "kl" and target.is_floating_point()
         scores = losses - entropy(target) if mixed else losses
-        scores = scores.nan_to_num(nan=torch.inf, posinf=torch.inf)  # a broken copy is chosen and seen, not hidden
+        scores = scores.nan_to_num(nan=torch.inf, posinf=torch.inf)  # choose a copy with a NaN loss; do not hide it
         k = len(draws)
         for draw, score, loss in zip(draws, scores.chunk(k), losses.chunk(k), strict=True):  # (B,) each
             self._update(draw, score)
@@ -51,7 +61,7 @@ class RunningMax:
         if self.scores is None or self.copy is None:
             self.draw, self.scores, self.copy = draw, score, torch.zeros_like(score, dtype=torch.long)
             return
-        higher = score > self.scores
+        higher = score > self.scores  # (B,)
         self.draw = where(higher, draw, self.draw)
         self.scores = torch.where(higher, score, self.scores)
         self.copy = torch.where(higher, len(self.losses), self.copy)

@@ -1,22 +1,22 @@
-"""The paper's start: the first epochs with standard augmentation."""
+"""The paper's warmup: standard augmentation in the first epochs."""
 
 from collections.abc import Callable
 from functools import partial
 
-from maxup.validate import check_whole
+from maxup.validate import check_positive_int
 
 
 def warmup(m: int, *, steps: int) -> Callable[[int], int]:
-    """A schedule for `MaxUp(..., m=warmup(4, steps=...))`: one copy for the first steps, m copies from then on.
+    """Return a schedule for `MaxUp(..., m=warmup(4, steps=...))`: one copy for the first steps, then m copies.
 
-    The paper trains from scratch with 5 epochs at m = 1: `steps=5 * len(loader)`.
+    When training from scratch, the paper uses m = 1 for 5 epochs: `steps=5 * len(loader)`.
 
     Example:
         >>> m = warmup(4, steps=100)
         >>> m(0), m(99), m(100)
         (1, 1, 4)
     """
-    check_whole("m", m)
+    check_positive_int("m", m)
     if not isinstance(steps, int) or steps < 0:
         raise ValueError(f"warmup(steps={steps!r}): steps must be a whole number, 0 or more")
     return partial(_copies, m=m, steps=steps)

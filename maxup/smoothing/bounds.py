@@ -5,7 +5,11 @@ probability above p, no perturbation shorter than sigma * Phi^-1(p) changes the 
 2019).
 """
 
+import math
 from collections.abc import Sequence
+from statistics import NormalDist
+
+from maxup.smoothing.binomial import invert_tail, log_tail
 
 ABSTAIN = -1
 
@@ -17,10 +21,8 @@ def lower_bound(k: int, n: int, alpha: float) -> float:
         >>> lower_bound(0, 10, 0.05), round(lower_bound(10, 10, 0.05), 6), round(0.05 ** (1 / 10), 6)
         (0.0, 0.741134, 0.741134)
     """
-    from scipy.special import betaincinv  # not needed before, and slow to import
-
     _check(k, n, alpha)
-    return float(betaincinv(k, n - k + 1, alpha)) if k else 0.0
+    return invert_tail(k, n, alpha) if k else 0.0
 
 
 def upper_bound(k: int, n: int, alpha: float) -> float:
@@ -41,9 +43,9 @@ def radius_of(p: float, sigma: float) -> float:
         >>> radius_of(0.5, sigma=0.25), round(radius_of(0.841345, sigma=0.25), 5)
         (0.0, 0.25)
     """
-    from scipy.special import ndtri
-
-    return float(sigma * ndtri(p))
+    if p in (0, 1):
+        return math.inf if p else -math.inf
+    return sigma * NormalDist().inv_cdf(p)
 
 
 def probability_of(radius: float, sigma: float) -> float:
@@ -53,9 +55,7 @@ def probability_of(radius: float, sigma: float) -> float:
         >>> round(radius_of(probability_of(0.3, 0.5), 0.5), 12)
         0.3
     """
-    from scipy.special import ndtr
-
-    return float(ndtr(radius / sigma))
+    return math.erfc(-radius / sigma / math.sqrt(2)) / 2
 
 
 def p_value(k: int, n: int) -> float:
@@ -65,9 +65,7 @@ def p_value(k: int, n: int) -> float:
         >>> p_value(5, 10), round(p_value(10, 10) * 2**10)
         (1.0, 2)
     """
-    from scipy.special import bdtr
-
-    return min(1.0, 2 * float(bdtr(min(k, n - k), n, 0.5)))
+    return min(1.0, 2 * math.exp(log_tail(max(k, n - k), n, 0.5)))
 
 
 def predicted(counts: Sequence[int], alpha: float) -> int:

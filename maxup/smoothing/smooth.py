@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from maxup.smoothing import sampling
 from maxup.smoothing.bounds import ABSTAIN, predicted
 from maxup.smoothing.counts import NoiseCounter, Request
-from maxup.validate import check_whole
+from maxup.validate import check_positive_int
 
 TOGETHER = 16  # images that share batches
 SELECT, ESTIMATE, PREDICT = "select", "estimate", "predict"  # streams of noise, independent of each other
@@ -78,7 +78,7 @@ class Smooth:
     ) -> None:
         if not callable(base_classifier):
             raise TypeError(f"a {type(base_classifier).__name__} is no classifier: it must be callable on images")
-        if check_whole("num_classes", num_classes) < 2:
+        if check_positive_int("num_classes", num_classes) < 2:
             raise ValueError("num_classes=1: there must be 2 classes or more")
         if not isinstance(sigma, Real) or isinstance(sigma, bool) or not 0 < sigma < math.inf:
             raise ValueError(f"sigma={sigma!r}: the noise's standard deviation must be a finite number above 0")
@@ -189,7 +189,7 @@ class Smooth:
 
     def _groups(self, x: Tensor, indices: Sequence[int] | None, batch_size: int) -> Groups:
         """Images that share batches, with their numbers."""
-        check_whole("batch_size", batch_size)
+        check_positive_int("batch_size", batch_size)
         if not isinstance(x, Tensor) or not x.is_floating_point() or x.ndim < 2:
             came = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
             raise TypeError(f"x is {came}; give a tensor of floating images, such as bytes / 255")
@@ -237,8 +237,8 @@ def check_radii(radii: Sequence[float] | None) -> None:
 
 def check_sampling(*, n: int, alpha: float, n0: int | None = None) -> None:
     """Counts and a level that make sense."""
-    check_whole("n", n)
-    if n0 is not None and n < check_whole("n0", n0):
+    check_positive_int("n", n)
+    if n0 is not None and n < check_positive_int("n0", n0):
         raise ValueError(f"n={n} is below n0={n0}: n0 copies choose the class, n (such as 100,000) estimate its share")
     if not isinstance(alpha, Real) or not 0 < alpha < 1:
         raise ValueError(f"alpha={alpha!r}: the probability of a wrong claim must be above 0 and below 1")

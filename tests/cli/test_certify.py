@@ -370,7 +370,7 @@ def test_several_processes_are_refused_in_one_sentence(run, tmp_path):
 def test_an_attack_needs_a_gradient(mine, capsys):
     still = NET.replace("return super().forward(x.flatten(1))", "return super().forward(x.flatten(1)).detach()")
     assert mine(still, "--attack") == 1
-    assert "the model's answers have no gradient by x, which an attack climbs" in capsys.readouterr().err
+    assert "the model's outputs have no gradient with respect to x, which the attack needs" in capsys.readouterr().err
 
 
 def test_what_cannot_be_certified_gets_a_sentence(run, tmp_path, capsys):

@@ -152,7 +152,7 @@ def test_dropout_inside_a_graph_is_refused():
     maxup.select(model, x, y)
     graph = torch.cuda.CUDAGraph()
     graph.register_generator_state(maxup.generator)
-    with pytest.raises(RuntimeError, match="a CUDA graph cannot rewind"), torch.cuda.graph(graph):
+    with pytest.raises(RuntimeError, match="a CUDA graph cannot restore"), torch.cuda.graph(graph):
         maxup.select(model, x, y)
 
 

@@ -35,7 +35,7 @@ def test_stays_in_the_ball_and_in_range(p):
     assert worst.max() <= 1
 
 
-def test_moves_where_the_network_is_sure_of_itself():
+def test_moves_even_if_the_network_is_certain():
     model = nn.Linear(3, 2, bias=False)
     model.weight.data.copy_(torch.tensor([[95.0, 0.0, 0.0], [-95.0, 0.0, 0.0]]))
     x, y = torch.tensor([[0.5, 0.2, 0.2]]), torch.tensor([0])
@@ -50,7 +50,7 @@ def test_worse_than_maxup_s_mild_search():
     assert pgd > mild > mu.cross_entropy(model(x), y).mean()
 
 
-def test_leaves_no_trace_and_no_gradient():
+def test_the_attack_has_no_side_effects():
     model, (x, y) = batch_norm_net(dropout=0.5), batch()
     before, stream = {k: v.clone() for k, v in model.state_dict().items()}, torch.get_rng_state()
     adversarial = mu.Adversarial(0.5, steps=3)
@@ -71,7 +71,7 @@ def test_attack_and_training_share_dropout_masks():
     assert torch.equal(seen[1], seen[2])
 
 
-def test_steps_are_madry_s_unless_told():
+def test_the_default_step_size_is_that_of_madry_et_al():
     assert mu.Adversarial(0.4, steps=10).step_size == pytest.approx(2.5 * 0.4 / 10)
 
 
@@ -87,13 +87,13 @@ def test_norm_decides_the_statistics_of_the_attack():
     assert not torch.allclose(batch_wise, frozen)
 
 
-def test_a_leaf_the_model_does_not_use():
+def test_a_leaf_that_the_model_does_not_use():
     x = {"a": torch.rand(6, 5), "unused": torch.rand(6, 2)}
     objective = mu.Adversarial(0.5, steps=2, forward=lambda model, x: model(x["a"]))
     objective(nn.Linear(5, 3), x, torch.zeros(6, dtype=torch.long)).backward()
 
 
-def test_nonsense_is_refused():
+def test_invalid_arguments():
     with pytest.raises(ValueError, match="radius must be"):
         mu.Adversarial(-1)
     with pytest.raises(ValueError, match="steps=0"):

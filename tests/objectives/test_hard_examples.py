@@ -20,7 +20,7 @@ def test_gradient_is_that_of_the_hardest_examples(keep, k):
     assert len(outcome.output) == B
 
 
-def test_targets_may_be_anything_the_loss_takes():
+def test_targets_may_be_anything_that_the_loss_accepts():
     model, (x, y) = net(), batch()
     for target in (None, {"label": y}):
         outcome = mu.HardExamples(0.5, loss_fn=lambda output, _: output[:, 0]).run(model, x, target)
@@ -28,6 +28,6 @@ def test_targets_may_be_anything_the_loss_takes():
 
 
 @pytest.mark.parametrize("keep", [0, 1.5, -1])
-def test_nonsense_is_refused(keep):
+def test_invalid_arguments(keep):
     with pytest.raises(ValueError, match="fraction of the batch"):
         mu.HardExamples(keep)

@@ -1,4 +1,4 @@
-"""Every knob, with a test that fails without it, and what the four calls promise."""
+"""Every setting of MaxUp, with a test that fails without it, and the four ways to call it."""
 
 import copy
 from collections import UserDict
@@ -12,11 +12,11 @@ import maxup as mu
 from maxup import CutMix, Gaussian, MaxUp
 from tests.tiny import CLASSES, B, batch, batch_norm_net, dropout_net, generator, gradients, net, soft, text_net, tokens
 
-probing = pytest.mark.filterwarnings("ignore:MaxUp runs the model several times")  # a Probe remembers on purpose
+probing = pytest.mark.filterwarnings("ignore:MaxUp runs the model several times")  # a Probe has state on purpose
 
 
 class Probe(nn.Module):
-    """Counts and records the forward passes of the model inside."""
+    """Records the forward passes of the inner model."""
 
     def __init__(self, inner):
         super().__init__()
@@ -64,12 +64,12 @@ def test_more_copies_are_worse():
 @probing
 def test_m_can_follow_the_step():
     model, (x, y) = Probe(net()), batch()
-    maxup = MaxUp(Gaussian(0.1), m=lambda step: [1, 3, 2][step])
-    for passes in (1, 5, 3):  # m copies (none for m = 1) and the training pass; once the winners again, to check
+    objective = MaxUp(Gaussian(0.1), m=lambda step: [1, 3, 2][step])
+    for passes in (1, 5, 3):  # m copies (none for m = 1), the training pass, and once the winners again
         model.sizes.clear()
-        maxup(model, x, y)
+        objective(model, x, y)
         assert len(model.sizes) == passes
-    assert maxup.step == 3
+    assert objective.step == 3
 
 
 @pytest.mark.parametrize("shape", ["tuple", "dict", "mapping"])
@@ -99,15 +99,15 @@ def test_targets_may_be_a_dict_with_a_loss_for_it():
     assert outcome.report.replay_exact
 
 
-# --- knobs
+# --- settings
 
 
 @pytest.mark.parametrize("norm", ["batch", "running"])
 def test_norm_decides_the_statistics_of_scoring(norm):
     model, (x, y) = batch_norm_net(), batch()
     model(10 * x)  # running statistics far from this batch's
-    maxup = MaxUp(Gaussian(0.3), m=4, norm=norm, generator=generator())
-    outcome = maxup.run(copy.deepcopy(model), x, y)
+    objective = MaxUp(Gaussian(0.3), m=4, norm=norm, generator=generator())
+    outcome = objective.run(copy.deepcopy(model), x, y)
     g, reference = generator(), copy.deepcopy(model)
     reference.train(norm == "batch")
     for losses in outcome.worst.losses:
@@ -118,15 +118,15 @@ def test_norm_decides_the_statistics_of_scoring(norm):
 @probing
 def test_strategy_retain_makes_one_wide_pass():
     model, (x, y) = Probe(net()), batch()
-    maxup = MaxUp(Gaussian(0.3), m=4, strategy="retain")
-    maxup(model, x, y)
-    assert model.sizes == [B, 4 * B]  # the first batch of a shape also runs one copy, to see what it draws
-    maxup(model, x, y)
+    objective = MaxUp(Gaussian(0.3), m=4, strategy="retain")
+    objective(model, x, y)
+    assert model.sizes == [B, 4 * B]  # on the first batch of a shape, one copy runs alone first
+    objective(model, x, y)
     assert model.sizes == [B, 4 * B, 4 * B]
-    maxup = MaxUp(Gaussian(0.3), m=4)
-    maxup(model, x, y)
+    objective = MaxUp(Gaussian(0.3), m=4)
+    objective(model, x, y)
     model.sizes.clear()
-    maxup(model, x, y)
+    objective(model, x, y)
     assert model.sizes == [B] * 5
 
 
@@ -145,7 +145,7 @@ def test_retain_returns_the_winners_rows_of_everything():
 def test_chunk_scores_several_copies_in_a_pass():
     model, (x, y) = Probe(net()), batch()
     chunked = MaxUp(Gaussian(0.3), m=5, chunk_size=2, generator=generator()).select(model, x, y)
-    assert model.sizes == [B, 2 * B, 2 * B, B, B]  # the first: what one copy draws; the last: the winners again
+    assert model.sizes == [B, 2 * B, 2 * B, B, B]  # first one copy alone; last the winners again
     assert torch.equal(chunked[0], MaxUp(Gaussian(0.3), m=5, generator=generator()).select(model, x, y)[0])
 
 
@@ -161,11 +161,11 @@ def test_dtype_is_the_precision_of_scoring_only():
 
 
 @pytest.mark.filterwarnings("ignore:all 2 copies")  # equal losses are the point
-def test_rank_kl_does_not_prefer_uncertain_labels():
-    """Two copies of equal cross-entropy: KL takes the certain label, which the model fits worse, not the mixed one."""
+def test_score_kl_does_not_prefer_uncertain_labels():
+    """Of copies with equal cross-entropy, KL chooses the certain label, which the model fits worse."""
 
     class Labels:
-        """First copy half and half, then one-hot of the model's second choice."""
+        """The first copy has a label of two halves, the second a one-hot label."""
 
         def draw(self, batch, generator):
             self.count = getattr(self, "count", -1) + 1
@@ -187,13 +187,13 @@ def test_rank_kl_does_not_prefer_uncertain_labels():
     assert by_loss.report.wins == [B, 0]
 
 
-def test_rank_kl_changes_nothing_for_targets_by_index():
+def test_score_kl_changes_nothing_for_class_ids():
     model, (x, y) = net(), batch()
     by = [MaxUp(Gaussian(0.3), m=4, score=r, generator=generator()).select(model, x, y)[0] for r in ("kl", "loss")]
     assert torch.equal(*by)
 
 
-def test_forward_says_how_the_model_is_called():
+def test_forward_defines_how_to_call_the_model():
     class Named(nn.Module):
         def __init__(self):
             super().__init__()
@@ -203,11 +203,11 @@ def test_forward_says_how_the_model_is_called():
             return {"logits": self.net(pixel_values)}
 
     x, y = batch()
-    maxup = MaxUp(Gaussian(0.3), m=3, forward=lambda model, x: model(**x)["logits"])
-    assert maxup.select(Named(), {"pixel_values": x}, y)[0]["pixel_values"].shape == x.shape
+    objective = MaxUp(Gaussian(0.3), m=3, forward=lambda model, x: model(**x)["logits"])
+    assert objective.select(Named(), {"pixel_values": x}, y)[0]["pixel_values"].shape == x.shape
 
 
-def test_loss_decides_who_is_worst():
+def test_loss_fn_decides_which_copy_is_worst():
     model, (x, y) = net(), batch()
     best = MaxUp(Gaussian(0.3), m=6, loss_fn=lambda o, t: -mu.cross_entropy(o, t), generator=generator()).select(
         model, x, y
@@ -230,12 +230,12 @@ def test_generator_makes_draws_repeatable_and_is_used():
 
 
 @pytest.mark.parametrize("precision", ["float64", "autocast"])
-def test_dropout_the_caller_s_loss_is_the_one_it_was_chosen_by(precision):
+def test_with_dropout_the_training_loss_is_the_score(precision):
     dtype = torch.float64 if precision == "float64" else torch.float32
     model, (x, y) = dropout_net(dtype=dtype), batch(dtype=dtype)
-    maxup = MaxUp(Gaussian(0.3), m=5)
+    objective = MaxUp(Gaussian(0.3), m=5)
     with torch.autocast("cpu", torch.bfloat16, enabled=precision == "autocast"):
-        assert maxup.run(model, x, y).report.replay_exact
+        assert objective.run(model, x, y).report.replay_exact
         assert not torch.equal(model(x), model(x))  # dropout is really on
 
 
@@ -252,7 +252,7 @@ def test_select_and_a_dropout_forward_replay_the_score():
     assert torch.equal(mine, torch.stack(seen).amax(0))
 
 
-def test_a_copy_with_a_nan_loss_is_chosen_not_hidden():
+def test_a_copy_with_a_nan_loss_is_chosen():
     model, (x, y) = net(), batch()
     calls = []
 
@@ -263,24 +263,24 @@ def test_a_copy_with_a_nan_loss_is_chosen_not_hidden():
     assert MaxUp(Gaussian(0.3), m=4, loss_fn=loss).run(model, x, y).report.wins == [0, B, 0, 0]
 
 
-def test_in_model_perturbations_through_the_context_and_refused_by_select():
+def test_in_model_perturbations_work_with_selected_but_not_select():
     drop, model = mu.EmbeddingDropout(0.5), text_net()
     drop.attach(model)
     ids, y = tokens()
-    maxup = MaxUp(drop, m=6, generator=generator())
+    objective = MaxUp(drop, m=6, generator=generator())
     with pytest.raises(TypeError, match="acts inside the model"):
-        maxup.select(model, ids, y)
-    with maxup.selected(model, ids, y) as (x, t):
+        objective.select(model, ids, y)
+    with objective.selected(model, ids, y) as (x, t):
         inside = mu.cross_entropy(model(x), t).mean().item()
         assert x is ids
     assert drop.hooks[0].draw is None
     assert inside == pytest.approx(MaxUp(drop, m=6, generator=generator())(model, ids, y).item())
-    with pytest.raises(RuntimeError), maxup.selected(model, ids, y):
-        raise RuntimeError("the caller's own")
+    with pytest.raises(RuntimeError), objective.selected(model, ids, y):
+        raise RuntimeError("raised by the caller")
     assert drop.hooks[0].draw is None
 
 
-def test_state_dict_continues_the_same_draws():
+def test_state_dict_resumes_the_same_draws():
     model, (x, y) = net(), batch()
     one = MaxUp(Gaussian(0.3), m=mu.warmup(3, steps=2))
     for _ in range(2):
@@ -296,9 +296,9 @@ def test_state_dict_continues_the_same_draws():
 
 def test_gradient_accumulation_adds_up():
     model, (x, y) = net(), batch()
-    maxup = MaxUp(Gaussian(0.3), m=3, generator=generator())
+    objective = MaxUp(Gaussian(0.3), m=3, generator=generator())
     for part in (slice(0, 3), slice(3, 6)):
-        (maxup(model, x[part], y[part]) / 2).backward()
+        (objective(model, x[part], y[part]) / 2).backward()
     accumulated = gradients(model)
     model.zero_grad()
     fresh = MaxUp(Gaussian(0.3), m=3, generator=generator())
@@ -307,7 +307,7 @@ def test_gradient_accumulation_adds_up():
         torch.testing.assert_close(a, b)
 
 
-def test_channels_last_stays():
+def test_channels_last_is_preserved():
     x, y = batch(dtype=torch.float32)
     x = x.to(memory_format=torch.channels_last)
     model = net(dtype=torch.float32).to(memory_format=torch.channels_last)
@@ -315,18 +315,18 @@ def test_channels_last_stays():
     assert worst_x.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_the_caller_s_loss_under_autocast_is_the_score_with_mixed_labels_too():
+def test_with_mixed_labels_under_autocast_the_training_loss_is_the_score():
     x, y = batch(dtype=torch.float32)
     model = net(dtype=torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
-        maxup = MaxUp(mu.MixUp(CLASSES), m=3, generator=generator())
-        outcome = maxup.run(model, x, y)
+        objective = MaxUp(mu.MixUp(CLASSES), m=3, generator=generator())
+        outcome = objective.run(model, x, y)
         worst_x, worst_y = MaxUp(mu.MixUp(CLASSES), m=3, generator=generator()).select(model, x, y)
         mine = F.cross_entropy(model(worst_x), worst_y, reduction="none")
     assert torch.equal(mine, outcome.losses)
 
 
-def test_leaves_without_examples_are_left_alone():
+def test_leaves_without_a_batch_dimension_are_unchanged():
     x, y = batch()
     given = {"pixels": x, "temperature": torch.tensor(2.0)}
     worst, _ = MaxUp(Gaussian(0.3), m=3, forward=lambda model, x: model(x["pixels"])).select(net(), given, y)

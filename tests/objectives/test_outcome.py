@@ -32,14 +32,14 @@ def test_one_copy_reports_no_gap():
     assert (report.copies, report.gap, report.wins, report.replay_exact) == (1, 0.0, [B], True)
 
 
-def test_batch_norm_is_not_replayed_exactly_and_the_report_says_so():
+def test_batch_norm_is_not_replayed_exactly():
     model, (x, y) = batch_norm_net(), batch()
     report = mu.MaxUp(mu.Gaussian(0.5), m=4).run(model, x, y).report
     assert not report.replay_exact
     assert 0 < report.replay_error < 10
 
 
-def test_objectives_that_select_nothing_report_nothing():
+def test_objectives_without_selection_have_no_report():
     outcome = mu.Average(mu.Gaussian(0.1), m=2).run(net(), *batch())
     assert outcome.report is None
     assert outcome.draw is None

@@ -11,7 +11,7 @@ def test_one_copy_then_m():
     assert warmup(4, steps=0)(0) == 4
 
 
-def test_nonsense_is_refused():
+def test_invalid_arguments():
     with pytest.raises(ValueError, match="steps=-1"):
         warmup(4, steps=-1)
     with pytest.raises(ValueError, match="m=0"):

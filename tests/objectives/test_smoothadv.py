@@ -51,7 +51,7 @@ def test_attacks_stay_in_the_ball_and_in_range(attack):
 
 @pytest.mark.parametrize("attack", [pgd, ddn])
 @pytest.mark.parametrize("margin", [60.0, 95.0])  # the squares of the gradient vanish, or it is subnormal itself
-def test_attacks_go_straight_where_the_network_is_sure_of_itself(attack, margin):
+def test_attacks_follow_the_gradient_even_if_the_network_is_certain(attack, margin):
     steepest = torch.tensor([0.8, 0.6, 0.0])
     x = torch.tensor([[0.5, 0.5, 0.2]])
     weight = margin / 1.4 * torch.stack([steepest, -steepest])  # logits half the margin above and below 0
@@ -75,7 +75,7 @@ def test_a_clip_and_a_scheduled_radius_are_checked():
         smoothadv(net(), x, y)
 
 
-def test_ddn_leaves_what_is_wrong_already():
+def test_ddn_does_not_change_misclassified_images():
     model, (x, _) = net(), batch()
     y = (model(x).argmax(1) + 1) % 4
     assert torch.equal(ddn(lambda x: model(x).log_softmax(1), x, y, radius=1.0, steps=5), x)
@@ -89,7 +89,7 @@ def test_the_soft_classifier_averages_probabilities():
 
 
 def naive(model, x, y, sigma, radius, samples, steps, seed):
-    """The objective written out once more, for a model without BatchNorm, clipped to [0, 1]."""
+    """The objective written with loops, for a model without BatchNorm, clipped to [0, 1]."""
     g = generator(seed)
     noise = [torch.empty_like(x).normal_(generator=g) * sigma for _ in range(samples)]
     delta = torch.zeros_like(x)
@@ -117,14 +117,14 @@ def test_the_objective_is_its_definition(samples):
     assert all(p.grad is not None for p in model.parameters())
 
 
-def test_the_attack_is_in_evaluation_mode_and_leaves_no_trace():
+def test_the_attack_runs_in_evaluation_mode_without_side_effects():
     model, (x, y) = batch_norm_net(dropout=0.5), batch()
     modes = []
     model[1].register_forward_hook(lambda m, *_: modes.append(m.training))
     SmoothAdv(0.25, 0.5, steps=3)(model, x, y)
     assert modes == [False, False, False, True]
     assert all(m.training for m in model.modules())
-    assert int(model[1].num_batches_tracked) == 1  # by the training pass alone
+    assert int(model[1].num_batches_tracked) == 1  # by the training pass only
 
 
 def test_radius_zero_is_gaussian_augmentation():
@@ -146,7 +146,7 @@ def test_the_radius_rises_and_is_part_of_what_a_captured_step_depends_on():
     assert keys == [(2, 0.25), (2, 0.5), (2, 0.5)]
 
 
-def test_nonsense_is_refused():
+def test_invalid_arguments():
     with pytest.raises(ValueError, match="attack='fgsm' is unknown"):
         SmoothAdv(0.25, 0.5, attack="fgsm")
     with pytest.raises(ValueError, match="radius must be"):
@@ -154,5 +154,5 @@ def test_nonsense_is_refused():
     with pytest.raises(ValueError, match="sigma must be"):
         SmoothAdv(math.nan, 0.5)
     x, y = batch()
-    with pytest.raises(TypeError, match="y must be classes"):
+    with pytest.raises(TypeError, match="needs class ids"):
         SmoothAdv(0.25, 0.5)(net(), x, soft_labels(y))

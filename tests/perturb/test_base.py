@@ -90,10 +90,10 @@ def test_key_names_a_place_not_a_tensor(name, container):
 @pytest.mark.parametrize(
     ("x", "key", "sentence"),
     [
-        ({"a": SAME}, "b", r"key='b' names nothing in x, which is the keys \['a'\]; name the entry to perturb"),
-        (defaultdict(int, a=SAME), "b", "key='b' names nothing in x, which is the keys"),
-        ((SAME,), 1, "key=1 names nothing in x, which is a tuple"),
-        (SAME, 0, "key=0 names nothing in x, which is a Tensor"),
+        ({"a": SAME}, "b", r"key='b' is not in x, which is a dict with the keys \['a'\]; pass the key"),
+        (defaultdict(int, a=SAME), "b", "key='b' is not in x, which is a dict with the keys"),
+        ((SAME,), 1, "key=1 is not in x, which is a tuple"),
+        (SAME, 0, "key=0 is not in x, which is a Tensor"),
     ],
 )
 def test_a_key_that_names_nothing_is_refused(x, key, sentence):

@@ -47,7 +47,7 @@ def test_dict_batches_and_leaves_without_examples():
 def test_nonsense_is_refused():
     with pytest.raises(ValueError, match="nothing to compose"):
         mu.Compose()
-    with pytest.raises(TypeError, match="a function is no perturbation"):
+    with pytest.raises(TypeError, match="a function is not a perturbation"):
         mu.Compose(lambda x: x)
 
 

@@ -48,7 +48,7 @@ def test_bad_input_is_refused():
         Cutout(0)
     with pytest.raises(ValueError, match=r"\(B, C, H, W\), but x holds shape \(2, 5\)"):
         Cutout(2)(torch.zeros(2, 5))
-    with pytest.raises(KeyError, match="'image' names nothing in x, which is the keys"):
+    with pytest.raises(KeyError, match="'image' is not in x, which is a dict with the keys"):
         Cutout(2, key="image")({"pixels": torch.zeros(2, 3, 4, 4)})
-    with pytest.raises(ValueError, match="no floating tensor"):
+    with pytest.raises(ValueError, match="no floating-point tensor"):
         Cutout(2)({"pixels": torch.zeros(2, 3, 4, 4, dtype=torch.uint8)})

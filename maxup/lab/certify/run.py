@@ -21,7 +21,7 @@ from maxup.lab.environment import environment
 from maxup.lab.storage.atomic_io import sweep
 from maxup.lab.storage.checkpoint import locked
 from maxup.smoothing.smooth import DTYPES, TOGETHER, Smooth, check_radii, check_sampling
-from maxup.validate import check_whole
+from maxup.validate import check_positive_int
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def certify(
     """
     check_sampling(n0=settings.n0, n=settings.n, alpha=settings.alpha)  # before any file is written
     check_radii(settings.radii)
-    check_whole("batch_size", settings.batch_size)
+    check_positive_int("batch_size", settings.batch_size)
     device = find_device()
     header = describe(target, settings, device)
     smooth = make_smooth(target, settings, device)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from maxup.errors import DataError
 from maxup.rng import make_generator
-from maxup.validate import is_whole
+from maxup.validate import is_int
 
 if TYPE_CHECKING:
     from maxup.lab.data.images import Images
@@ -54,7 +54,7 @@ class Loader(ABC):
         world_size: int = 1,
     ) -> None:
         for name, value, least in (("batch_size", batch_size, 1), ("world_size", world_size, 1), ("rank", rank, 0)):
-            if not is_whole(value, least):
+            if not is_int(value, least):
                 raise DataError(f"{name}={value!r} is invalid; it must be a whole number, {least} or more")
         if rank >= world_size:
             raise DataError(f"rank={rank} is invalid; with world_size={world_size} it must be 0 to {world_size - 1}")
@@ -97,7 +97,7 @@ class Loader(ABC):
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Continue where another loader with the same arguments stopped."""
-        if set(state) != {"epoch", "position"} or not all(is_whole(value, 0) for value in state.values()):
+        if set(state) != {"epoch", "position"} or not all(is_int(value, 0) for value in state.values()):
             raise DataError(
                 f"{dict(state)} is not the state of a loader; it must have 'epoch' and 'position', 0 or more"
             )

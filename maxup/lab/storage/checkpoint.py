@@ -29,7 +29,7 @@ from maxup.lab.storage.atomic_io import (
     write,
 )  # fmt: skip
 from maxup.lab.storage.state_io import pack, unpack
-from maxup.validate import check_whole
+from maxup.validate import check_positive_int
 
 HEAD = {"format": "maxup-checkpoint", "version": 1}
 TENSORS, STATE, MANIFEST, BEST = "tensors.safetensors", "state.json", "manifest.json", "best.json"
@@ -62,7 +62,7 @@ def save(folder: Folder, step: int, state: Any, *, keep: int = 2, best: bool = F
     """
     if type(step) is not int or step < 0:
         raise ValueError(f"step={step!r}: a step must be a whole number, 0 or more")
-    check_whole("keep", keep)
+    check_positive_int("keep", keep)
     _refuse_link(Path(folder))
     tensors, document = pack(state)
     files = {TENSORS: safetensors.torch.save(tensors), STATE: dump(document)}

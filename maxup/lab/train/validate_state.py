@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from maxup.validate import is_whole
+from maxup.validate import is_int
 
 if TYPE_CHECKING:
     from maxup.lab.train.loop import _Run
@@ -25,10 +25,10 @@ def check(run: "_Run", step: int, state: dict[str, Any]) -> None:
     What it cannot see are other numbers of the right kind, such as other weights.
     """
     checks: dict[str, Callable[[Any], bool]] = {
-        "step": lambda it: is_whole(it, 0, run.total) and it == step,
+        "step": lambda it: is_int(it, 0, run.total) and it == step,
         "loader": lambda it: _is_place(run, it["epoch"], it["position"], step),
-        "recorded": lambda it: is_whole(it, 0, step),
-        "metrics_size": lambda it: is_whole(it, 0, 2**62),
+        "recorded": lambda it: is_int(it, 0, step),
+        "metrics_size": lambda it: is_int(it, 0, 2**62),
         "seconds": _is_time,
         "training_seconds": _is_time,
         "last": lambda it: _is_record(run, it, state["loader"]["epoch"], newest=True),
@@ -51,7 +51,7 @@ def check(run: "_Run", step: int, state: dict[str, Any]) -> None:
 
 def _is_place(run: "_Run", epoch: Any, position: Any, step: int) -> bool:
     loader = run.task.loader
-    if not is_whole(epoch, 0, run.stages.longest) or not is_whole(position, 0, step):
+    if not is_int(epoch, 0, run.stages.longest) or not is_int(position, 0, step):
         return False
     return loader.steps(epoch) + position == step <= loader.steps(epoch + 1)
 
@@ -61,15 +61,13 @@ def _is_average(run: "_Run", weights: Any, count: Any, step: int) -> bool:
         return run.recipe.optim.ema is None and count == 0
     wanted = run.recipe.optim.ema is not None or run.recipe.optim.name == "asgd"
     same = _shapes(weights) == _shapes(run.accelerator.unwrap_model(run.model).state_dict())
-    return wanted and same and is_whole(count, 0, step)
+    return wanted and same and is_int(count, 0, step)
 
 
 def _is_stage(run: "_Run", stages: Any, epoch: int) -> bool:
     """The kinds are checked by the stages themselves."""
     numbers = all(type(value) is float for value in stages["checks"])
-    return (
-        numbers and is_whole(stages["stage"], 0, run.recipe.optim.restarts + 1) and is_whole(stages["begun"], 0, epoch)
-    )
+    return numbers and is_int(stages["stage"], 0, run.recipe.optim.restarts + 1) and is_int(stages["begun"], 0, epoch)
 
 
 def _is_time(value: Any) -> bool:
@@ -81,12 +79,12 @@ def _is_record(run: "_Run", record: Any, epoch: int, *, newest: bool = False) ->
     if not epoch:
         return bool(record == {})
     names = {f"{name}_{kind}" for name in run.task.every_epoch for kind in run.task.metrics}
-    numbers = all(type(record[name]) is float for name in names) and is_whole(record.get("skipped_images", 0), 0, 2**62)
+    numbers = all(type(record[name]) is float for name in names) and is_int(record.get("skipped_images", 0), 0, 2**62)
     of = record["epoch"]
     return (
         set(record) - {"skipped_images"} == {"epoch", *names}
         and numbers
-        and is_whole(of, 0, epoch)
+        and is_int(of, 0, epoch)
         and (not newest or of == epoch)
     )
 
@@ -111,7 +109,7 @@ def _is_optimizer(optimizer: Any, state: dict[str, Any]) -> bool:
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     keys = KEPT.get(type(getattr(optimizer, "optimizer", optimizer)).__name__)
     for index, kept in state["state"].items():
-        if not is_whole(index, 0, len(parameters) - 1) or (keys is not None and set(kept) != keys):
+        if not is_int(index, 0, len(parameters) - 1) or (keys is not None and set(kept) != keys):
             return False
         for name, value in kept.items():
             shape = parameters[index].shape if name in SHAPED else ()

@@ -1,0 +1,41 @@
+"""Public names that are imported on first use (PEP 562), so that `import maxup` does not import torch."""
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def lazy_exports(
+    package: str, modules: Mapping[str, str]
+) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__all__`, `__getattr__` and `__dir__` of a package that imports its public names on first use.
+
+    Call it in the `else` branch of `if TYPE_CHECKING:`, which imports the same names for type checkers.
+
+    Args:
+        package: Name of the package, its `__name__`.
+        modules: Public names per module, separated by spaces. A module that lists its own name is itself public.
+
+    Example:
+        >>> names, load, _ = lazy_exports("maxup.perturb", {"noise": "Gaussian UniformBall"})
+        >>> names, load("Gaussian").__name__
+        (['Gaussian', 'UniformBall'], 'Gaussian')
+    """
+    module_of = {name: module for module, names in modules.items() for name in names.split()}
+
+    def load(name: str) -> Any:
+        if name not in module_of:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        home = module_of[name]
+        try:
+            module = import_module(f"{package}.{home}")
+        except ModuleNotFoundError as error:
+            if not home.startswith("lab.") or (error.name or "").startswith("maxup"):
+                raise
+            raise ImportError(f"{package}.{name} needs the lab: pip install 'maxup[lab]'") from error
+        value = module if name == home else getattr(module, name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return sorted(module_of), load, lambda: sorted({*vars(sys.modules[package]), *module_of})

@@ -1,0 +1,134 @@
+"""Forward passes over several copies at once. The copies share the model's random numbers, such as dropout masks."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from maxup.batch import Batch, Draw, batch_size, leaves
+from maxup.isolation import drop_probability
+from maxup.objectives.base import bare
+from maxup.objectives.sanity import warn_if_losses_change
+from maxup.objectives.shared_masks import Recorded, record, shared_masks
+from maxup.rng import get_rng_state
+
+MOST_KINDS = 256  # kinds of batches whose single-copy pass is remembered
+
+
+@dataclass
+class OneCopy:
+    """What a pass over one copy drew, and its losses."""
+
+    operations: Recorded
+    """Torch's random operations."""
+    moved: set[str]
+    """Names of the global random states that it advanced."""
+    after: dict[str, Any] | None
+    """The random states afterwards; None once a wide pass has been compared with them."""
+    losses: Tensor
+    """Losses of the copy, (B,)."""
+
+
+class WidePasses:
+    """Passes over several copies that share what a pass over one copy draws.
+
+    Before the first wide pass over each kind of batch, one copy runs alone. If it draws no random numbers, wide passes
+    run without interception, and compiled models stay compiled.
+
+    Args:
+        instead: What to do if random numbers cannot be shared, for error messages.
+    """
+
+    def __init__(self, instead: str) -> None:
+        self.instead = instead
+        self.known: dict[Any, OneCopy] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "known": {}}  # learned again when needed
+
+    def run(
+        self,
+        forward: Callable[[Any, Batch, list[Draw]], tuple[Any, Any, Tensor]],
+        model: Any,
+        batch: Batch,
+        draws: list[Draw],
+        *,
+        isolated: AbstractContextManager[Callable[[], None]],
+        rewind: Callable[[], None] = lambda: None,
+    ) -> tuple[Any, Any, Tensor]:
+        """Forward all copies in one pass.
+
+        Args:
+            forward: `forward(model, batch, draws) -> (output, target, losses)`, (k * B, ...) each.
+            model: The model, wrapped in DistributedDataParallel or not.
+            batch: The batch (x, y).
+            draws: One draw per copy, a list of k.
+            isolated: Under which one copy can run without side effects; yields a function that rewinds the state.
+            rewind: Called before the wide pass.
+
+        Returns:
+            What `forward` returns.
+        """
+        module = bare(model)
+        kind = _kind(module, batch)
+        if kind not in self.known:
+            with isolated as rewind_one, torch.no_grad():
+                one = self._run_one(module, lambda: forward(module, batch, draws[:1])[2], rewind_one)
+            if len(self.known) == MOST_KINDS:
+                del self.known[next(iter(self.known))]
+            self.known[kind] = one
+        rewind()
+        try:
+            return self._run_wide(self.known[kind], module, lambda: forward(model, batch, draws), draws, batch)
+        except BaseException:
+            del self.known[kind]  # run one copy again before the next wide pass
+            raise
+
+    def _run_one(self, model: nn.Module, forward: Callable[[], Tensor], rewind: Callable[[], None]) -> OneCopy:
+        """Run one copy, twice if it draws random numbers, and return what it drew."""
+        rewind()
+        devices = _devices(model)
+        before = get_rng_state(devices)
+        losses = forward()
+        after = get_rng_state(devices)
+        moved = {name for name in after if after[name] != before[name]}
+        operations: Recorded = []
+        if moved - {"Python", "numpy"}:
+            if any(type(m).__name__ == "OptimizedModule" or m._compiled_call_impl is not None for m in model.modules()):
+                raise ValueError(f"a compiled model draws random numbers, which copies cannot share; {self.instead}")
+            rewind()
+            with record() as recorded:
+                forward()
+            operations = recorded.operations
+        return OneCopy(operations, moved, after, losses.detach())
+
+    def _run_wide(
+        self, one: OneCopy, model: nn.Module, forward: Callable[[], Any], draws: list[Draw], batch: Batch
+    ) -> Any:
+        copies, size, devices = len(draws), batch_size(batch), _devices(model)
+        before = get_rng_state(devices)
+        with shared_masks(one.operations, copies, size, self.instead):
+            result = forward()
+        after = get_rng_state(devices)
+        shared = one.moved == {name for name in after if after[name] != before[name]}
+        if not shared or (one.after is not None and one.after != after):
+            why = "cannot share" if one.after is not None else "did not draw in the first batch"
+            raise ValueError(f"a pass over {copies} copies draws random numbers that the copies {why}; {self.instead}")
+        if one.after is not None:
+            one.after = None
+            losses = result[-1].detach().view(copies, size)
+            warn_if_losses_change(one.losses, losses[0], losses, "a copy alone", "together with other copies")
+        return result
+
+
+def _kind(model: nn.Module, batch: Batch) -> Any:
+    """Return a key for everything visible that decides which random numbers a pass draws."""
+    modes = tuple((module.training, drop_probability(module) > 0) for module in model.modules())
+    return id(model), modes, tuple(leaf.shape for leaf in leaves(batch))
+
+
+def _devices(model: nn.Module) -> list[torch.device]:
+    return list({parameter.device for parameter in model.parameters()})

@@ -1,0 +1,111 @@
+"""What a wide pass does when the model, its random numbers or the batch change."""
+
+import copy
+import pickle
+import random
+
+import numpy
+import pytest
+import torch
+from torch import nn
+
+from maxup import Gaussian, MaxUp
+from tests.objectives.mlp import B, C, D, data, mlp
+
+
+def test_a_wide_pass_updates_buffers_once():
+    """The pass over one copy must not change the buffers."""
+
+    class Counter(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x):
+            self.calls += 1
+            return x
+
+    model = mlp(nn.Dropout(0.5), Counter())
+    MaxUp(Gaussian(0.1), m=3, strategy="retain")(model, *data())
+    assert model[1][2].calls == 1
+
+
+@pytest.mark.filterwarnings("ignore:all 4 copies")
+@pytest.mark.parametrize("settings", [{"chunk_size": 4}, {"strategy": "retain"}], ids=str)
+@pytest.mark.parametrize("change", ["rate", "mode", "model"])
+def test_dropout_that_starts_later_is_shared_too(settings, change):
+    model, (x, y) = mlp(nn.Dropout(0.0 if change == "rate" else 0.5)), data()
+    if change == "mode":
+        model[0].eval()
+    objective = MaxUp(Gaussian(0), m=4, **settings)
+    if change == "model":
+        objective(mlp(nn.Identity()), x, y)
+    else:
+        objective(model, x, y)
+    model.train()
+    model[0][2].p = 0.5
+    report = objective.run(model, x, y).report
+    assert report.wins == [B, 0, 0, 0]
+    assert report.replay_error < 1e-12
+
+
+@pytest.mark.parametrize("source", ["numpy", "Python"])
+@pytest.mark.parametrize("settings", [{"chunk_size": 4}, {"strategy": "retain"}], ids=str)
+def test_masks_from_other_random_states_raise(source, settings):
+    class Mask(nn.Module):
+        def forward(self, x):
+            if source == "numpy":
+                return x * torch.from_numpy(numpy.random.rand(*x.shape))
+            return x * torch.tensor([[random.random() for _ in row] for row in x], dtype=x.dtype)
+
+    with pytest.raises(ValueError, match="draws random numbers that the copies cannot share"):
+        MaxUp(Gaussian(0.1), m=4, **settings)(mlp(Mask()), *data())
+
+
+def test_a_decision_per_pass_from_another_random_state_is_shared():
+    class Skip(nn.Module):
+        def forward(self, x):
+            return x if random.random() < 0.5 else -x
+
+    report = MaxUp(Gaussian(0.1), m=4, chunk_size=4).run(mlp(Skip()), *data()).report
+    assert report.replay_error < 1e-12
+
+
+def test_a_compiled_model_stays_compiled():
+    """A dispatch mode would make dynamo fall back to eager execution."""
+    runs = []
+
+    def backend(graph, inputs):
+        return lambda *args: runs.append(1) or graph(*args)
+
+    model = torch.compile(nn.Sequential(nn.Linear(D, D), nn.Linear(D, C)).double(), backend=backend)
+    objective = MaxUp(Gaussian(0.3), m=4, chunk_size=4)
+    for _ in range(2):
+        runs.clear()
+        objective(model, *data()).backward()
+        assert runs
+    dropping = torch.compile(mlp(nn.Dropout(0.5)), backend="eager")
+    with pytest.raises(ValueError, match=r"a compiled model draws random numbers, .* use chunk_size=1"):
+        MaxUp(Gaussian(0.3), m=4, chunk_size=4)(dropping, *data())
+
+
+def test_a_failed_wide_pass_can_be_repeated():
+    model, (x, y) = mlp(nn.Identity()), data()
+    fail = [False, True]
+    handle = model.register_forward_hook(lambda *_: 1 / 0 if fail and fail.pop(0) else None)
+    objective = MaxUp(Gaussian(0.3), m=4, chunk_size=4)
+    with pytest.raises(ZeroDivisionError):
+        objective(model, x, y)
+    handle.remove()
+    torch.rand(3)
+    objective(model, x, y)
+
+
+def test_an_objective_can_be_pickled_after_a_wide_pass():
+    objective, (x, y) = MaxUp(Gaussian(0.3), m=4, chunk_size=4, generator=torch.Generator().manual_seed(0)), data()
+    model = mlp(nn.Dropout(0.5))
+    objective(model, x, y)
+    again = copy.deepcopy(objective)
+    assert again.chunk_size == 4
+    assert objective._wide.known
+    assert pickle.loads(pickle.dumps(objective._wide)).known == {}
