@@ -42,9 +42,9 @@ def test_envelope_is_the_maximum_over_the_models():
 
 
 def test_reports_find_the_metrics():
-    from maxup.lab.report.tables import measured
     from maxup.lab.results.files import Result
     from maxup.lab.results.paper import load_paper
+    from maxup.lab.results.tables import measured
 
     table, found = load_paper()["table-certified"], metrics(rows())
     assert [float(metric) for metric in table.metrics] == RADII
