@@ -89,8 +89,8 @@ def minimal(recipe: Recipe, device: torch.device, user_code: UserCode) -> float:
     return time.perf_counter() - start
 
 
-def engine(recipe: Recipe, user_code: UserCode, *, captured: bool) -> float:
-    """Return the seconds of the engine's loop, without building the task."""
+def engine(recipe: Recipe, own: UserCode, *, captured: bool) -> float:
+    """Seconds of the engine's loop, without building the task."""
     against, go, seconds = loop.reason_against, loop._Run.go, list[float]()
 
     def timed(*args: Any) -> Any:
@@ -102,10 +102,10 @@ def engine(recipe: Recipe, user_code: UserCode, *, captured: bool) -> float:
 
     with tempfile.TemporaryDirectory() as folder:
         if not captured:
-            loop.reason_against = lambda *a, **k: "disabled"
+            loop.reason_against = lambda *a, **k: "told not to"
         loop._Run.go = timed  # type: ignore[method-assign, assignment]
         try:
-            loop.train(recipe, Path(folder), quiet=True, save_every=1e9, save_best=False, **user_code)  # type: ignore[arg-type]
+            loop.train(recipe, Path(folder), quiet=True, save_every=1e9, save_best=False, **own)  # type: ignore[arg-type]
         finally:
             loop.reason_against, loop._Run.go = against, go  # type: ignore[method-assign]
     return seconds[0]

@@ -31,14 +31,14 @@ def images(count: int) -> Callable[[], Any]:
 
 
 def prepare(recipe_name: str, settings: list[str], count: int | None = None, *, captured: bool = True) -> loop._Run:
-    """Build a run that is ready to train, on `count` random images or on the recipe's data."""
+    """A run about to train, on so many random images or, without a number, on the recipe's data."""
     recipe = parse_recipe(recipe_name, settings)
     accelerator = Accelerator(mixed_precision=recipe.precision, cpu=not torch.cuda.is_available())
     against = loop.reason_against
     if not captured:
-        loop.reason_against = lambda *a, **k: "disabled"
-    user_code = {"data_from": images(count)} if count else {}
-    run = loop._Run(recipe, Path(mkdtemp()), accelerator, quiet=True, **user_code)
+        loop.reason_against = lambda *a, **k: "told not to"
+    own = {"data_from": images(count)} if count else {}
+    run = loop._Run(recipe, Path(mkdtemp()), accelerator, quiet=True, **own)
     loop.reason_against = against
     run.total = 10**9
     run.model.train()
@@ -46,7 +46,7 @@ def prepare(recipe_name: str, settings: list[str], count: int | None = None, *, 
 
 
 def timed(run: loop._Run, batches: Iterable[Any] | None = None) -> float:
-    """Return the seconds per step, over some batches or over an epoch."""
+    """Seconds a step over some batches, or an epoch."""
     wait()
     start, steps = time.perf_counter(), 0
     for batch in run.task.loader if batches is None else batches:

@@ -160,7 +160,7 @@ def test_it_prints_and_takes_a_picture(made, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "shared", "said"),
+    ("seconds", "shared", "summary"),
     [
         (60.0, True, "1 finished run. "),
         (1.57, False, "1 finished run, 1.6 seconds of training"),
@@ -168,9 +168,9 @@ def test_it_prints_and_takes_a_picture(made, tmp_path):
         (7.2e6, False, ", 2,000.0 hours of training"),
     ],
 )
-def test_times_are_added_up_where_all_are_known(tmp_path, seconds, shared, said):
+def test_times_are_summed_if_all_are_known(tmp_path, seconds, shared, summary):
     write_run(tmp_path / "results", "cifar10/resnet110-cutout", 0, 0.9, shared=shared, seconds=seconds)
     folders = ["--results", str(tmp_path / "results"), "--runs", str(tmp_path / "results")]
     assert main(["report", "table-cifar10", *folders, "--out", str(tmp_path / "out")]) == 0
     text = " ".join(Reader((tmp_path / "out" / "report.html").read_text()).text)
-    assert said in text
+    assert summary in text
