@@ -180,8 +180,8 @@ def smoothadv(
     if sigma is None:
         raise RecipeError(
             "objective 'smoothadv' attacks pixels under Gaussian noise, but the recipe has perturb "
-            f"{recipe.perturb} and model.normalize {recipe.model.normalize}; set perturb [{{name: gaussian, sigma: ...}}] "
-            "and model.normalize true"
+            f"{recipe.perturb} and model.normalize {recipe.model.normalize}; set perturb to "
+            "[{name: gaussian, sigma: ...}] and model.normalize to true"
         )
     schedule = rising(radius, epochs=context.warmup_epochs(warmup), steps_per_epoch=context.steps(1))
     return SmoothAdv(sigma, schedule, samples=samples, steps=steps, attack=attack)
