@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 GROUP = "Training"
 ONE_PROCESS = True
 EXAMPLES = """examples:
-  maxup reproduce table-cifar10                           5 seeds, as in the paper
-  maxup reproduce table-cifar10 --seeds 3 --budget 0.3    30 % of the epochs
+  maxup reproduce table-cifar10                         5 seeds, as in the paper
+  maxup reproduce table-cifar10 --seeds 3 --budget 0.3  30 % of the epochs
   maxup reproduce table.yaml --dry_run
     with a file such as  recipes: [digits/mlp-gaussian, mine.yaml]
 tables:

@@ -239,7 +239,7 @@ def test_a_network_of_another_precision_gets_a_sentence(mine, tmp_path, capsys):
 
 def test_a_plot_does_not_replace_the_certificates(run, tmp_path, capsys):
     assert certify(run, *QUICK, "--max", 2, "--out", tmp_path / "a.svg", "--plot", tmp_path / "x" / ".." / "a.svg") == 1
-    assert "would replace the certificates in that file; name another" in capsys.readouterr().err
+    assert "would overwrite the certificates in that file; give another file" in capsys.readouterr().err
 
 
 def test_reports_of_attacks_keep_the_whole_name(run, tmp_path):
@@ -250,7 +250,7 @@ def test_reports_of_attacks_keep_the_whole_name(run, tmp_path):
 def test_ctrl_c_says_how_to_go_on(mine, capsys):
     wait = NET.replace("return super", "raise KeyboardInterrupt\n        return super")
     assert mine(wait) == 130
-    assert "interrupted; the same command goes on where it stopped" in capsys.readouterr().err
+    assert "interrupted; the same command resumes" in capsys.readouterr().err
 
 
 def test_certificates_hold_under_attack(run, capsys):
@@ -340,7 +340,7 @@ def test_what_was_asked_for_is_shown_and_more_that_is_known_is_kept(run, capsys)
     attack = (run / "certified-0.5.attack.json").read_bytes()
     assert re.search(r"images +9\n", capsys.readouterr().out)
     assert certify(run, *QUICK, "--max", "3", "--attack") == 0
-    assert "certified-0.5.attack.json stays as it is: it is of more images" in capsys.readouterr().out
+    assert "certified-0.5.attack.json is unchanged: it already covers more images" in capsys.readouterr().out
     assert certify(run, *QUICK) == 0
     assert "run.json is unchanged: it already has these certificates for 1297 images" in capsys.readouterr().out
     assert ((run / "run.json").read_bytes(), (run / "certified-0.5.attack.json").read_bytes()) == (whole, attack)
@@ -376,16 +376,16 @@ def test_an_attack_needs_a_gradient(mine, capsys):
 def test_what_cannot_be_certified_gets_a_sentence(run, tmp_path, capsys):
     train(parse_recipe("digits/mlp-gaussian", ["--epochs", "1"]), tmp_path / "plain", quiet=True)
     assert certify(tmp_path / "plain") == 1
-    assert "say which noise with --sigma" in capsys.readouterr().err
+    assert "set the noise with --sigma" in capsys.readouterr().err
     assert certify(tmp_path / "nowhere") == 1
     assert f"{tmp_path / 'nowhere'}" in capsys.readouterr().err
     assert certify("--module", "json:loads", "--sigma", "1") == 1
     assert "--module needs images" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         certify()
-    assert "give one folder, or --module; or TSV files to be shown" in capsys.readouterr().err
+    assert "give one folder, or --module; or TSV files to show" in capsys.readouterr().err
     assert certify("--module", "json:loads", "--data", "text", "--sigma", "1") == 1
-    assert "text has no test images in memory to certify on" in capsys.readouterr().err
+    assert "text has no test images in memory" in capsys.readouterr().err
     assert certify(tmp_path / "nofile.tsv") == 1
     assert f"{tmp_path / 'nofile.tsv'} does not exist; give a TSV" in capsys.readouterr().err
     (tmp_path / "no.tsv").write_text("a\tb\n")
@@ -397,13 +397,13 @@ def test_train_certifies_at_once(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     quick = ["--epochs", "1", "--model.args.hidden", "[8]", "--trackers", "none"]
     assert main(["train", "digits/mlp-gaussian", "--certify", *quick]) == 1
-    assert "cannot be certified as it is" in capsys.readouterr().err
+    assert "--certify needs noise on pixels: set model.normalize true" in capsys.readouterr().err
     assert main(["train", "text/awd_lstm-embedding_dropout", "--certify"]) == 1
     assert "--certify is for images" in capsys.readouterr().err
     with monkeypatch.context() as several:
         several.setenv("WORLD_SIZE", "2")
         assert main(["train", "smoke/digits-gaussian", "--certify", *quick]) == 1
-    assert "--certify is for one process" in capsys.readouterr().err
+    assert "--certify runs in one process" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
     assert main(["train", "smoke/digits-gaussian", "--certify", "--data.train_size", "1750", *quick]) == 0
     run = json.loads((tmp_path / "runs" / "smoke" / "digits-gaussian" / "seed-0" / "run.json").read_text())
@@ -425,7 +425,7 @@ def test_an_older_step_is_not_recorded_as_the_run_s(tmp_path, capsys):
     assert certify(run, *QUICK) == 1
     said = capsys.readouterr().err.splitlines()[-1]
     assert f"{run / 'run.json'} is of step {steps[1]}" in said
-    assert f"the newest checkpoint that can be read is of step {steps[0]}" in said
+    assert f"the newest valid checkpoint is of step {steps[0]}" in said
     assert not list(run.glob("*.tsv"))
     assert certify(run, *QUICK, "--out", tmp_path / "a.tsv") == 0
     assert (run / "run.json").read_bytes() == before

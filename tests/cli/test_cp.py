@@ -43,7 +43,7 @@ def test_a_base_that_cannot_be_rewritten_is_refused(tmp_path, capsys, monkeypatc
     (tmp_path / "mine2.yaml").write_text("epochs: 7\n")
     (tmp_path / "child.yaml").write_text("{base: mine2, seed: 3}\n")
     assert main(["cp", "child.yaml", "sub/child.yaml"]) == 1
-    assert "does not name its base on a line of its own" in capsys.readouterr().err
+    assert "does not have its base on a separate line" in capsys.readouterr().err
     assert not list((tmp_path / "sub").iterdir())
 
 
@@ -54,7 +54,7 @@ def test_a_base_that_cannot_be_rewritten_is_refused(tmp_path, capsys, monkeypatc
         (["digits/mlp-gaussian", "mine.txt"], "mine.txt must end in .yaml"),
         (["digits/mlp-gausian", "mine.yaml"], "did you mean 'digits/mlp-gaussian'"),
         (["nowhere.yaml", "mine.yaml"], "there is no file nowhere.yaml"),
-        (["digits/mlp-gaussian", "no/folder.yaml"], "there is no folder no; make it first"),
+        (["digits/mlp-gaussian", "no/folder.yaml"], "there is no folder no; create it first"),
     ],
 )
 def test_mistakes_get_a_sentence_and_change_nothing(tmp_path, capsys, monkeypatch, words, sentence):

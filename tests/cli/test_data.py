@@ -28,6 +28,6 @@ def test_data_says_where_it_is(tmp_path, capsys, monkeypatch):
 def test_a_folder_that_is_not_there_is_named(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("MAXUP_DATA", str(tmp_path / "gone"))
     assert main(["data"]) == 0
-    assert f"MAXUP_DATA is {tmp_path / 'gone'}, and there is no such folder" in capsys.readouterr().err
+    assert f"MAXUP_DATA is {tmp_path / 'gone'}, but there is no such folder" in capsys.readouterr().err
     assert main(["data", "--root", str(tmp_path / "nothing")]) == 1
     assert f"there is no folder {tmp_path / 'nothing'}; correct --root" in capsys.readouterr().err

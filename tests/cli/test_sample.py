@@ -163,7 +163,7 @@ def test_a_prompt_with_a_word_nobody_knows(run, capsys):
     assert main(["sample", str(run), "--prompt", "n1 zebra"]) == 1
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err == "maxup sample: the prompt's 'zebra' is not in the vocabulary; choose another\n"
+    assert said.err == "maxup sample: 'zebra' in the prompt is not in the vocabulary; choose another word\n"
 
 
 def test_a_prompt_with_a_word_that_is_read_as_unknown(folder, tmp_path, capsys):  # noqa: F811
@@ -174,4 +174,4 @@ def test_a_prompt_with_a_word_that_is_read_as_unknown(folder, tmp_path, capsys):
     said = capsys.readouterr()
     assert said.out.startswith("n1 <unk> ")
     assert said.out.count("<unk>") == 1  # none is drawn
-    assert said.err == "not in the vocabulary, so read as <unk>: zebra\n"
+    assert said.err == "not in the vocabulary, replaced by <unk>: zebra\n"

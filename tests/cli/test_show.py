@@ -57,7 +57,7 @@ def test_a_perturbation_of_pixels_knows_how_they_are_normalized(tmp_path, capsys
 def test_a_small_batch_is_shown_whole(tmp_path, capsys):
     make(tmp_path / "run", "--batch_size", "4")
     assert main(["show", str(tmp_path / "run"), "--out", str(tmp_path / "a.png")]) == 0
-    assert "A batch has 4 images; all of them are shown." in capsys.readouterr().out
+    assert "The batch has only 4 images." in capsys.readouterr().out
 
 
 def test_classes_that_are_new_come_first():

@@ -326,7 +326,7 @@ BAD = {
         {"language": {"test_columns": 999}},
         r"the test text has [\d,]+ tokens, too few for language\.test_columns=999",
     ),
-    "no text": ({"data": {"name": "digits", "root": None}}, "digits is no text; set data.name"),
+    "no text": ({"data": {"name": "digits", "root": None}}, "digits is not a text; set data.name"),
     "objective": ({"objective": {"name": "average"}}, "objective 'average' is not for text"),
     "perturb": ({"perturb": []}, "perturb is empty"),
     "noise": ({"perturb": [{"name": "gaussian", "sigma": 1.0}]}, "perturb: gaussian: .* use embedding_dropout"),
@@ -360,7 +360,7 @@ def test_settings_that_a_text_has_no_use_for_are_refused(folder, name):
     section, key = name.split(".")
     said = asdict(recipe(folder))
     said[section][key] = IGNORED[name]
-    with pytest.raises(ValueError, match=rf"^{name} is for images, .*; leave it out$"):
+    with pytest.raises(ValueError, match=rf"^{name} is for images and has no effect here; remove it$"):
         Language(recipe_from(said), torch.device("cpu"))
 
 

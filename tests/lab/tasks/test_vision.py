@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from maxup import Average, HardExamples, MaxUp
-from maxup.errors import DataError
+from maxup.errors import DataError, UserCodeError
 from maxup.lab.models import create_model
 from maxup.lab.recipes.build import build_perturbation
 from maxup.lab.recipes.load import recipe_from
@@ -58,11 +58,13 @@ def test_objectives_by_name():
 
 def test_mixing_perturbations_learn_the_classes():
     assert build_perturbation([{"name": "cutmix"}], 7).num_classes == 7
-    with pytest.raises(ValueError, match=r"a perturbation is \{name: \.\.\., arguments\}"):
+    with pytest.raises(ValueError, match=r"a perturbation must be \{name: \.\.\., arguments\}"):
         build_perturbation(["cutmix"], 7)
-    with pytest.raises(ValueError, match="perturbation 'cutmix': key chooses a part of x, which is one tensor"):
+    with pytest.raises(ValueError, match="perturbation 'cutmix': key selects an entry of x, but x is a single tensor"):
         build_perturbation([{"name": "cutmix", "key": "a"}], 7)
-    with pytest.raises(ValueError, match="perturbation 'cutout': mask_fill is for masks, and the labels are classes"):
+    with pytest.raises(
+        ValueError, match="perturbation 'cutout': mask_fill is for segmentation masks, but the labels are classes"
+    ):
         build_perturbation([{"name": "cutout", "length": 4, "mask_fill": 0}], 7)
 
 
@@ -173,7 +175,7 @@ def test_a_perturbation_inside_the_network_is_drawn_once_and_taken_away_again(ob
     ],
 )
 def test_settings_of_texts_are_refused(changes, name):
-    with pytest.raises(ValueError, match=f"^{name} is for text, .*; leave it out$"):
+    with pytest.raises(ValueError, match=f"^{name} is for text and has no effect here; remove it$"):
         Vision(recipe_from(changes), torch.device("cpu"))
 
 
@@ -185,7 +187,7 @@ def test_a_new_head_wants_weights():
 
 
 def test_processes_must_share_a_batch_evenly():
-    with pytest.raises(ValueError, match="batch_size=50 cannot be shared evenly by 3 processes"):
+    with pytest.raises(ValueError, match="batch_size=50 is not a multiple of 3, the number of processes"):
         Vision(recipe_from(BASE), torch.device("cpu"), world_size=3)
 
 
@@ -250,7 +252,7 @@ def test_a_mean_or_std_that_does_not_fit_arrays_is_refused(said):
     [("size", 32), ("test_size", 32), ("crop_fraction", 0.5), ("interpolation", "bicubic")],
 )
 def test_settings_of_image_folders_are_refused_for_arrays(name, value):
-    with pytest.raises(DataError, match=rf"^data\.{name} is for image folders, .*; leave it out$"):
+    with pytest.raises(DataError, match=rf"^data\.{name} is for image folders, .*; remove it$"):
         load_splits(recipe_from({"data": BASE["data"] | {name: value}}))
 
 
@@ -309,7 +311,9 @@ def test_smoothadv_wants_noise_on_pixels(change):
 def test_arguments_of_a_network_are_its_own(argument):
     """What the recipe says elsewhere, or the data do, cannot be said again, and nothing is downloaded."""
     said = BASE | {"model": {"name": "timm/resnet10t", "args": {argument: True}}}
-    with pytest.raises(ValueError, match=rf"^model\.args must not have '{argument}': name and pretrained stand beside"):
+    with pytest.raises(
+        ValueError, match=rf"^model\.args must not have '{argument}': name and pretrained are settings of model"
+    ):
         Vision(recipe_from(said), torch.device("cpu"))
 
 
@@ -334,8 +338,8 @@ class Shaped(nn.Module):
 
 
 MISFITS = {
-    "one output": (lambda z: z[:, :1], r"returned shape \(2, 1\); 10 classes want logits of shape \(2, 10\)"),
-    "no batch": (lambda z: z.flatten(), r"returned shape \(20,\); 10 classes want"),
+    "one output": (lambda z: z[:, :1], r"returned shape \(2, 1\); return logits of shape \(2, 10\)"),
+    "no batch": (lambda z: z.flatten(), r"returned shape \(20,\); return logits"),
     "transposed": (lambda z: z.T, r"returned shape \(10, 2\)"),
     "a tuple": (lambda z: (z, z), r"returned a tuple; return logits of shape \(2, 10\)"),
     "an error": (lambda z: z @ z, r"raised RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
@@ -363,12 +367,12 @@ def test_data_of_ones_own_without_a_test_part_are_not_blamed_on_others():
     x, y = torch.zeros(60, 8, 8, dtype=torch.uint8), torch.arange(60) % 3
     x[::2] = 9
     said = recipe_from(BASE | {"data": {"validation": 0.2}})
-    with pytest.raises(ValueError, match=r"^data_from returned \(x, y\), no test images; .* the rest of its 60 images"):
+    with pytest.raises(DataError, match=r"^data_from returned \(x, y\) without test images; .* rest of its 60 images"):
         load_splits(said, lambda: (x, y))
 
 
 def test_what_is_no_network_gets_a_sentence():
-    with pytest.raises(TypeError, match=r"^model_from returned a function; it must return a torch\.nn\.Module"):
+    with pytest.raises(UserCodeError, match=r"^model_from returned a function; it must return a torch\.nn\.Module"):
         Vision(recipe_from(BASE), torch.device("cpu"), model_from=lambda shape, num_classes: lambda x: x)
 
 
