@@ -82,7 +82,7 @@ def kill(process, with_children):
 
 
 def reached(log, epoch, process):
-    """Whether a training has come so far, or nothing is left to wait for."""
+    """Whether a run has come so far, or all have ended."""
     return process.poll() is not None or (log.exists() and f"epoch {epoch}/" in log.read_text())
 
 
@@ -152,7 +152,7 @@ def test_dry_run_prints_the_queue_and_trains_nothing(tmp_path, monkeypatch, caps
         (["table-ptb", "--budget", "1.5"], 2), (["table-ptb", "--wrong"], 2),
     ],
 )  # fmt: skip
-def test_a_wrong_call_gives_a_sentence(options, code, tmp_path, monkeypatch, capsys):
+def test_a_wrong_call_gets_one_message(options, code, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     try:
         found = main(["reproduce", *options])
@@ -187,7 +187,7 @@ def test_a_table_without_any_recipe_yet_is_a_failure(tmp_path, monkeypatch, caps
     assert main(["reproduce", "table-cifar10", "--dry_run"]) == 0
 
 
-def test_data_that_are_not_there_are_said_once_and_nothing_starts(tmp_path, monkeypatch, capsys):
+def test_missing_data_are_reported_once_and_nothing_starts(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MAXUP_DATA", raising=False)
     assert main(["reproduce", "table-cifar10", "--seeds", "2"]) == 1
