@@ -100,8 +100,8 @@ def test_interrupted_dynamic_evaluation_says_how_to_resume(run, tmp_path, capsys
     monkeypatch.setattr(dynamic_evaluation, "adapt", adapt)
     assert main(["eval", str(copy), "--dynamic"]) == 130
     assert capsys.readouterr().err == (
-        f"maxup eval: stopped in dynamic evaluation; the parts that are done are kept in {copy / 'dynamic.json'}: the "
-        "same command goes on from there\n"
+        f"maxup eval: stopped in dynamic evaluation; finished parts are saved in {copy / 'dynamic.json'}, and the same "
+        "command resumes\n"
     )
     assert main(["eval", str(copy), "--dynamic"]) == 0
     assert len(calls) == 2 + 17  # 18 parts, one of them begun twice

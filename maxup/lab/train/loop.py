@@ -161,7 +161,8 @@ class Trainer:
         saved, start = time.monotonic(), time.monotonic() - state.seconds
         with Progress(state.total, state.step, quiet=self.quiet) as progress:
             self._describe_step(progress)
-            if self.resumed_at and not stages.done:
+            finished = stages.done or (stages.over and stages.stage == self.recipe.optim.restarts)
+            if self.resumed_at and not finished:
                 progress.say(f"resuming at step {state.step} of {state.total}")
             while not stages.done:
                 epoch = loader.epoch
