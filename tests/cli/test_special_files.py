@@ -120,7 +120,7 @@ def test_the_files_of_a_queue(tmp_path, name, make):
 
 
 def test_a_shortened_file_is_reported_with_the_missing_steps(place, capsys):
-    """By the run that goes on, and by the report."""
+    """By the resumed run, and by the report."""
     steps = json.loads(Path("run/run.json").read_text())["steps"]
     metrics = Path("run/metrics.jsonl")
     assert main(TRAIN) == 0

@@ -139,19 +139,19 @@ def test_a_run_on_user_data_is_not_a_result_of_the_recipe(tmp_path, monkeypatch,
     own = ["--data_from", "ours:data", "--model_from", "ours:net"]
     run = "runs/digits/mlp-gaussian/seed-0"
     assert main(["train", "digits/mlp-gaussian", *short, *own]) == 0
-    told = json.loads((tmp_path / run / "run.json").read_text())["last"]["test_accuracy"]
+    accuracy = json.loads((tmp_path / run / "run.json").read_text())["last"]["test_accuracy"]
     capsys.readouterr()
 
     for words in (["eval", run], ["export", run, "shared"], ["show", run, "--m", "2"]):
         assert main(words) == 1
         assert "was trained with --model_from ours:net; give the same option" in capsys.readouterr().err
     assert main(["eval", run, *own]) == 0
-    assert f"accuracy {100 * told:.2f} %" in capsys.readouterr().out
+    assert f"accuracy {100 * accuracy:.2f} %" in capsys.readouterr().out
     assert main(["export", run, "shared", *own]) == 0
     assert 'maxup.load("shared", model_from=ours.net)' in capsys.readouterr().out
     with pytest.raises(LoadError, match="a custom network built by ours:net; pass that function as model_from="):
         maxup.load("shared")
-    assert maxup.load("shared", model_from=sys.modules["ours"].net).config["metrics"]["test_accuracy"] == told
+    assert maxup.load("shared", model_from=sys.modules["ours"].net).config["metrics"]["test_accuracy"] == accuracy
     sys.modules["ours"].number = 4
     for words in (["eval", run], ["train", "digits/mlp-gaussian", *short]):
         assert main([*words, *own]) == 1

@@ -203,7 +203,7 @@ def test_a_finished_run_keeps_its_record(tmp_path, monkeypatch):
 
 
 def test_a_run_that_cannot_begin_leaves_nothing_behind(tmp_path):
-    with pytest.raises(ValueError, match=r"set data\.train_size"):
+    with pytest.raises(DataError, match=r"set data\.train_size"):
         train(tmp_path / "a", {"data": {"train_size": None}, "precision": "bf16"})
     assert not (tmp_path / "a").exists()
     train(tmp_path / "b", {"epochs": 1})
@@ -253,5 +253,5 @@ def test_own_data_without_a_test_split_needs_a_size(tmp_path):
     def data():
         return torch.zeros(60, 4, 4, dtype=torch.uint8), torch.arange(60) % 3
 
-    with pytest.raises(ValueError, match=r"set data\.train_size"):
+    with pytest.raises(DataError, match=r"set data\.train_size"):
         train(tmp_path, {"data": {"train_size": None}}, data_from=data)

@@ -96,7 +96,7 @@ def test_a_recipe_that_cannot_be_built_gets_a_message():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU has fp16")
 def test_fp16_is_refused_in_training_without_a_gpu_and_not_where_a_run_is_only_evaluated(tmp_path, run):
-    with pytest.raises(ValueError, match=r"^precision fp16 needs a CUDA device, and there is none; use bf16"):
+    with pytest.raises(ValueError, match=r"^precision fp16 needs a GPU, but there is none; use bf16"):
         make(tmp_path / "new", "--precision", "fp16")
     step, state = checkpoint.latest(run[0] / "checkpoints", print)
     state["recipe"]["precision"] = "fp16"  # as a run of somebody with a GPU

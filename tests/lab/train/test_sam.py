@@ -129,7 +129,7 @@ def test_what_does_not_go_with_it_is_refused(changes):
 
 
 def test_other_objectives_are_refused():
-    with pytest.raises(ValueError, match=r"optim\.sam goes with"):
+    with pytest.raises(ValueError, match=r"optim\.sam needs objective standard or maxup"):
         Vision(recipe_from(RECIPE | {"objective": {"name": "average"}}), torch.device("cpu"))
 
 
