@@ -1,12 +1,12 @@
-"""What the engine costs over a hand-written loop that does the same work, and what capturing a step saves.
+"""Overhead of the training loop (the "engine") over a hand-written loop, and the gain from capturing a step.
 
-    python -m benchmarks.engine              # CPU, or the GPU where there is one
+    python -m benchmarks.engine              # on the GPU if there is one, otherwise on the CPU
     python -m benchmarks.engine --out results
 
-Both loops build the same task, make the same steps on the same batches with the same schedule, write the loss every 50
-steps, evaluate every epoch and save the weights at the end; the engine's can be killed and resumed, the other is what
-one would write by hand. Two networks: a small one on digits, where what the engine adds to a step shows most, and one
-with ResNet-20's layers on 32 x 32 images. The loops take turns in one run; what counts are ratios of medians.
+Both loops build the same task, make the same steps on the same batches with the same schedule, log the loss every 50
+steps, evaluate every epoch and save the weights at the end. The engine can also be killed and resumed. There are two
+networks: a small one on digits, for which the overhead per step is largest, and ResNet-20 on 32 x 32 images. The loops
+alternate in one run, and the results are ratios of medians.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from maxup.lab.tasks.vision import Vision
 from maxup.lab.train import loop
 from maxup.lab.train.optim import learning_rate
 
-Own = dict[str, Callable[..., Any] | None]
+UserCode = dict[str, Callable[..., Any] | None]
 SHARED: dict[str, Any] = {
     "objective": {"name": "maxup", "m": 4, "warmup": 0},
     "optim": {"lr": 0.05, "momentum": 0.9, "weight_decay": 1e-4, "schedule": "cosine"},
@@ -48,7 +48,7 @@ RESNET = SHARED | {
 
 
 def pictures(batches: int) -> Callable[[], tuple[Tensor, ...]]:
-    """Random bytes as 32 x 32 images: what they show does not matter to the time."""
+    """Random bytes as 32 x 32 images. The content does not affect the time."""
 
     def data() -> tuple[Tensor, ...]:
         g = torch.Generator().manual_seed(0)
@@ -59,10 +59,10 @@ def pictures(batches: int) -> Callable[[], tuple[Tensor, ...]]:
     return data
 
 
-def minimal(recipe: Recipe, device: torch.device, own: Own) -> float:
-    """Seconds of a hand-written loop."""
+def minimal(recipe: Recipe, device: torch.device, user_code: UserCode) -> float:
+    """Return the seconds of a hand-written loop."""
     torch.manual_seed(recipe.seed)
-    task = Vision(recipe, device, **own)  # type: ignore[arg-type]
+    task = Vision(recipe, device, **user_code)  # type: ignore[arg-type]
     optim, fused = recipe.optim, {"fused": True} if device.type == "cuda" else {}
     optimizer = torch.optim.SGD(
         task.model.parameters(), lr=optim.lr, momentum=optim.momentum, weight_decay=optim.weight_decay, **fused
@@ -89,7 +89,7 @@ def minimal(recipe: Recipe, device: torch.device, own: Own) -> float:
     return time.perf_counter() - start
 
 
-def engine(recipe: Recipe, own: Own, *, captured: bool) -> float:
+def engine(recipe: Recipe, own: UserCode, *, captured: bool) -> float:
     """Seconds of the engine's loop, without building the task."""
     against, go, seconds = loop.reason_against, loop._Run.go, list[float]()
 
@@ -111,14 +111,17 @@ def engine(recipe: Recipe, own: Own, *, captured: bool) -> float:
     return seconds[0]
 
 
-def compare(recipe: Recipe, own: Own, rounds: int, device: torch.device) -> dict[str, Any]:
-    """Seconds of every way, their median, and the median of their ratios to the minimal loop of the same round."""
-    ways = {"minimal loop": lambda: minimal(recipe, device, own), "engine": lambda: engine(recipe, own, captured=False)}
+def compare(recipe: Recipe, user_code: UserCode, rounds: int, device: torch.device) -> dict[str, Any]:
+    """Return the seconds of every variant, their medians, and the medians of their ratios to the minimal loop."""
+    ways = {
+        "minimal loop": lambda: minimal(recipe, device, user_code),
+        "engine": lambda: engine(recipe, user_code, captured=False),
+    }
     if device.type == "cuda":
-        ways["engine, captured"] = lambda: engine(recipe, own, captured=True)
+        ways["engine, captured"] = lambda: engine(recipe, user_code, captured=True)
     times: dict[str, list[float]] = {name: [] for name in ways}
     for round_ in range(rounds + 1):  # one round to warm up
-        for name in list(ways)[:: 1 if round_ % 2 else -1]:  # none always after another
+        for name in list(ways)[:: 1 if round_ % 2 else -1]:  # alternate the order
             seconds = ways[name]()
             if round_:
                 times[name].append(seconds)
@@ -131,21 +134,23 @@ def compare(recipe: Recipe, own: Own, rounds: int, device: torch.device) -> dict
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--epochs", type=int, default=10, help="of the small net")
-    parser.add_argument("--batches", type=int, help="of the ResNet, in each of 2 epochs (default: 5, on a GPU 100)")
-    parser.add_argument("--out", type=Path, help="folder to write engine-<device>.json into")
+    parser.add_argument("--epochs", type=int, default=10, help="epochs of the small network")
+    parser.add_argument(
+        "--batches", type=int, help="batches of the ResNet in each of 2 epochs (default: 5, on a GPU 100)"
+    )
+    parser.add_argument("--out", type=Path, help="folder for engine-<device>.json")
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     batches = args.batches or (100 if device.type == "cuda" else 5)
-    none: Own = {"model_from": None, "data_from": None}
-    own: Own = {"model_from": None, "data_from": pictures(batches)}
-    cases: dict[str, tuple[Recipe, Own]] = {
+    none: UserCode = {"model_from": None, "data_from": None}
+    with_data: UserCode = {"model_from": None, "data_from": pictures(batches)}
+    cases: dict[str, tuple[Recipe, UserCode]] = {
         "conv net on digits": (recipe_from(SMALL | {"epochs": args.epochs}), none),
-        "ResNet-20 on 32 x 32": (recipe_from(RESNET | {"epochs": 2}), own),
+        "ResNet-20 on 32 x 32": (recipe_from(RESNET | {"epochs": 2}), with_data),
     }
     result: dict[str, Any] = {"benchmark": "engine", "device": device.type, "rounds": args.rounds, "cases": {}}
-    for name, (recipe, its_own) in cases.items():
-        result["cases"][name] = found = compare(recipe, its_own, args.rounds, device)
+    for name, (recipe, user_code) in cases.items():
+        result["cases"][name] = found = compare(recipe, user_code, args.rounds, device)
         print(f"{name}, batches of {recipe.batch_size}, m = 4, {device.type}, median of {args.rounds} rounds")
         for way, value in found["seconds"].items():
             print(f"  {way:<18} {value:8.3f} s   {found['ratio'][way]:5.3f} of the minimal loop", flush=True)

@@ -1,10 +1,10 @@
-"""Seconds of one training epoch of a recipe, standard and MaxUp, captured, compiled and plain, in one run.
+"""Seconds per training epoch of a recipe: standard and MaxUp, captured, compiled and plain, in one run.
 
     python -m benchmarks.epoch --out results                       # ResNet-110 on 50,000 images of CIFAR's shape
     python -m benchmarks.epoch --recipe cifar10/wrn28_10-cutout-maxup --m 10
 
-The images are random bytes: speed does not depend on what they show. Only training steps count, no evaluation. Each way
-is warmed up (compiled, captured) first; then all take turns, and the median of the rounds is reported.
+The images are random bytes, because the content does not affect the speed. Only training steps are timed. Each variant
+is warmed up first (compiled, captured). Then the variants alternate, and the median over the rounds is reported.
 """
 
 import argparse
@@ -66,9 +66,9 @@ def main() -> None:
     parser.add_argument("--recipe", default="cifar10/resnet110-cutout-maxup")
     parser.add_argument("--m", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--images", type=int, default=50_000, help="images of an epoch")
-    parser.add_argument("--ways", nargs="*", help="only the ways whose name holds one of these words")
-    parser.add_argument("--out", type=Path, help="folder to write epoch-<device>.json into")
+    parser.add_argument("--images", type=int, default=50_000, help="images per epoch")
+    parser.add_argument("--ways", nargs="*", help="only variants whose name contains one of these words")
+    parser.add_argument("--out", type=Path, help="folder for epoch-<device>.json")
     args = parser.parse_args()
     m, one = ["--objective.m", str(args.m), "--objective.warmup", "0"], ["--objective", "standard"]
     running = ["--objective.norm", "running"]
@@ -95,7 +95,7 @@ def main() -> None:
     steps = args.images // parse_recipe(args.recipe, []).batch_size
     ratio = {name: value / seconds["standard"] for name, value in seconds.items()}
     for name, value in seconds.items():
-        print(f"{name:<38} {1e3 * value:8.2f} ms a step {value * steps:8.2f} s an epoch {ratio[name]:6.2f}")
+        print(f"{name:<38} {1e3 * value:8.2f} ms per step {value * steps:8.2f} s per epoch {ratio[name]:6.2f}")
     if args.out:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         result: dict[str, Any] = {"benchmark": "epoch", "device": device, "recipe": args.recipe, "m": args.m}

@@ -1,10 +1,10 @@
-"""Images a second of fine-tuning an ImageNet network on real photos, m = 1 and m = 4, with and without decoding them.
+"""Images per second of fine-tuning an ImageNet network on photos, for m = 1 and m = 4, with and without decoding.
 
-    python -m benchmarks.finetune --root DIR --out results          # class folders, such as those of Imagenette
-    python -m benchmarks.finetune --root DIR --weights FILE         # beginning with weights, which changes no time
+    python -m benchmarks.finetune --root DIR --out results          # class folders, for example Imagenette
+    python -m benchmarks.finetune --root DIR --weights FILE         # start from weights; does not affect speed
 
-Both ways are warmed up and captured first, then take turns for some rounds. An epoch reads, decodes and crops every
-photo in worker processes; a step alone repeats one batch that is on the device already.
+Both variants are warmed up and captured first, and then alternate. An epoch reads, decodes and crops every photo in
+worker processes. A step alone repeats one batch that is already on the device.
 """
 
 import argparse
@@ -22,16 +22,16 @@ from maxup.lab.environment import environment
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", type=Path, required=True, help="folder of train/CLASS/*.JPEG and val/CLASS/*.JPEG")
+    parser.add_argument("--root", type=Path, required=True, help="folder with train/CLASS/*.JPEG and val/CLASS/*.JPEG")
     parser.add_argument("--recipe", default="imagenet/resnet50-cutmix-maxup")
     parser.add_argument("--weights", type=Path)
     parser.add_argument("--m", type=int, default=4)
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--batch_size", type=int, default=256)
     parser.add_argument("--workers", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=20, help="steps alone in a round")
+    parser.add_argument("--steps", type=int, default=20, help="steps on one batch per round")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--out", type=Path, help="folder to write finetune-<device>.json into")
+    parser.add_argument("--out", type=Path, help="folder for finetune-<device>.json")
     args = parser.parse_args()
     shared = ["--data.root", str(args.root), "--data.size", str(args.size), "--batch_size", str(args.batch_size)]
     shared += ["--data.workers", str(args.workers), "--model.weights", str(args.weights or "null")]

@@ -1,11 +1,11 @@
-"""What a step of a language model costs: standard and MaxUp with m = 2, by both strategies, beside a plain nn.LSTM.
+"""Cost of a training step of a language model: standard, MaxUp with m = 2 and both strategies, and a plain nn.LSTM.
 
-    python -m benchmarks.language                           # CPU, or the GPU where there is one
-    python -m benchmarks.language --out results --data DIR  # where Penn Treebank lies; else Python's own help
+    python -m benchmarks.language                           # on the GPU if there is one, otherwise on the CPU
+    python -m benchmarks.language --out results --data DIR  # DIR has Penn Treebank; default: Python's help texts
 
-All variants are timed in turn, round after round in one run, on windows of the same length; what counts are ratios of
-the medians. A step is the forward pass, the backward pass, clipping and the optimizer, as the loop does them. The floor
-is torch's nn.LSTM of the same sizes with the same tied softmax and no regularizer at all.
+The variants alternate in one run, on windows of the same length, and the results are ratios of medians. A step is the
+forward pass, the backward pass, clipping and the optimizer step. The lower limit is torch's nn.LSTM with the same sizes
+and the same tied softmax, without regularization.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from maxup.lab.train.optim import create_optimizer
 
 
 class Plain(nn.Module):
-    """The floor: embedding, three LSTM layers, tied softmax."""
+    """The lower limit: embedding, three LSTM layers, tied softmax."""
 
     def __init__(self, words: int, embedding: int, hidden: int, layers: int) -> None:
         super().__init__()
@@ -50,12 +50,12 @@ class Plain(nn.Module):
 
 
 def task_step(recipe: Recipe, device: torch.device, length: int) -> Callable[[], None]:
-    """A step of a recipe on windows of one length, as the loop makes it."""
+    """Return a function that makes one training step of a recipe, on windows of one length."""
     task = Language(recipe, device)
     optimizer = create_optimizer(task.model, recipe.optim)
     windows = fixed(task, recipe, device, length)
     task.hidden = task.model.start(recipe.batch_size)
-    task.loader.position = 2  # not the first window: the state is carried
+    task.loader.position = 2  # not the first window, so that the state is carried over
     task.model.train()
 
     def run() -> None:
@@ -68,7 +68,7 @@ def task_step(recipe: Recipe, device: torch.device, length: int) -> Callable[[],
 
 
 def plain_step(recipe: Recipe, device: torch.device, length: int) -> Callable[[], None]:
-    """A step of the floor."""
+    """Return a function that makes one training step of the plain LSTM."""
     task = Language(recipe, device)
     windows = fixed(task, recipe, device, length)
     sizes = {name: recipe.model.args[name] for name in ("embedding", "hidden", "layers")}
@@ -89,7 +89,7 @@ def plain_step(recipe: Recipe, device: torch.device, length: int) -> Callable[[]
 
 
 def fixed(task: Language, recipe: Recipe, device: torch.device, length: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Windows of one length, without end."""
+    """Yield windows of one length, forever."""
     windows = Windows(task.text.train, recipe.batch_size, length, device=device, seed=None)
     while True:
         for batch in windows:
@@ -98,7 +98,7 @@ def fixed(task: Language, recipe: Recipe, device: torch.device, length: int) -> 
 
 
 def interleaved(variants: dict[str, Callable[[], None]], rounds: int, steps: int, cuda: bool) -> dict[str, list[float]]:
-    """Seconds a step of every variant, timed in turn over several steps."""
+    """Return the seconds per step of every variant. The variants alternate."""
     times: dict[str, list[float]] = {name: [] for name in variants}
     for round_ in range(rounds + 1):  # one round to warm up
         for name, run in variants.items():
@@ -117,13 +117,13 @@ def interleaved(variants: dict[str, Callable[[], None]], rounds: int, steps: int
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", default="ptb/adv_awd_lstm-embedding_dropout-maxup", help="a language recipe")
-    parser.add_argument("--data", help="folder of the recipe's text; without one, Python's own help")
-    parser.add_argument("--columns", type=int, help="instead of the recipe's batch_size")
-    parser.add_argument("--length", type=int, help="of a window, instead of the recipe's bptt")
-    parser.add_argument("--scale", type=float, default=1.0, help="of the layers' sizes, for a quick try")
+    parser.add_argument("--data", help="folder of the recipe's text (default: Python's help texts)")
+    parser.add_argument("--columns", type=int, help="batch size (default: the recipe's)")
+    parser.add_argument("--length", type=int, help="length of a window (default: the recipe's bptt)")
+    parser.add_argument("--scale", type=float, default=1.0, help="scale of the layer sizes, for a quick test")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--out", type=Path, help="folder to write language-<device>.json into")
+    parser.add_argument("--out", type=Path, help="folder for language-<device>.json")
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(0)
@@ -139,7 +139,7 @@ def main() -> None:
     for strategy in ("recompute", "retain"):
         recipe = replace(recipe, objective=maxup | {"strategy": strategy})
         variants[f"MaxUp m = {maxup['m']}, {strategy}"] = task_step(recipe, device, length)
-    with warnings.catch_warnings(record=True) as said:  # cuDNN's about weights that lie apart must not be among them
+    with warnings.catch_warnings(record=True) as caught:  # cuDNN must not warn that weights are not contiguous
         warnings.simplefilter("always")
         times = interleaved(variants, args.rounds, args.steps, device.type == "cuda")
     median = {name: statistics.median(values) for name, values in times.items()}
@@ -148,7 +148,7 @@ def main() -> None:
     for name, value in median.items():
         ratio, rate = value / median["standard"], tokens / value
         print(f"  {name:<22} {1000 * value:9.2f} ms   {rate:12,.0f} tokens/s   {ratio:5.2f} of a standard step")
-    print("warnings:", [str(w.message).splitlines()[0] for w in said] or "none")
+    print("warnings:", [str(w.message).splitlines()[0] for w in caught] or "none")
     if args.out:
         result = {
             "benchmark": "language",
@@ -163,7 +163,7 @@ def main() -> None:
             "median_seconds": median,
             "tokens_per_second": {name: tokens / value for name, value in median.items()},
             "ratio": {name: value / median["standard"] for name, value in median.items()},
-            "warnings": [str(w.message) for w in said],
+            "warnings": [str(w.message) for w in caught],
             "environment": environment(),
         }
         args.out.mkdir(parents=True, exist_ok=True)

@@ -1,10 +1,10 @@
-"""Images a second of the loader of image folders, by number of workers, beside bare PIL in one process.
+"""Images per second of the loader for image folders, by number of workers, and of plain PIL in one process.
 
-    python -m benchmarks.loader --root DIR                       # DIR holds imagenette's or ImageNet's folders
+    python -m benchmarks.loader --root DIR                       # DIR has the folders of Imagenette or ImageNet
     python -m benchmarks.loader --root DIR --data imagenet --size 600 --workers 0 4 16 --out results
 
-Bare PIL opens a file and decodes it to RGB, nothing else: no loader that decodes with PIL in one process is faster. All
-ways take turns, round after round in one run, over the same images; the median counts. What matters is the ratio.
+"bare PIL" only opens a file and decodes it to RGB, so it is the upper limit for a loader in one process. The variants
+alternate in one run over the same images, and the results are ratios of medians.
 """
 
 import argparse
@@ -38,31 +38,31 @@ def bare(folder: Folder) -> Callable[[], object]:
 
 
 def loading(folder: Folder, workers: int, batch_size: int, training: bool) -> Callable[[], object]:
-    """Load an epoch of batches, workers started anew as in training."""
+    """Load one epoch. Workers are started again, as in training."""
     loader = replace(folder, workers=workers).loader(batch_size, device="cpu", training=training, seed=0)
     return lambda: sum(len(y) for _, _, y in loader)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", help="where the data are")
+    parser.add_argument("--root", help="folder of the data")
     parser.add_argument("--data", default="imagenette", choices=["imagenette", "imagenet"])
-    parser.add_argument("--images", type=int, default=1000, help="images of a round")
+    parser.add_argument("--images", type=int, default=1000, help="images per round")
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--batch_size", type=int, default=64)
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2, 4, 8])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", type=Path, help="folder to write loader.json into")
+    parser.add_argument("--out", type=Path, help="folder for loader.json")
     args = parser.parse_args()
-    whole = load_data(args.data, args.root)[0]
-    assert isinstance(whole, Folder)
-    folder = replace(split(whole, args.images, 0)[0] if args.images < len(whole) else whole, size=args.size)
+    train = load_data(args.data, args.root)[0]
+    assert isinstance(train, Folder)
+    folder = replace(split(train, args.images, 0)[0] if args.images < len(train) else train, size=args.size)
     cores = len(os.sched_getaffinity(0))
     ways = {"bare PIL": bare(folder), "evaluation, 0 workers": loading(folder, 0, args.batch_size, False)}
     for workers in (n for n in args.workers if n <= cores):
         ways[f"training, {workers} workers"] = loading(folder, workers, args.batch_size, True)
     times: dict[str, list[float]] = {name: [] for name in ways}
-    for round_ in range(args.rounds + 1):  # the first warms up the disk's cache
+    for round_ in range(args.rounds + 1):  # the first round fills the disk cache
         for name, run in ways.items():
             start = time.perf_counter()
             run()
@@ -72,7 +72,7 @@ def main() -> None:
     ratio = {name: value / rate["bare PIL"] for name, value in rate.items()}
     print(f"{len(folder)} images to {args.size} x {args.size}, {cores} cores")
     for name, value in rate.items():
-        print(f"{name:<24} {value:8.0f} images a second {ratio[name]:6.2f}")
+        print(f"{name:<24} {value:8.0f} images per second {ratio[name]:6.2f}")
     if args.out:
         result: dict[str, Any] = {"benchmark": "loader", "data": args.data, "images": len(folder), "size": args.size}
         result |= {"batch_size": args.batch_size, "cores": cores, "images_a_second": rate, "ratio": ratio}

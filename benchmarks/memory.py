@@ -1,9 +1,9 @@
-"""Peak memory of a MaxUp step against m: flat, where keeping all graphs grows with m.
+"""Peak memory of a MaxUp step by m. It does not grow with m, unlike the average, which keeps all graphs.
 
-    python -m benchmarks.memory              # CPU, or the GPU where there is one
+    python -m benchmarks.memory              # on the GPU if there is one, otherwise on the CPU
     python -m benchmarks.memory --out results
 
-Bytes are counted, not sampled: every allocation and release of the framework's allocator during one step.
+The peak is exact: it counts every allocation and release of PyTorch's allocator during one step.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from maxup.lab.models.resnet import resnet20
 
 
 def peak_bytes(step: Callable[[], object], device: str) -> int:
-    """The most bytes allocated at once during step(), beyond what was allocated before."""
+    """Return the peak number of bytes allocated during step(), relative to before the call."""
     if device == "cuda":
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
@@ -40,7 +40,7 @@ def peak_bytes(step: Callable[[], object], device: str) -> int:
 
 
 def measure(batch: int, copies: list[int], device: str) -> dict[str, dict[int, int]]:
-    """Peak bytes of a training step of MaxUp, and of the average over m copies, which keeps m graphs."""
+    """Return the peak bytes of a training step of MaxUp, and of the average over m copies, which keeps m graphs."""
     torch.manual_seed(0)
     model = resnet20((3, 32, 32), 10).to(device)
     x, y = torch.rand(batch, 3, 32, 32, device=device), torch.randint(10, (batch,), device=device)
@@ -56,14 +56,14 @@ def measure(batch: int, copies: list[int], device: str) -> dict[str, dict[int, i
         "maxup": {m: MaxUp(Cutout(16), m=m) for m in copies},
         "average": {m: Average(Cutout(16), m=m) for m in copies if m <= 4},
     }
-    step(MaxUp(Cutout(16), m=2))()  # the first step allocates what stays
+    step(MaxUp(Cutout(16), m=2))()  # the first step allocates buffers that stay
     return {name: {m: peak_bytes(step(o), device) for m, o in sized.items()} for name, sized in ways.items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--out", type=Path, help="folder to write memory-<device>.json into")
+    parser.add_argument("--out", type=Path, help="folder for memory-<device>.json")
     args = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     found = measure(args.batch, [1, 2, 4, 16, 64], device)

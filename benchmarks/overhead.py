@@ -1,13 +1,13 @@
-"""What a MaxUp step costs: select beyond its own forward passes, and whole steps against m.
+"""Cost of a MaxUp step: the overhead of `select` beyond its forward passes, and complete steps by m.
 
-    python -m benchmarks.overhead            # CPU, or the GPU where there is one
+    python -m benchmarks.overhead            # on the GPU if there is one, otherwise on the CPU
     python -m benchmarks.overhead --out results
-    python -m benchmarks.overhead --model resnet50 --out results      # torchvision's, at 224 pixels
+    python -m benchmarks.overhead --model resnet50 --out results      # from torchvision, at 224 pixels
 
-All variants are timed in turn, round after round in one run; what counts are ratios of the medians. "select but
-forwards" is everything select does on this model and batch (protecting the model, drawing, applying, the loss, the
-running maximum) with the model's answer given for free. "rewind" is what happens before every copy; "rewind, restoring"
-the same for a network whose BatchNorm layers have a forward of their own, so that all their buffers are restored.
+The variants alternate in one run, and the results are ratios of medians. "select but forwards" is everything that
+`select` does except the forward passes: preserving the state, drawing, applying, the loss and the running maximum.
+"rewind" restores the state before every copy. "rewind, restoring" does the same for a network whose BatchNorm layers
+have a custom forward, so that all buffers are restored.
 """
 
 import argparse
@@ -28,15 +28,15 @@ from maxup.lab.models.external import import_torchvision
 from maxup.lab.models.resnet import resnet20
 
 
-class OwnForward(nn.BatchNorm2d):
-    """BatchNorm that computes the same, but cannot be told not to record."""
+class CustomBatchNorm(nn.BatchNorm2d):
+    """BatchNorm with a custom forward, so that its buffers must be restored."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return super().forward(input)
 
 
 def build(name: str) -> tuple[nn.Module, int]:
-    """The network and the size of its images."""
+    """Return the network and the size of its images."""
     if name == "resnet20":
         return resnet20((3, 32, 32), 10), 32
     import_torchvision()
@@ -46,7 +46,7 @@ def build(name: str) -> tuple[nn.Module, int]:
 
 
 def interleaved(variants: dict[str, Callable[[], object]], rounds: int, device: str) -> dict[str, list[float]]:
-    """Seconds of every variant, timed in turn."""
+    """Return the seconds of every variant. The variants alternate."""
     times: dict[str, list[float]] = {name: [] for name in variants}
     for round_ in range(rounds + 2):  # two rounds to warm up
         for name, run in variants.items():
@@ -66,16 +66,16 @@ def main() -> None:
     parser.add_argument("--model", choices=["resnet20", "resnet50"], default="resnet20")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--out", type=Path, help="folder to write overhead-<device>.json into")
+    parser.add_argument("--out", type=Path, help="folder for overhead-<device>.json")
     args = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
     model, size = build(args.model)
     model.to(device)
-    own = build(args.model)[0].to(device)
-    for layer in own.modules():
+    custom = build(args.model)[0].to(device)
+    for layer in custom.modules():
         if type(layer) is nn.BatchNorm2d:
-            layer.__class__ = OwnForward
+            layer.__class__ = CustomBatchNorm
     x, y = torch.rand(args.batch, 3, size, size, device=device), torch.randint(10, (args.batch,), device=device)
 
     logits = torch.rand(args.batch, 10, device=device)
@@ -93,7 +93,7 @@ def main() -> None:
 
     select = MaxUp(Cutout(16), m=4)
     rest = MaxUp(Cutout(16), m=4, forward=lambda model, x: logits)
-    warnings.simplefilter("ignore", MaxUpWarning)  # given answers are the same for all copies
+    warnings.simplefilter("ignore", MaxUpWarning)  # the fixed logits are the same for all copies
     variants: dict[str, Callable[[], object]] = {
         "one forward": forward,
         "select, m = 4": lambda: select.select(model, x, y),
@@ -102,7 +102,7 @@ def main() -> None:
     for m in (1, 2, 4, 10):
         variants[f"step, m = {m}"] = step(MaxUp(Cutout(16), m=m))
     variants["step, average of 4"] = step(Average(Cutout(16), m=4))
-    with preserve_state(model, (x, y)) as rewind, preserve_state(own, (x, y)) as restoring:
+    with preserve_state(model, (x, y)) as rewind, preserve_state(custom, (x, y)) as restoring:
         variants |= {"rewind": rewind, "rewind, restoring": restoring}
         times = interleaved(variants, args.rounds, device)
     median = {name: statistics.median(values) for name, values in times.items()}

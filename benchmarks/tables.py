@@ -1,6 +1,6 @@
-"""Fill the tables of README.md and docs/ from results/: numbers are computed, never typed.
+"""Fill in the tables of README.md and docs/ from results/. Numbers are computed, never typed.
 
-python -m benchmarks.tables          # rewrites what stands between <!-- NAME --> and <!-- end -->
+python -m benchmarks.tables          # replaces everything between <!-- NAME --> and <!-- end -->
 """
 
 import json
@@ -12,9 +12,9 @@ from typing import Any
 from maxup.lab.certify.tsv import read
 from maxup.lab.report.certified import columns as certified_columns
 from maxup.lab.report.certified import differences
-from maxup.lab.report.tables import against
-from maxup.lab.report.tables import ours as text
-from maxup.lab.results.comparison import METRICS, at_equal_time, interval
+from maxup.lab.report.comparison import at_equal_time, interval
+from maxup.lab.report.tables import format_difference, format_estimate
+from maxup.lab.results.comparison import METRICS
 from maxup.lab.results.files import load_results
 from maxup.lab.results.paper import load_paper
 from maxup.lab.results.statistics import estimate, welch
@@ -29,7 +29,7 @@ def result(name: str) -> Any:
 
 
 def digits() -> str:
-    """One row a setting: mean ± std, and the interval of the difference to m = 1."""
+    """One row per setting: mean ± std, and the interval of the difference from m = 1."""
     found = result("digits")
     table = found["summary"]
     lines = [f"| | {' | '.join(METRICS[metric].title for metric in table)} |", "|---" * (len(table) + 1) + "|"]
@@ -44,12 +44,12 @@ def digits() -> str:
         lines.append(f"| {name} | {' | '.join(cells)} |")
     ms = " ".join(name.removeprefix("m = ") for name in table["clean"] if re.fullmatch(r"m = \d+", name))
     command = f"maxup compare digits/mlp-gaussian-maxup --seeds {len(found['seeds'])} --m {ms}"
-    equal = "\n".join(f"- {at_equal_time(name, stretch)}" for name, stretch in found["equal_time"].items())
+    equal = "\n".join(f"- {at_equal_time(name, record)}" for name, record in found["equal_time"].items())
     return "\n".join(lines) + f"\n\n`{command}` {origin(found['environment'])} At equal time:\n\n{equal}"
 
 
 def cifar() -> str:
-    """One row for each m and number of epochs: ResNet-110 on CIFAR-10, with what the paper has after 200 epochs."""
+    """One row per m and number of epochs: ResNet-110 on CIFAR-10, with the paper's numbers after 200 epochs."""
     results, _ = load_results(ROOT / "results" / "runs", ROOT / "results" / "runs")
     runs = [r for r in results if r.recipe.startswith("cifar10/resnet110-cutout")]
     paper = load_paper()["table-cifar10"].rows.values()
@@ -58,43 +58,45 @@ def cifar() -> str:
     seeds: dict[tuple[int, int], dict[int, float]] = {}
     for r in runs:
         seeds.setdefault((round(200 * r.budget), r.m), {})[r.seed] = 100 * r.last["test_accuracy"]
-    short, long, *_ = sorted(epochs for epochs, m in seeds if m == 1)  # the second in the time of m = 4
+    short, long, *_ = sorted(epochs for epochs, m in seeds if m == 1)  # the second takes as long as m = 4
     for (epochs, m), mine in sorted(seeds.items()):
         recipe = "cifar10/resnet110-cutout" + "-maxup" * (m > 1)
         theirs = [row.values["top1"] for row in paper if row.recipe == recipe and epochs == short and m in (1, 4)]
-        said = f"{theirs[0].mean:.2f} ± {theirs[0].std:.2f}" if theirs else ""
-        found = welch(mine.values(), seeds[short, 1].values())
-        gain = against(found, 2, len(mine)) if (epochs, m) != (short, 1) else ""
+        published = f"{theirs[0].mean:.2f} ± {theirs[0].std:.2f}" if theirs else ""
+        difference = welch(mine.values(), seeds[short, 1].values())
+        gain = format_difference(difference, 2, len(mine)) if (epochs, m) != (short, 1) else ""
         name = f"MaxUp, m = {m}" if m > 1 else "m = 1, time of m = 4" if epochs == long else "m = 1"
-        lines.append(f"| {name} | {epochs} | {text(estimate(list(mine.values())), 2)} | {gain} | {said} |")
-    equal = against(welch(seeds[short, 4].values(), seeds[long, 1].values()), 2, len(seeds[short, 4]))
+        lines.append(
+            f"| {name} | {epochs} | {format_estimate(estimate(list(mine.values())), 2)} | {gain} | {published} |"
+        )
+    equal = format_difference(welch(seeds[short, 4].values(), seeds[long, 1].values()), 2, len(seeds[short, 4]))
     commits = ", ".join(sorted({short_commit(r.environment) for r in runs}))
     cost = result("epoch-cuda")
     second = cost["seconds_a_step"]["standard"] * cost["steps"]
     ratio = cost["ratio"]["maxup, running norm, one wide batch"]
-    said = f"m = 4 minus m = 1 of equal time: {equal}. Runs of commits {commits}.\n"
-    said += (
-        f"An epoch takes {second:.1f} s with m = 1 and {second * ratio:.1f} s, {ratio:.2f} times as long, with m = 4"
+    notes = f"m = 4 minus m = 1 at equal time: {equal}. Runs of commits {commits}.\n"
+    notes += (
+        f"An epoch takes {second:.1f} s with m = 1 and {second * ratio:.1f} s with m = 4, {ratio:.2f} times as long"
     )
-    return "\n".join(lines) + f"\n\n{said} {origin(cost['environment'])}"
+    return "\n".join(lines) + f"\n\n{notes} {origin(cost['environment'])}"
 
 
 def embedded() -> str:
-    """Test perplexity of the language model on Python's help."""
+    """Test perplexity of the language model on Python's help texts."""
     found, _ = load_results(ROOT / "results" / "runs", ROOT / "results" / "runs")
     runs = [r for r in found if r.recipe.startswith("text/awd_lstm-embedding_dropout")]
-    said = [
-        f"{text(estimate([r.last['test_perplexity'] for r in runs if r.m == m]), 1)} with m = {m}"
+    parts = [
+        f"{format_estimate(estimate([r.last['test_perplexity'] for r in runs if r.m == m]), 1)} with m = {m}"
         for m in sorted({r.m for r in runs})
     ]
-    return f"{' and '.join(said)}\n{origin(runs[0].environment)}"
+    return f"{' and '.join(parts)}\n{origin(runs[0].environment)}"
 
 
 def language() -> str:
-    """A step of AWD-LSTM, by way."""
+    """Cost of a training step of AWD-LSTM, per variant."""
     found = result("language-cuda")
     lines = [
-        "| step of 20 columns of 70 words | milliseconds | tokens a second | standard steps |",
+        "| step of 20 columns of 70 words | milliseconds | tokens per second | relative to standard |",
         "|---|---|---|---|",
     ]
     for name, seconds in found["median_seconds"].items():
@@ -118,9 +120,9 @@ def ptb() -> str:
 
 
 def finetune() -> str:
-    """Images a second of a ResNet-50 on photos, by m."""
+    """Images per second of a ResNet-50 on photos, by m."""
     found = result("finetune-cuda")
-    lines = ["| ResNet-50, 224 px, batch 256 | images a second, steps alone | with reading, decoding and cropping |"]
+    lines = ["| ResNet-50, 224 px, batch 256 | images per second, steps alone | with reading, decoding and cropping |"]
     lines += ["|---|---|---|"]
     for name, rate in found["images_a_second"].items():
         lines.append(f"| {name} | {rate['step']:,.0f} | {rate['epoch']:,.0f} |")
@@ -128,41 +130,41 @@ def finetune() -> str:
 
 
 def certify_speed() -> str:
-    """Images a minute by the usual loop and by ours, with the copies a second of the bare network."""
+    """Images per minute of the usual loop and of ours, and copies per second of the bare network."""
     found = result("certify_speed-cuda")
     headings = [
         f"ResNet-110, n = {found['n']:,}",
-        "images a minute",
-        "times the usual loop",
-        "copies a second",
-        "saved",
+        "images per minute",
+        "speedup over the usual loop",
+        "copies per second",
+        "samples saved",
     ]
     lines = [f"| {' | '.join(headings)} |", "|---" * len(headings) + "|"]
     for name, way in sorted(found["ways"].items(), key=lambda item: item[1].get("images_a_minute", math.inf)):
         formats = {"images_a_minute": ".0f", "times_the_usual": ".1f", "copies_a_second": ",.0f", "saved": ".0%"}
         cells = [format(way[key], how) if way.get(key) else "" for key, how in formats.items()]
         lines.append(f"| {' | '.join([name, *cells])} |")
-    apart = [
-        f"in {dtype} {way['same_class']:.0%} of the classes are equal and {way['compared']} radii at most "
-        f"{way['largest_in_errors']:.1f} standard errors of a difference apart"
+    agreement = [
+        f"in {dtype}, {way['same_class']:.0%} of the classes agree and {way['compared']} radii differ by at most "
+        f"{way['largest_in_errors']:.1f} standard errors"
         for dtype, way in found["agreement"].items()
     ]
-    said = f"Of {found['images']} images, of the usual loop {found['usual_images']} of these: {'; '.join(apart)}."
-    return "\n".join(lines) + f"\n\n{said} {origin(found['environment'])}"
+    images = f"{found['images']} images, {found['usual_images']} of them also with the usual loop"
+    return "\n".join(lines) + f"\n\n{images}: {'; '.join(agreement)}. {origin(found['environment'])}"
 
 
 def certify_epochs() -> str:
-    """Seconds of an epoch of training for certificates, by way."""
+    """Seconds per epoch of training for certification, per method."""
     found = result("certify_epochs-cuda")
-    what = f"ResNet-110, {found['images']:,} random images, from the time of {found['timed_images']:,}"
-    lines = [f"| {what} | seconds an epoch | times Gaussian noise |", "|---|---|---|"]
+    what = f"ResNet-110, {found['images']:,} random images ({found['timed_images']:,} of them timed)"
+    lines = [f"| {what} | seconds per epoch | relative to Gaussian noise |", "|---|---|---|"]
     for name, seconds in found["seconds_an_epoch"].items():
         lines.append(f"| {name} | {seconds:.1f} | {found['ratio'][name]:.2f} |")
     return "\n".join(lines) + f"\n\n{origin(found['environment'])}"
 
 
 def certified(network: str) -> str:
-    """Certified accuracy of a network's models by radius, and the difference to the first, image by image."""
+    """Certified accuracy by radius of the models of a network, and the paired difference from the first."""
     files = {"MaxUp, m = 5": "gaussian-maxup", "MaxUp, m = 25": "gaussian-maxup-m-25"}
     folder = ROOT / "results" / "certified"
     tables = [read(folder / f"{network}-{name}.tsv") for name in ("gaussian", *files.values())]
@@ -176,7 +178,7 @@ def certified(network: str) -> str:
 
 
 def cost() -> str:
-    """One row an m: time and memory of a step in steps with m = 1, on the CPU and on a GPU."""
+    """One row per m: time and memory of a step relative to m = 1, on the CPU and on a GPU."""
     lines = ["| step | time, CPU | time, GPU | memory, CPU | memory, GPU |", "|---|---|---|---|---|"]
     times = [result(f"overhead-{device}") for device in ("cpu", "cuda")]
     memory = [result(f"memory-{device}")["peak_bytes"] for device in ("cpu", "cuda")]
@@ -197,7 +199,7 @@ def cost() -> str:
 
 
 def counts(found: dict[str, Any]) -> str:
-    """Outcomes of the torture programs, by harness and in all."""
+    """Outcomes of the torture programs, per harness and in total."""
     rows = found["harnesses"]
     kinds = [key for key in rows[0] if key not in ("name", "failed")]
     total = {"name": "all"} | {kind: sum(row[kind] for row in rows) for kind in kinds}
@@ -209,7 +211,7 @@ def counts(found: dict[str, Any]) -> str:
 
 
 def origin(where: dict[str, Any], *others: dict[str, Any]) -> str:
-    """Hardware and torch, and the commits of all."""
+    """Hardware, torch version and commits."""
     device = (
         f"{where['hardware']}, {where['threads']} threads" if "NVIDIA" not in where["hardware"] else where["hardware"]
     )
@@ -245,7 +247,7 @@ FILLERS = {
 
 
 def fill(text: str) -> str:
-    """The text with everything between <!-- NAME --> and <!-- end --> made anew."""
+    """Replace everything between <!-- NAME --> and <!-- end -->."""
     names = "|".join(FILLERS)
     pattern = re.compile(rf"<!-- ({names}) -->.*?<!-- end -->", re.DOTALL)
     return pattern.sub(lambda match: f"<!-- {match[1]} -->{FILLERS[match[1]]()}<!-- end -->", text)

@@ -62,8 +62,7 @@ def main(argv: Sequence[str]) -> int:
 
     recipe = parse_recipe(args.recipe, overrides)
     from maxup.lab.experiments.compare import Attack, compare
-    from maxup.lab.report.comparison import plot
-    from maxup.lab.results.comparison import text
+    from maxup.lab.report.comparison import plot, text
 
     name = run_name(args.recipe)
     out = args.out or Path("runs") / "compare" / name

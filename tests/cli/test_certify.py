@@ -81,9 +81,9 @@ def test_certificates_a_report_may_not_show_leave_the_result_alone(run, tmp_path
     monkeypatch.chdir(tmp_path)
     assert certify(run, *QUICK) == 0
     before = (run / "run.json").read_bytes()
-    assert "stays as it is" not in capsys.readouterr().out
+    assert "is unchanged" not in capsys.readouterr().out
     assert certify(run, *QUICK, *options) == 0
-    assert f"run.json stays as it is: reports want {wanted}" in capsys.readouterr().out
+    assert f"run.json is unchanged: reports need {wanted}" in capsys.readouterr().out
     assert (run / "run.json").read_bytes() == before
 
 
@@ -199,7 +199,7 @@ def test_a_mended_forward_pass_is_another_network(mine, tmp_path, capsys):
     assert mine(NET.replace("x.flatten(1)", "x.flatten(1) * 1.0")) == 0
     before = (tmp_path / "certified-0.5.tsv").read_bytes()
     assert mine(NET.replace("x.flatten(1)", "2 * x.flatten(1) - 1")) == 1
-    assert "belongs to another forward pass of the same weights" in capsys.readouterr().err
+    assert "has certificates for another forward pass with the same weights" in capsys.readouterr().err
     assert (tmp_path / "certified-0.5.tsv").read_bytes() == before
 
 
@@ -232,7 +232,7 @@ def test_a_network_of_another_precision_gets_a_sentence(mine, tmp_path, capsys):
         == 1
     )
     said = capsys.readouterr().err
-    assert "the network, for images of shape (2, 1, 8, 8) in float32, raised RuntimeError" in said
+    assert "for float32 images of shape (2, 1, 8, 8) the network raised RuntimeError" in said
     assert said.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["mine.py"]
 
@@ -321,7 +321,7 @@ def test_rows_of_something_else_are_refused_and_not_overwritten(run, capsys, cha
     assert certify(run, *QUICK, "--max", "2") == 0
     before = (run / "certified-0.5.tsv").read_bytes()
     assert certify(run, *QUICK, "--max", "3", *change) == 1
-    assert f"belongs to another {what}" in capsys.readouterr().err
+    assert f"has certificates for another {what}" in capsys.readouterr().err
     assert (run / "certified-0.5.tsv").read_bytes() == before
 
 
@@ -329,7 +329,7 @@ def test_rows_of_another_model_are_refused(run, tmp_path, capsys):
     assert certify(run, *QUICK, "--max", "2") == 0
     train(parse_recipe("smoke/digits-gaussian-maxup", ["--epochs", "1"]), tmp_path / "other", quiet=True)
     assert certify(tmp_path / "other", *QUICK, "--out", run / "certified-0.5.tsv") == 1
-    assert "belongs to another model" in capsys.readouterr().err
+    assert "has certificates for another model" in capsys.readouterr().err
 
 
 def test_what_was_asked_for_is_shown_and_more_that_is_known_is_kept(run, capsys):
@@ -342,7 +342,7 @@ def test_what_was_asked_for_is_shown_and_more_that_is_known_is_kept(run, capsys)
     assert certify(run, *QUICK, "--max", "3", "--attack") == 0
     assert "certified-0.5.attack.json stays as it is: it is of more images" in capsys.readouterr().out
     assert certify(run, *QUICK) == 0
-    assert "run.json stays as it is: it has these certificates of 1297 images" in capsys.readouterr().out
+    assert "run.json is unchanged: it already has these certificates for 1297 images" in capsys.readouterr().out
     assert ((run / "run.json").read_bytes(), (run / "certified-0.5.attack.json").read_bytes()) == (whole, attack)
 
 
@@ -387,10 +387,10 @@ def test_what_cannot_be_certified_gets_a_sentence(run, tmp_path, capsys):
     assert certify("--module", "json:loads", "--data", "text", "--sigma", "1") == 1
     assert "text has no test images in memory to certify on" in capsys.readouterr().err
     assert certify(tmp_path / "nofile.tsv") == 1
-    assert f"there is no file {tmp_path / 'nofile.tsv'}; name a TSV" in capsys.readouterr().err
+    assert f"{tmp_path / 'nofile.tsv'} does not exist; give a TSV" in capsys.readouterr().err
     (tmp_path / "no.tsv").write_text("a\tb\n")
     assert certify(tmp_path / "no.tsv") == 1
-    assert "is no table of certificates" in capsys.readouterr().err
+    assert "is not a file of certificates" in capsys.readouterr().err
 
 
 def test_train_certifies_at_once(tmp_path, capsys, monkeypatch):

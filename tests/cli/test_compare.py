@@ -152,7 +152,7 @@ def test_a_run_from_another_machine_is_noted(compared, monkeypatch, capsys):
         (["--seeds", "2", "--perturb", "[]"], 1, "perturb is empty"),
         (["--seeds", "2", "--perturb", "[{name: gaussian, sigma: -1}]"], 1, "0 or more"),
         (["--seeds", "2", "--radius", "-1"], 2, "a number from 0 to 1e+09"),
-        (["--seeds", "2", "--objective", "hard_examples"], 1, "objective is hard_examples, which is no row of this"),
+        (["--seeds", "2", "--objective", "hard_examples"], 1, "objective 'hard_examples' is not a row of this"),
     ],
 )
 def test_nonsense_is_refused_in_a_sentence(words, code, sentence, capsys, tmp_path, monkeypatch):

@@ -137,7 +137,7 @@ def test_broken_results_are_named_on_the_side(tmp_path, monkeypatch, capsys):
     printed = capsys.readouterr()
     assert printed.out == ""
     left_out, nothing = printed.err.splitlines()
-    assert "seed-0.json is left out" in left_out
+    assert "seed-0.json is skipped" in left_out
     assert nothing == "no recipe has 'nothing like that' in its name"
 
 

@@ -116,7 +116,7 @@ def test_interrupted_politely_it_saves(tmp_path):
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, out
-    assert "the same command goes on from there" in out
+    assert "the same command resumes" in out
     assert "Traceback" not in out + log.read_text()
     assert "the same command goes on" in log.read_text()
 

@@ -137,7 +137,7 @@ def test_what_is_for_images_says_so(run, tmp_path, capsys, monkeypatch):
     assert main(["show", str(run)]) == 1
     assert "is a run on text, and this is for runs on images" in capsys.readouterr().err
     assert main(["compare", "smoke/awd_lstm-embedding_dropout", "--seeds", "2"]) == 1
-    assert "compare measures classifiers of images" in capsys.readouterr().err
+    assert "maxup compare works on image classifiers" in capsys.readouterr().err
     for option, value in (("--words", "0"), ("--temperature", "-1"), ("--seed", "9" * 23), ("--seed", "-1")):
         with pytest.raises(SystemExit):
             main(["sample", str(run), option, value])

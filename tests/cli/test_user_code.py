@@ -163,4 +163,4 @@ def test_a_run_on_own_data_is_not_taken_for_the_recipe_s(tmp_path, monkeypatch, 
     assert main(["ls", "digits"]) == 0
     assert "(n = 1)" not in capsys.readouterr().out
     _, notes = load_results(tmp_path / "nowhere", tmp_path / "runs")
-    assert "not of the recipe alone, but with --model_from ours:net" in notes[0]
+    assert "trained with --model_from ours:net --data_from ours:data, so it is not a result" in notes[0]

@@ -1,4 +1,4 @@
-"""What certificates amount to: certified accuracy at a radius, the best model at each, the average certified radius."""
+"""Metrics of certificates: certified accuracy at a radius, the best model at each radius, the average radius."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from maxup.lab.certify.tsv import Row
 from maxup.smoothing.bounds import lower_bound, upper_bound
 
-RADII = [0.25 * k for k in range(1, 12)]  # the paper's table
+RADII = [0.25 * k for k in range(1, 12)]  # as in the paper's table
 
 
 @dataclass(frozen=True)
 class Share:
-    """A part of n images, with its 95 % interval (Clopper-Pearson)."""
+    """A fraction of n images with its 95 % confidence interval (Clopper-Pearson)."""
 
     mean: float
     low: float
@@ -26,7 +26,7 @@ class Share:
 
 
 def certified_accuracy(rows: Sequence[Row], radius: float) -> Share:
-    """The share of images whose class is right and cannot be changed within a radius.
+    """Return the fraction of images whose prediction is correct and certified at a radius.
 
     Example:
         >>> rows = [Row(i, 0, 0, 0.1 * i, True, "") for i in range(10)]
@@ -38,19 +38,20 @@ def certified_accuracy(rows: Sequence[Row], radius: float) -> Share:
 
 
 def average_radius(rows: Sequence[Row]) -> float:
-    """The mean certified radius, 0 where the answer is wrong or an abstention (Zhai et al., 2020)."""
+    """Return the average certified radius (Zhai et al., 2020). Wrong predictions and abstentions count as 0."""
     return math.fsum(row.radius for row in rows if row.correct) / len(rows)
 
 
 def abstained(rows: Sequence[Row]) -> float:
-    """The share of images without an answer."""
+    """Return the fraction of images on which the classifier abstains."""
     return sum(row.predict < 0 for row in rows) / len(rows)
 
 
 def envelope(models: Mapping[str, Sequence[Row]], radii: Sequence[float] = RADII) -> dict[float, tuple[str, Share]]:
-    """At each radius the model that is best there, as the paper reports it, and its share.
+    """Return the best model at each radius and its certified accuracy, as the paper reports them.
 
-    The best of many is found on the images it is reported on, so it flatters; the intervals do not know of the choice.
+    The result is optimistic: the best model is selected on the images that it is reported on. The intervals do not
+    account for this selection.
 
     Example:
         >>> near = [Row(i, 0, 0, 0.3, True, "") for i in range(10)]
@@ -61,18 +62,18 @@ def envelope(models: Mapping[str, Sequence[Row]], radii: Sequence[float] = RADII
     """
     best = {}
     for radius in radii:
-        found = {name: certified_accuracy(rows, radius) for name, rows in models.items()}
-        name = max(found, key=lambda name: found[name].mean)
-        best[radius] = name, found[name]
+        shares = {name: certified_accuracy(rows, radius) for name, rows in models.items()}
+        name = max(shares, key=lambda name: shares[name].mean)
+        best[radius] = name, shares[name]
     return best
 
 
 def metrics(rows: Sequence[Row]) -> dict[str, float]:
-    """As a run's results hold them: certified_accuracy_<radius> and more, shares in [0, 1].
+    """Return the metrics that go into run.json, such as certified_accuracy_0.5, as fractions in [0, 1].
 
     Example:
         >>> metrics([Row(0, 1, 1, 0.6, True, "")])["certified_accuracy_0.5"]
         1.0
     """
-    found = {f"certified_accuracy_{radius}": certified_accuracy(rows, radius).mean for radius in [0.0, *RADII]}
-    return found | {"average_certified_radius": average_radius(rows), "certified_abstained": abstained(rows)}
+    accuracies = {f"certified_accuracy_{radius}": certified_accuracy(rows, radius).mean for radius in [0.0, *RADII]}
+    return accuracies | {"average_certified_radius": average_radius(rows), "certified_abstained": abstained(rows)}

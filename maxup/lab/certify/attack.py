@@ -1,9 +1,10 @@
-"""A sanity check of certificates: attack the smoothed classifier within the certified radius, and see that it holds.
+"""A sanity check of certificates: attack the smoothed classifier within the certified radius.
 
-The attack climbs the loss of the soft smoothed classifier, E softmax f(x + noise), with fresh noise at every step. What
-it reaches is judged by `predict` at level alpha. An abstention is no break: the certificate is about the smoothed
-classifier itself, and `predict` only says that it cannot tell. Of n images that were examined at most alpha * n have
-a wrong certificate on average, abstentions counted in n; and of k predictions at most alpha * k are wrong.
+The attack maximizes the loss of the soft smoothed classifier, E softmax f(x + noise), with new noise at every step.
+`predict` at level alpha then classifies the result. An abstention does not break a certificate: the certificate is
+about the smoothed classifier itself, and `predict` abstains when it cannot tell the class. Of n examined images
+(abstentions included) at most alpha * n have a wrong certificate on average, and of k predictions at most alpha * k are
+wrong.
 """
 
 import math
@@ -19,27 +20,27 @@ from maxup.objectives.smoothadv import pgd, soft
 from maxup.smoothing.bounds import ABSTAIN
 from maxup.smoothing.smooth import Smooth
 
-TOGETHER = 8  # images attacked at once
+GROUP = 8  # images attacked at once
 
 
 @dataclass
 class Report:
-    """What an attack did."""
+    """The outcome of an attack."""
 
     attacked: int = 0
     held: int = 0
-    """Predicted as certified."""
+    """Predicted as the certified class."""
     abstained: int = 0
     broken: int = 0
-    """Predicted as something else."""
+    """Predicted as another class."""
     expected: float = 0.0
-    """Breaks that alpha allows, at most, if the attack stayed within the certified radii."""
+    """Upper bound on the expected number of breaks within the certified radii, from alpha."""
 
     def __str__(self) -> str:
-        """In a sentence."""
+        """Return a one-line summary."""
         return (
             f"{self.attacked} certified images attacked: {self.held} predicted as certified, {self.abstained} "
-            f"abstained, {self.broken} broken (at most {self.expected:.2g} expected within the certified radii)"
+            f"abstained, {self.broken} broken (expected within the certified radii: at most {self.expected:.2g})"
         )
 
 
@@ -57,20 +58,20 @@ def check(
     samples: int = 32,
     seed: int = 0,
 ) -> Report:
-    """Attack every image that has a certificate, at `factor` times its radius.
+    """Attack every certified image at `factor` times its radius.
 
     Args:
-        smooth: The classifier that gave the certificates.
+        smooth: The classifier that produced the certificates.
         x: Images, (B, C, H, W).
-        predict: Their certified classes; -1 is passed over.
-        radius: Their certified radii.
-        n: Noisy copies of a prediction.
-        alpha: Level of a prediction, that of the certificates.
-        batch_size: Noisy copies of a forward pass.
-        factor: Above 1, certificates promise nothing, and breaks show that the attack is one.
+        predict: Certified class per image. Images with -1 (abstention) are skipped.
+        radius: Certified radius per image.
+        n: Noisy copies per prediction.
+        alpha: Failure probability of a prediction, the same as for the certificates.
+        batch_size: Noisy copies per forward pass.
+        factor: Scale of the radii. Above 1 certificates guarantee nothing, so breaks show that the attack works.
         steps: Gradient steps.
-        samples: Noises of a gradient.
-        seed: Of the attack's noise.
+        samples: Noise samples per gradient.
+        seed: Seed of the attack's noise.
 
     Example:
         >>> line = torch.nn.Linear(2, 2, bias=False)
@@ -83,19 +84,21 @@ def check(
         2
     """
     if not 0 < factor < math.inf:
-        raise ValueError(f"factor={factor!r}: radii are attacked at a finite number above 0 times their length")
+        raise ValueError(f"factor={factor!r}: factor must be a finite number above 0")
     report = Report()
     chosen = [i for i, c in enumerate(predict) if c != ABSTAIN]
-    for start in range(0, len(chosen), TOGETHER):
-        part = chosen[start : start + TOGETHER]
+    for start in range(0, len(chosen), GROUP):
+        part = chosen[start : start + GROUP]
         classes = torch.tensor([predict[i] for i in part])
         lengths = factor * torch.tensor([radius[i] for i in part])
-        reached = attack(smooth, x[part], classes, lengths, steps=steps, samples=samples, seed=seed + start)
-        for found, wanted in zip(smooth.predict_many(reached, n, alpha, batch_size), classes.tolist(), strict=True):
+        moved = attack(smooth, x[part], classes, lengths, steps=steps, samples=samples, seed=seed + start)
+        for predicted, certified in zip(
+            smooth.predict_many(moved, n, alpha, batch_size), classes.tolist(), strict=True
+        ):
             report.attacked += 1
-            report.held += found == wanted
-            report.abstained += found == ABSTAIN
-            report.broken += found not in (wanted, ABSTAIN)
+            report.held += predicted == certified
+            report.abstained += predicted == ABSTAIN
+            report.broken += predicted not in (certified, ABSTAIN)
     report.expected = alpha * (len(predict) + report.attacked)
     return report
 
@@ -103,12 +106,12 @@ def check(
 def attack(
     smooth: Smooth, x: Tensor, y: Tensor, radius: Tensor, *, steps: int = 20, samples: int = 32, seed: int = 0
 ) -> Tensor:
-    """The points that PGD reaches within each image's own radius: (B, C, H, W) -> (B, C, H, W)."""
+    """Return the images that PGD finds, each within its radius: (B, C, H, W) -> (B, C, H, W)."""
     model = smooth.base_classifier
     device = smooth.device_of(x)
     generator = Generator(device).manual_seed(seed)
     x, y = x.to(device, torch.float32), y.to(device)
-    scale = column(radius.to(x), x).clamp_min(1e-12)  # a unit ball each: (x + scale * delta)
+    scale = column(radius.to(x), x).clamp_min(1e-12)  # each image is x + scale * delta, with delta in the unit ball
 
     def scores(moved: Tensor) -> Tensor:
         noise = [smooth.sigma * torch.randn(x.shape, generator=generator, device=device) for _ in range(samples)]

@@ -1,4 +1,4 @@
-"""Certifying a data set: image by image into a TSV, resumable, shared by several processes."""
+"""Certify a data set into a TSV. The work can be resumed, and split over several processes."""
 
 import glob
 import os
@@ -14,7 +14,7 @@ import torch
 
 from maxup.cuda import fused
 from maxup.errors import CertificateError, CheckpointError
-from maxup.lab.certify import tsv as table
+from maxup.lab.certify import tsv
 from maxup.lab.certify.target import Target, answers, digest
 from maxup.lab.certify.tsv import Row
 from maxup.lab.environment import environment
@@ -26,7 +26,7 @@ from maxup.validate import check_positive_int
 
 @dataclass(frozen=True)
 class Settings:
-    """How to certify; the defaults are the field's."""
+    """How to certify. n0, n and alpha default to the values of Cohen et al. (2019)."""
 
     sigma: float
     n0: int = 100
@@ -34,13 +34,13 @@ class Settings:
     alpha: float = 0.001
     batch_size: int = 2000
     dtype: str = "float32"
-    """A name of DTYPES."""
+    """A key of `DTYPES`."""
     seed: int = 0
     adaptive: bool = False
     radii: tuple[float, ...] | None = None
-    """With adaptive sampling: those of interest."""
+    """With adaptive sampling: stop as soon as these radii are decided."""
     fast: bool = True
-    """On a GPU, compile the network's blocks and capture its forward pass."""
+    """On a GPU: compile the network's blocks and capture its forward pass as a CUDA graph."""
 
 
 def certify(
@@ -51,82 +51,86 @@ def certify(
     *,
     say: Callable[[str], None] = print,
 ) -> list[Row]:
-    """Certify images of a subject into a TSV, going on with what is there; returns the rows of these images.
+    """Certify images and write one row per image to a TSV. Images that the TSV already has are skipped.
 
-    Under torchrun every process takes its share and writes a file of its own, which the first one gathers at the end.
+    Under torchrun every process certifies a part of the images and writes its own file. Rank 0 merges these files at
+    the end.
 
     Args:
         target: The network and its images.
-        settings: How.
-        indices: Which images.
+        settings: How to certify.
+        indices: Indices of the images.
         path: The TSV.
-        say: Gets a line now and then.
+        say: Called with a progress line about every 10 seconds.
+
+    Returns:
+        The rows of these images.
     """
-    check_sampling(n0=settings.n0, n=settings.n, alpha=settings.alpha)  # before there is a file
+    check_sampling(n0=settings.n0, n=settings.n, alpha=settings.alpha)  # before any file is written
     check_radii(settings.radii)
     check_positive_int("batch_size", settings.batch_size)
     device = find_device()
-    about = describe(target, settings, device)
+    header = describe(target, settings, device)
     smooth = make_smooth(target, settings, device)
     labels = target.images.y.tolist()
-    with _processes() as (rank, world, wait), ExitStack() as held:
-        refused: Exception | None = None
+    with _processes() as (rank, world, wait), ExitStack() as stack:
+        failure: Exception | None = None
         if rank == 0:
             try:
-                held.enter_context(locked(path.resolve().parent, path.resolve().name))
-                # Files that a killed process was about to rename: the table and its .rank-N parts.
+                stack.enter_context(locked(path.resolve().parent, path.resolve().name))
+                # Temporary files of killed processes, for the TSV and its .rank-N parts.
                 sweep(path.resolve().parent, f"{glob.escape(path.resolve().name)}*")
-                before = table.gather(path, about, labels)  # what an earlier run left, or its complaint
-                table.expect(path, len({*indices} | {row.idx for row in before}))
+                before = tsv.gather(path, header, labels)  # rows of an earlier call
+                tsv.expect(path, len({*indices} | {row.idx for row in before}))
             except (CertificateError, CheckpointError, OSError) as error:
-                refused = error
-        if _in_first(refused is not None, world):
-            raise refused or SystemExit(1)  # the first process says why
+                failure = error
+        if _from_rank_0(failure is not None, world):
+            raise failure or SystemExit(1)  # rank 0 prints the message
         done = {row.idx for row in _rows(path)}
-        about["asked"] = len(done.union(indices))
+        header["asked"] = len(done.union(indices))
         todo = [i for i in indices if i not in done]
         mine = todo[rank::world]
-        own = path if world == 1 else path.with_name(f"{path.name}.rank-{rank}")
-        begun, told = time.monotonic(), time.monotonic()
+        file = path if world == 1 else path.with_name(f"{path.name}.rank-{rank}")
+        started = printed = time.monotonic()
         for start in range(0, len(mine), TOGETHER):
             part = mine[start : start + TOGETHER]
-            found = smooth.certify_many(
+            certificates = smooth.certify_many(
                 target.pixels(part), settings.n0, settings.n, settings.alpha, settings.batch_size, indices=part,
                 adaptive=settings.adaptive, radii=settings.radii,
             )  # fmt: skip
-            new = [Row.of(i, labels[i], c) for i, c in zip(part, found, strict=True)]
+            new = [Row.of(i, labels[i], c) for i, c in zip(part, certificates, strict=True)]
             if start == 0:
-                table.begin(own, about, labels)  # not before there are rows
-            table.append(own, new, samples=settings.adaptive)
-            if rank == 0 and (time.monotonic() - told > 10 or start + TOGETHER >= len(mine)):
-                told, ready = time.monotonic(), start + len(part)
-                left = timedelta(seconds=round((told - begun) / ready * (len(mine) - ready)))
+                tsv.begin(file, header, labels)  # only once there are rows
+            tsv.append(file, new, samples=settings.adaptive)
+            if rank == 0 and (time.monotonic() - printed > 10 or start + TOGETHER >= len(mine)):
+                printed, ready = time.monotonic(), start + len(part)
+                left = timedelta(seconds=round((printed - started) / ready * (len(mine) - ready)))
                 say(f"{ready}/{len(mine)} images{' of this process' if world > 1 else ''}, {left} left")
         wait()
         if rank == 0:
-            table.gather(path, about, labels)
+            tsv.gather(path, header, labels)
         wait()
-        wanted = set(indices)
-        return [row for row in _rows(path) if row.idx in wanted]
+        requested = set(indices)
+        return [row for row in _rows(path) if row.idx in requested]
 
 
-def _in_first(yes: bool, world: int) -> bool:
-    """Whether something is so in the first process, for all to know."""
+def _from_rank_0(value: bool, world: int) -> bool:
+    """Broadcast a value from rank 0."""
     if world == 1:
-        return yes
+        return value
     from torch import distributed
 
-    said = [yes]
-    distributed.broadcast_object_list(said)
-    return said[0]
+    values = [value]
+    distributed.broadcast_object_list(values)
+    return values[0]
 
 
 def _rows(path: Path) -> list[Row]:
-    return table.read(path)[1] if path.exists() else []
+    return tsv.read(path)[1] if path.exists() else []
 
 
 def make_smooth(target: Target, settings: Settings, device: torch.device) -> Smooth:
-    """The smoothed classifier that certifies and predicts: one function, in one precision."""
+    """Build the smoothed classifier that certifies and predicts, on a device and in one precision."""
     smooth = Smooth(
         target.model, len(target.images.classes), settings.sigma, dtype=DTYPES[settings.dtype], seed=settings.seed,
         capture=settings.fast,
@@ -142,7 +146,7 @@ def make_smooth(target: Target, settings: Settings, device: torch.device) -> Smo
 
 
 def describe(target: Target, settings: Settings, device: torch.device) -> dict[str, Any]:
-    """What the TSV's first line says, of a network that is not compiled yet."""
+    """Return the header of the TSV. Call this before the network is compiled."""
     network, images = digest(target.model, target.images)
     probe = answers(target.model, target.images, device, DTYPES[settings.dtype])
     blocks = device.type == "cuda" and settings.dtype == "bfloat16" and _fused(target, device)
@@ -169,7 +173,7 @@ def describe(target: Target, settings: Settings, device: torch.device) -> dict[s
 
 @torch.no_grad()
 def _fused(target: Target, device: torch.device) -> bool:
-    """Whether the network's blocks run in the kernel of `maxup.cuda.fused`, which rounds less often than layers."""
+    """Whether the network's blocks run in the kernel of `maxup.cuda.fused`, which rounds less often."""
     before = fused.launches
     with torch.random.fork_rng([device]), torch.autocast(device.type, torch.bfloat16):
         target.model(target.pixels([0]).to(device))
@@ -177,7 +181,7 @@ def _fused(target: Target, device: torch.device) -> bool:
 
 
 def find_device() -> torch.device:
-    """This process's GPU, or the CPU."""
+    """Return the GPU of this process, or the CPU."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
     torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
@@ -186,14 +190,14 @@ def find_device() -> torch.device:
 
 @contextmanager
 def _processes() -> Iterator[tuple[int, int, Callable[[], None]]]:
-    """This process's number, how many there are, and how to wait for all: torchrun's, or one alone."""
+    """Yield the rank, the number of processes and a barrier: torchrun's, or those of a single process."""
     world = int(os.environ.get("WORLD_SIZE", 1))
     if world == 1:
         yield 0, 1, lambda: None
         return
     from torch import distributed
 
-    distributed.init_process_group("gloo", timeout=timedelta(days=7))  # shares may take very different times
+    distributed.init_process_group("gloo", timeout=timedelta(days=7))  # parts may take very different times
     try:
         yield distributed.get_rank(), world, distributed.barrier
     finally:

@@ -1,11 +1,13 @@
-r"""Certificates as a TSV with the columns every reader of this field knows: idx label predict radius correct time.
+r"""Certificates as a TSV with the columns of Cohen et al. (2019): idx, label, predict, radius, correct, time.
 
-The first line, a comment, is JSON: what was certified and how, so that rows of another model, noise or precision never
-follow each other. With adaptive sampling a column, samples, says how many noisy copies were used. The last column,
-hash, makes changes evident. Each row's hash is the first 16 hex digits of SHA-256(previous hash + tab + the row's other
-cells joined by tabs). The first row uses the hash of line 1 + tab + line 2 as the previous hash. Anybody can compute
-these hashes: they show damage and edits, not forgery. They do not cover rows that are missing at the end, so "asked" in
-the first line is the number of images that the file has when it is finished. With pandas installed,
+Line 1 is a comment with a JSON header. It records what was certified and how, so that one file never mixes models,
+noise levels or precisions. With adaptive sampling, the column `samples` is the number of noisy copies.
+
+The last column, `hash`, detects changes. The hash of a row is the first 16 hex digits of SHA-256(previous hash + tab +
+the other cells of the row, joined by tabs). The first row uses the hash of line 1 + tab + line 2 as the previous hash.
+Anybody can compute these hashes: they detect damage and edits, not forgery. They do not detect missing rows at the end,
+so "asked" in the header is the number of images in the finished file.
+
 `pandas.read_csv(path, sep="\t", comment="#")` reads the file.
 """
 
@@ -29,10 +31,10 @@ from maxup.smoothing.smooth import Certificate
 
 COLUMNS = ["idx", "label", "predict", "radius", "correct", "time"]
 FORMAT, VERSION = "maxup-certificates", 2
-DIGITS = 16  # of a hash
-LARGEST = 1 << 28  # bytes: two million images and more
-WANTED = "give a TSV that maxup certify wrote, which begins with a line of JSON"
-AGAIN = "restore the file, or remove this line and all below, and the same maxup certify command writes them again"
+DIGITS = 16  # hex digits of a hash
+LARGEST = 1 << 28  # bytes: more than two million images
+EXPECTED = "give a TSV that maxup certify wrote, which starts with a JSON comment"
+AGAIN = "restore the file, or delete this line and all lines below it and run the same maxup certify command again"
 
 
 @dataclass(frozen=True)
@@ -55,220 +57,221 @@ class Row:
     samples: int | None = None
 
     @classmethod
-    def of(cls, idx: int, label: int, found: Certificate) -> "Row":
-        """Of a certificate, the radius rounded down."""
-        radius = math.floor(found.radius * 1e6) / 1e6
-        took = str(timedelta(seconds=found.seconds))
-        return cls(idx, label, found.predict, radius, found.predict == label, took, found.samples)
+    def of(cls, idx: int, label: int, certificate: Certificate) -> "Row":
+        """Make the row of a certificate. The radius is rounded down."""
+        radius = math.floor(certificate.radius * 1e6) / 1e6
+        time = str(timedelta(seconds=certificate.seconds))
+        predict = certificate.predict
+        return cls(idx, label, predict, radius, predict == label, time, certificate.samples)
 
     @classmethod
     def parse(cls, text: str) -> "Row":
-        """From its text; a ValueError if no row has this text."""
-        idx, label, predict, radius, correct, took, *more = text.split("\t")
-        samples = int(more[0]) if more else None
-        row = cls(int(idx), int(label), int(predict), float(radius), correct == "1", took, samples)
-        if row.text(samples=bool(more)) != text:
-            raise ValueError("it is not as maxup certify writes it")
+        """Parse the text of a row. Raises ValueError if the text is invalid."""
+        idx, label, predict, radius, correct, time, *rest = text.split("\t")
+        samples = int(rest[0]) if rest else None
+        row = cls(int(idx), int(label), int(predict), float(radius), correct == "1", time, samples)
+        if row.text(samples=bool(rest)) != text:
+            raise ValueError("maxup certify does not write it this way")
         return row
 
     def certified(self, radius: float) -> bool:
-        """Whether the answer is right and cannot be changed within a radius."""
+        """Whether the prediction is correct and certified at a radius."""
         return self.correct and self.radius >= radius
 
     def text(self, *, samples: bool) -> str:
-        """Its cells but for the hash, joined by tabs."""
+        """Return the cells without the hash, joined by tabs."""
         cells = [self.idx, self.label, self.predict, f"{self.radius:.6f}", int(self.correct), self.time]
         return "\t".join(map(str, [*cells, self.samples] if samples else cells))
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[Row]]:
-    """What a file is about, and its rows; a last line that was cut off is left out, and named on stderr."""
-    about, rows, end = _read(path)
+    """Read the header and the rows of a file. An incomplete last line is ignored, with a note on stderr."""
+    header, rows, end = _read(path)
     if end < path.stat().st_size:
-        say(f"{path}: its last line was cut off, and is left out", file=sys.stderr)
-    return about, rows
+        say(f"{path}: ignoring the incomplete last line", file=sys.stderr)
+    return header, rows
 
 
-def begin(path: Path, about: dict[str, Any], labels: Sequence[int] | None = None) -> list[Row]:
-    """Make a file ready for more rows, new or of the very same kind, without a half-written line; returns its rows.
+def begin(path: Path, header: dict[str, Any], labels: Sequence[int] | None = None) -> list[Row]:
+    """Prepare a file for more rows: create it, or check that its header matches and remove an incomplete last line.
 
     Args:
         path: The file.
-        about: What its rows must be about.
-        labels: The labels of all images, to compare the rows with.
+        header: The header that the file must have.
+        labels: The labels of all images, to check the rows.
+
+    Returns:
+        The rows that the file already has.
     """
-    theirs, rows, end = _read(path) if path.exists() else (about, [], 0)
-    if not rows:  # nothing to lose: it may be about anything
+    old, rows, end = _read(path) if path.exists() else (header, [], 0)
+    if not rows:  # nothing is lost if the header changes
         path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_io.replace(path, _text(about, []).encode())
+        atomic_io.replace(path, _text(header, []).encode())
         return []
     for key in SAME:
-        if theirs.get(key) != about.get(key):
+        if old.get(key) != header.get(key):
             raise CertificateError(
-                f"{path} belongs to another {key}: it has {_short(theirs.get(key))}, but this is "
-                f"{_short(about.get(key))}; write elsewhere with --out, or remove it"
+                f"{path} has certificates for another {key}: {_short(old.get(key))} instead of "
+                f"{_short(header.get(key))}; choose another file with --out, or remove this one"
             )
-    if not _agree(theirs.get("answers"), about.get("answers")):
+    if not _close(old.get("answers"), header.get("answers")):
         raise CertificateError(
-            f"{path} belongs to another forward pass of the same weights, or was written before answers were compared; "
-            "write elsewhere with --out, or remove it"
+            f"{path} has certificates for another forward pass with the same weights, or was written before forward "
+            "passes were compared; choose another file with --out, or remove this one"
         )
     for number, row in enumerate(rows, 3):
         if labels is not None and (row.idx >= len(labels) or row.label != labels[row.idx]):
-            raise CertificateError(
-                f"{path} has a line {number} with an image or a label that the data does not have; {AGAIN}"
-            )
+            raise CertificateError(f"{path} has an image or a label in line {number} that is not in the data; {AGAIN}")
     if end < path.stat().st_size:
         os.truncate(path, end)
     return rows
 
 
 def append(path: Path, rows: Iterable[Row], *, samples: bool) -> None:
-    """Add rows to a file that `begin` made ready; when this returns they are on the disk."""
+    """Append rows to a file that `begin` prepared, and flush them to disk."""
     first, columns, *lines, _ = _lines(path)
-    above = lines[-1].rpartition("\t")[2] if lines else _hash(first, columns)
+    previous = lines[-1].rpartition("\t")[2] if lines else _hash(first, columns)
     try:
         with path.open("a") as file:
-            file.writelines(_chain(above, rows, samples=samples))
+            file.writelines(_chain(previous, rows, samples=samples))
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        error.filename = os.fspath(path)  # which a write that failed does not name
+        error.filename = os.fspath(path)  # a failed write does not set it
         raise
 
 
-def gather(path: Path, about: dict[str, Any], labels: Sequence[int] | None = None) -> list[Row]:
-    """Bring the parts that several processes wrote into the file itself, sorted by image; returns all rows."""
+def gather(path: Path, header: dict[str, Any], labels: Sequence[int] | None = None) -> list[Row]:
+    """Merge the parts that several processes wrote into the file, sorted by image. Returns all rows."""
     parts = sorted(path.parent.glob(f"{glob.escape(path.name)}.rank-*"))
     if not parts and not path.exists():
         return []
-    found: dict[int, Row] = {}
+    merged: dict[int, Row] = {}
     for part in [*parts, path]:
-        for row in begin(part, about, labels) if part.exists() else []:
-            if found.setdefault(row.idx, row) != row:
+        for row in begin(part, header, labels) if part.exists() else []:
+            if merged.setdefault(row.idx, row) != row:
                 raise CertificateError(
-                    f"{part} has another certificate of image {row.idx} than a file beside it; remove one"
+                    f"{part} and another file next to it have different certificates for image {row.idx}; remove one"
                 )
-    rows = [found[idx] for idx in sorted(found)]
+    rows = [merged[idx] for idx in sorted(merged)]
     if parts or not path.exists() or rows != _read(path)[1]:
-        kept = read(path)[0] if path.exists() else about
-        atomic_io.replace(path, _text(kept, rows).encode())
+        old = read(path)[0] if path.exists() else header
+        atomic_io.replace(path, _text(old, rows).encode())
     for part in parts:
         atomic_io.remove(part)
     return rows
 
 
 def expect(path: Path, images: int) -> None:
-    """Write into a file how many images it has when it is finished, so that it shows if the last ones are missing."""
+    """Record in the header how many images the finished file has, so that missing ones at the end are noticed."""
     if path.exists():
-        about, rows = read(path)
-        if about.get("asked") != images:
-            atomic_io.replace(path, _text(about | {"asked": images}, rows).encode())
+        header, rows = read(path)
+        if header.get("asked") != images:
+            atomic_io.replace(path, _text(header | {"asked": images}, rows).encode())
 
 
-def missing(about: dict[str, Any], rows: Sequence[Row]) -> str | None:
-    """Such as "64 of 65" for a file that is not finished; None if it is, or if an older version wrote it.
+def missing(header: dict[str, Any], rows: Sequence[Row]) -> str | None:
+    """Return text such as "64 of 65" for an unfinished file. None if it is finished, or has no "asked".
 
     Example:
         >>> missing({"asked": 65}, []), missing({}, [])
         ('0 of 65', None)
     """
-    asked = about.get("asked", 0)
+    asked = header.get("asked", 0)
     return f"{len(rows)} of {asked}" if len(rows) < asked else None
 
 
-def _text(about: dict[str, Any], rows: Iterable[Row]) -> str:
-    first = f"# {json.dumps({'format': FORMAT, 'version': VERSION} | about, allow_nan=False)}"
-    columns, samples = "\t".join(_columns(about)), about["sampling"] != "fixed"
+def _text(header: dict[str, Any], rows: Iterable[Row]) -> str:
+    first = f"# {json.dumps({'format': FORMAT, 'version': VERSION} | header, allow_nan=False)}"
+    columns, samples = "\t".join(_columns(header)), header["sampling"] != "fixed"
     return f"{first}\n{columns}\n" + "".join(_chain(_hash(first, columns), rows, samples=samples))
 
 
-def _columns(about: dict[str, Any]) -> list[str]:
-    return [*COLUMNS, *(["samples"] if about["sampling"] != "fixed" else []), "hash"]
+def _columns(header: dict[str, Any]) -> list[str]:
+    return [*COLUMNS, *(["samples"] if header["sampling"] != "fixed" else []), "hash"]
 
 
-def _chain(above: str, rows: Iterable[Row], *, samples: bool) -> Iterator[str]:
-    """The lines of rows, each with the hash of itself and the hash above."""
+def _chain(previous: str, rows: Iterable[Row], *, samples: bool) -> Iterator[str]:
+    """Yield the lines of rows, each with its hash."""
     for row in rows:
         text = row.text(samples=samples)
-        above = _hash(above, text)
-        yield f"{text}\t{above}\n"
+        previous = _hash(previous, text)
+        yield f"{text}\t{previous}\n"
 
 
-def _hash(above: str, text: str) -> str:
-    return atomic_io.sha256(f"{above}\t{text}".encode())[:DIGITS]
+def _hash(previous: str, text: str) -> str:
+    return atomic_io.sha256(f"{previous}\t{text}".encode())[:DIGITS]
 
 
 def _read(path: Path) -> tuple[dict[str, Any], list[Row], int]:
-    """What it is about, its whole rows, and the byte at which they end."""
-    first, columns, *lines, torn = _lines(path)
-    about = _about(path, first, columns)
-    width = len(_columns(about))
-    *cells, last = torn.split("\t")
+    """Return the header, the complete rows, and the byte offset at which they end."""
+    first, columns, *lines, rest = _lines(path)
+    header = _header(path, first, columns)
+    width = len(_columns(header))
+    *cells, last = rest.split("\t")
     if len(cells) >= width or (len(cells) == width - 1 and not re.fullmatch(f"[0-9a-f]{{0,{DIGITS}}}", last)):
-        raise CertificateError(f"{path} was changed in line {len(lines) + 3}, which is not the start of a row; {AGAIN}")
+        raise CertificateError(f"{path} was changed: line {len(lines) + 3} is not the start of a row; {AGAIN}")
     rows: dict[int, Row] = {}
-    limits, above = Limits.of(about), _hash(first, columns)
+    limits, previous = Limits.of(header), _hash(first, columns)
     for number, line in enumerate(lines, 3):
-        text, _, said = line.rpartition("\t")
-        above = _hash(above, text)
-        if said != above:
+        text, _, recorded = line.rpartition("\t")
+        previous = _hash(previous, text)
+        if recorded != previous:
             where = f"line {number}" + (" or above" if number == 3 else "")
-            raise CertificateError(f"{path} was changed in {where}: its hash is another; {AGAIN}")
+            raise CertificateError(f"{path} was changed in {where}: the hash does not match; {AGAIN}")
         try:
             row = Row.parse(text)
-            why = limits.complaint(row) or ("its image has a line above" if row.idx in rows else None)
+            problem = limits.problem(row) or ("its image is already in the file" if row.idx in rows else None)
         except ValueError as error:
-            why = error_message(error)
-        if why:
-            raise CertificateError(f"{path} has a line {number} that is no certificate: {why}; {AGAIN}")
+            problem = error_message(error)
+        if problem:
+            raise CertificateError(f"{path} has an invalid certificate in line {number}: {problem}; {AGAIN}")
         rows[row.idx] = row
-    return about, list(rows.values()), sum(len(line) + 1 for line in [first, columns, *lines])
+    return header, list(rows.values()), sum(len(line) + 1 for line in [first, columns, *lines])
 
 
 def _lines(path: Path) -> list[str]:
-    """The lines of a file, at least three; the last one is empty, or was cut off."""
+    """Return the lines of a file, at least three. The last one is empty or incomplete."""
     try:
         data = atomic_io.read_bytes(path, most=LARGEST)
     except FileNotFoundError:
-        raise CertificateError(f"there is no file {path}; name a TSV that maxup certify wrote") from None
+        raise CertificateError(f"{path} does not exist; give a TSV that maxup certify wrote") from None
     except (OSError, ValueError) as error:
-        raise CertificateError(f"{path} is no table of certificates: {error_message(error)}; {WANTED}") from None
-    lines = data.decode("latin-1").split("\n")  # a character for every byte, whatever it is
+        raise CertificateError(f"{path} is not a file of certificates: {error_message(error)}; {EXPECTED}") from None
+    lines = data.decode("latin-1").split("\n")  # one character per byte, for any content
     if len(lines) < 3:
-        raise CertificateError(f"{path} is no table of certificates; {WANTED}")
+        raise CertificateError(f"{path} is not a file of certificates; {EXPECTED}")
     return lines
 
 
-def _about(path: Path, first: str, columns: str) -> dict[str, Any]:
-    """The first line, checked."""
+def _header(path: Path, first: str, columns: str) -> dict[str, Any]:
+    """Parse and check the header."""
     try:
-        about = atomic_io.parse(path.name, first.removeprefix("# ").encode())
+        header = atomic_io.parse(path.name, first.removeprefix("# ").encode())
     except (ValueError, RecursionError):
-        raise CertificateError(f"{path} is no table of certificates; {WANTED}") from None
-    if not isinstance(about, dict) or about.get("format") != FORMAT:
-        raise CertificateError(f"{path} is no table of certificates: its first line does not say so; {WANTED}")
-    if about.get("version") != VERSION:
+        raise CertificateError(f"{path} is not a file of certificates; {EXPECTED}") from None
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        raise CertificateError(f"{path} is not a file of certificates: its header does not say so; {EXPECTED}")
+    if header.get("version") != VERSION:
         raise CertificateError(
-            f"{path} has certificates of another version than {VERSION}, the one with hashes; remove it, and certify "
-            "again"
+            f"{path} has another format version than {VERSION}, the first one with hashes; remove it and certify again"
         )
     try:
-        check_settings(about)
+        check_settings(header)
     except ValueError as error:
-        raise CertificateError(f"{path} is no table of certificates: {error_message(error)}; {WANTED}") from None
-    if columns.split("\t") != _columns(about):
-        came = " ".join(columns.split())[:60]
-        raise CertificateError(f"{path} is no table of certificates: its columns are {came}; {WANTED}")
-    return about
+        raise CertificateError(f"{path} is not a file of certificates: {error_message(error)}; {EXPECTED}") from None
+    if columns.split("\t") != _columns(header):
+        names = " ".join(columns.split())[:60]
+        raise CertificateError(f"{path} is not a file of certificates: its columns are {names}; {EXPECTED}")
+    return header
 
 
-def _agree(one: list[float] | None, other: list[float] | None) -> bool:
-    """Whether logits are the same but for rounding."""
+def _close(one: list[float] | None, other: list[float] | None) -> bool:
+    """Whether logits are equal up to rounding."""
     if not one or not other:
         return one == other
-    most = 0.01 * max(map(abs, one))
-    return len(one) == len(other) and all(abs(a - b) <= most for a, b in zip(one, other, strict=True))
+    tolerance = 0.01 * max(map(abs, one))
+    return len(one) == len(other) and all(abs(a - b) <= tolerance for a, b in zip(one, other, strict=True))
 
 
 def _short(value: Any) -> str:

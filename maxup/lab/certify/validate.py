@@ -1,6 +1,6 @@
-"""What a file of certificates can say: settings that make sense, and rows within their limits.
+"""Checks of a file of certificates: valid settings in the header, and rows within the limits of these settings.
 
-This does not depend on the file's hashes: a row with the right hash is refused too if no certificate can look like it.
+The checks do not depend on the hashes. A row with the right hash is still refused if no certificate can look like it.
 """
 
 import math
@@ -15,84 +15,88 @@ from maxup.validate import check_choice
 if TYPE_CHECKING:
     from maxup.lab.certify.tsv import Row
 
-# What all rows of a file have in common.
+# Keys of the header that all rows of a file share.
 SAME = ("model", "images", "sigma", "dtype", "forward", "n0", "n", "alpha", "sampling", "radii", "seed", "classes")
-ROUNDING = 1e-6  # the last digit of a radius
+ROUNDING = 1e-6  # the last printed digit of a radius
 
 
-def check_settings(about: dict[str, Any]) -> None:
-    """Refuse settings that nobody can have certified with: a ValueError says which.
+def check_settings(header: dict[str, Any]) -> None:
+    """Check the header of a file. Raises ValueError for settings that certification cannot have.
 
     Example:
         >>> check_settings({"model": ""})
         Traceback (most recent call last):
-        ValueError: it lacks images, sigma, dtype, forward, n0, n, alpha, sampling, radii, seed, classes
+        ValueError: the header is missing images, sigma, dtype, forward, n0, n, alpha, sampling, radii, seed, classes
     """
-    if missing := [key for key in SAME if key not in about]:
-        raise ValueError(f"it lacks {', '.join(missing)}")
-    for key, value in about.items():
+    if missing := [key for key in SAME if key not in header]:
+        raise ValueError(f"the header is missing {', '.join(missing)}")
+    for key, value in header.items():
         if isinstance(value, int | float) and not abs(value) < 2**63:
-            raise ValueError(f"its {key} is {str(value)[:20]}")
+            raise ValueError(f"{key}={str(value)[:20]}: {key} must be between -2**63 and 2**63")
     for key in ("model", "images", "dtype", "forward"):
-        if not isinstance(about[key], str):
-            raise ValueError(f"{key}={about[key]!r:.40}: {key} must be text")
-    for key, numbers in {"sigma": [about["sigma"]], "seed": [about["seed"]], "answers": about.get("answers")}.items():
+        if not isinstance(header[key], str):
+            raise ValueError(f"{key}={header[key]!r:.40}: {key} must be a string")
+    for key, numbers, kind in (
+        ("sigma", [header["sigma"]], "a number"),
+        ("seed", [header["seed"]], "a number"),
+        ("answers", header.get("answers"), "a list of numbers"),
+    ):
         if numbers is not None and not (isinstance(numbers, list) and all(type(n) in (int, float) for n in numbers)):
-            raise ValueError(f"{key}={about[key]!r:.40}: {key} must be a number, and answers a list of them")
-    if type(about.get("asked", 0)) is not int or about.get("asked", 0) < 0:
-        raise ValueError(f"asked={about['asked']!r:.40}: asked must be a number of images")
-    if about["sigma"] <= 0:
-        raise ValueError(f"sigma={about['sigma']:g}: sigma must be above 0")
-    check_sampling(n0=about["n0"], n=about["n"], alpha=about["alpha"])
-    check_choice("sampling", about["sampling"], "fixed", "adaptive")
-    check_radii(about["radii"])
-    if about["radii"] is not None and about["sampling"] == "fixed":
-        raise ValueError("radii are of adaptive sampling, and its sampling is fixed")
-    match about["classes"]:
+            raise ValueError(f"{key}={header[key]!r:.40}: {key} must be {kind}")
+    if type(header.get("asked", 0)) is not int or header.get("asked", 0) < 0:
+        raise ValueError(f"asked={header['asked']!r:.40}: asked must be a number of images")
+    if header["sigma"] <= 0:
+        raise ValueError(f"sigma={header['sigma']:g}: sigma must be above 0")
+    check_sampling(n0=header["n0"], n=header["n"], alpha=header["alpha"])
+    check_choice("sampling", header["sampling"], "fixed", "adaptive")
+    check_radii(header["radii"])
+    if header["radii"] is not None and header["sampling"] == "fixed":
+        raise ValueError("radii are given, but sampling is 'fixed'; radii need adaptive sampling")
+    match header["classes"]:
         case [str(), str(), *more] if all(isinstance(name, str) for name in more):
             return
-    raise ValueError("classes must be a list of two or more names")
+    raise ValueError("classes must be a list of at least two names")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a row of a file may hold.
+    """Limits of the values in a row.
 
     Example:
         >>> from maxup.lab.certify.tsv import Row
-        >>> about = {"n": 1000, "alpha": 0.001, "sigma": 0.5, "sampling": "fixed", "classes": ["cat", "dog"]}
-        >>> limits = Limits.of(about)
-        >>> limits.complaint(Row(7, 1, 1, 1.2, True, "0:00:01"))
-        >>> limits.complaint(Row(7, 1, 1, 2.75, True, "0:00:01"))
-        'its radius is 2.75, and n, alpha and sigma allow 1.231631 at most'
+        >>> header = {"n": 1000, "alpha": 0.001, "sigma": 0.5, "sampling": "fixed", "classes": ["cat", "dog"]}
+        >>> limits = Limits.of(header)
+        >>> limits.problem(Row(7, 1, 1, 1.2, True, "0:00:01"))
+        >>> limits.problem(Row(7, 1, 1, 2.75, True, "0:00:01"))
+        'its radius is 2.75, but n, alpha and sigma allow at most 1.231631'
     """
 
     classes: int
     reach: float
-    """The largest radius."""
+    """The largest possible radius."""
     samples: frozenset[int | None]
 
     @classmethod
-    def of(cls, about: dict[str, Any]) -> "Limits":
-        """Of settings that were checked."""
-        looks = plan(about["n"], about["alpha"], early=about["sampling"] != "fixed")
-        samples = frozenset({None} if about["sampling"] == "fixed" else {look.n for look in looks})
-        return cls(len(about["classes"]), reach(looks, about["sigma"]), samples)
+    def of(cls, header: dict[str, Any]) -> "Limits":
+        """Compute the limits from a checked header."""
+        looks = plan(header["n"], header["alpha"], early=header["sampling"] != "fixed")
+        samples = frozenset({None} if header["sampling"] == "fixed" else {look.n for look in looks})
+        return cls(len(header["classes"]), reach(looks, header["sigma"]), samples)
 
-    def complaint(self, row: "Row") -> str | None:
-        """Why a row cannot be a certificate, or None."""
+    def problem(self, row: "Row") -> str | None:
+        """Return why a row cannot be a certificate, or None."""
         if row.idx < 0:
             return f"its idx is {row.idx}"
         if not 0 <= row.label < self.classes:
-            return f"its label is {row.label}, and there are {self.classes} classes"
+            return f"its label is {row.label}, but there are {self.classes} classes"
         if not ABSTAIN <= row.predict < self.classes:
-            return f"its predict is {row.predict}, and there are {self.classes} classes"
+            return f"its predict is {row.predict}, but there are {self.classes} classes"
         if row.correct != (row.predict == row.label):
-            return f"its correct is {int(row.correct)}, its label {row.label} and its predict {row.predict}"
+            return f"its correct is {int(row.correct)}, but its label is {row.label} and its predict is {row.predict}"
         if row.predict == ABSTAIN and row.radius != 0:
-            return f"it abstains, and its radius is {row.radius:g}"
+            return f"it abstains, but its radius is {row.radius:g}"
         if not 0 <= row.radius < math.inf or row.radius > self.reach + ROUNDING:
-            return f"its radius is {row.radius:g}, and n, alpha and sigma allow {self.reach:.6f} at most"
+            return f"its radius is {row.radius:g}, but n, alpha and sigma allow at most {self.reach:.6f}"
         if row.samples not in self.samples:
-            return f"its samples are {row.samples}, and no look at the counts is after that many"
+            return f"its samples are {row.samples}, but sampling never stops after that many"
         return None

@@ -1,8 +1,8 @@
-"""Twins: one recipe trained with different objectives, the same seeds, equal epochs and equal time.
+"""Compare objectives: train one recipe with several objectives and seeds, for equal epochs and for equal time.
 
-A seed decides the initial weights and the order, whatever the objective is. With `data.train_size` it also chooses the
-images: then the rows of a seed share them, and differences are paired. Otherwise a shared seed makes no pair, and the
-interval of a difference is Welch's.
+A seed sets the initial weights and the order of the examples for every objective. With `data.train_size` it also
+selects the training images. Then all rows of a seed share them, and differences are paired. Otherwise runs with the
+same seed are not pairs, and intervals are Welch's.
 """
 
 import re
@@ -18,41 +18,45 @@ from maxup.lab.recipes.build import build_perturbation
 from maxup.lab.recipes.difference import difference
 from maxup.lab.recipes.objectives import override_objective, resolve_objective
 from maxup.lab.recipes.schema import Recipe
-from maxup.lab.results.comparison import METRICS, Runs, gain, short, show, summary, twin
+from maxup.lab.results.comparison import METRICS, Runs, gain, summary
 from maxup.lab.storage.atomic_io import read_json, write_json
 from maxup.lab.train.loop import train
 from maxup.lab.train.runs import build_task, open_run
 from maxup.objectives.adversarial import Adversarial
 
-COPIES = 20
+BASELINE = "m = 1"  # name of the baseline's row
+COPIES = 20  # copies per example, for the accuracy on the worst copy
 
 
 @dataclass
 class Attack:
-    """How the trained models are attacked."""
+    """The PGD attack on the trained models."""
 
     radius: float
-    """Of the ball, in units of what the network takes."""
+    """Radius of the ball, in units of the network's input."""
     p: float = 2
+    """Norm of the ball: 2 or inf."""
     steps: int = 10
+    """Gradient steps."""
 
     def build(self, clip: tuple[float, float] | None = None) -> Adversarial:
+        """Build the objective that runs the attack."""
         return Adversarial(self.radius, p=self.p, steps=self.steps, clip=clip, norm="running")
 
 
 def rows(recipe: Recipe, ms: list[int], objectives: list[str], attack: Attack) -> dict[str, Recipe]:
-    """The recipes to compare, by name. The baseline with m = 1 comes first.
+    """Return the recipes to compare, by name of the row. The baseline with m = 1 is first.
 
     Example:
         >>> list(rows(Recipe(), [1, 4], ["average", "hard_examples"], Attack(0.5)))
         ['m = 1', 'm = 4', 'average of 4', 'hardest 25 %']
     """
-    own = resolve_objective(recipe.objective)
+    objective = resolve_objective(recipe.objective)
 
     def row(name: str, **arguments: Any) -> Recipe:
-        return replace(recipe, objective=resolve_objective(override_objective(own, {"name": name, **arguments})))
+        return replace(recipe, objective=resolve_objective(override_objective(objective, {"name": name, **arguments})))
 
-    found = {"m = 1": row("standard")}
+    found = {BASELINE: row("standard")}
     more = [m for m in ms if m > 1]
     found |= {f"m = {m}": row("maxup", m=m) for m in more}
     found |= {f"average of {m}": row("average", m=m) for m in more if "average" in objectives}
@@ -62,14 +66,14 @@ def rows(recipe: Recipe, ms: list[int], objectives: list[str], attack: Attack) -
         hard = row("hard_examples")
         found[f"hardest {100 * hard.objective['keep']:g} %"] = hard
     if recipe.task != "vision":
-        raise RunError("compare measures classifiers of images; for text use maxup reproduce and maxup report")
-    if own["name"] not in ("standard", "maxup", *objectives):
+        raise RunError("maxup compare works on image classifiers; for text use maxup reproduce and maxup report")
+    if objective["name"] not in ("standard", "maxup", *objectives):
         raise RunError(
-            f"the recipe's objective is {own['name']}, which is no row of this comparison; add --objectives "
-            "average, adversarial or hard_examples if it is one of these, or compare a recipe that has another"
+            f"the recipe's objective {objective['name']!r} is not a row of this comparison; if it is average, "
+            "adversarial or hard_examples, add it with --objectives; otherwise compare another recipe"
         )
     if len(found) == 1:
-        raise RunError("there is nothing to compare with m = 1; give --m a number above 1, or --objectives")
+        raise RunError("there is nothing to compare with m = 1; give a number above 1 with --m, or use --objectives")
     return found
 
 
@@ -84,53 +88,52 @@ def compare(
     equal_time: bool = True,
     say: Callable[[str], Any] = print,
     quiet: bool = True,
-    **own: Callable[..., Any] | None,
+    **user_code: Callable[..., Any] | None,
 ) -> dict[str, Any]:
-    """Train and measure every row with every seed; runs that are finished in the folder are not trained again.
+    """Train and measure every row with every seed. Finished runs in the folder are not trained again.
 
     Args:
-        recipe: What is trained; its seed is the first.
-        folder: Where `runs/ROW/seed-N` go, and compare.json.
-        seeds: How many, at least 2.
-        ms: Copies of the MaxUp rows; 1 is the twin, which is always there.
-        objectives: Further ones: "average", "adversarial", "hard_examples".
-        attack: What the trained models are attacked with.
-        equal_time: Whether to train the twin once more for as long as each MaxUp row took.
-        say: Gets a line for every run.
-        quiet: Show nothing of the training itself.
-        own: `model_from` and `data_from`, as `train` takes them.
+        recipe: The recipe. Its seed is the first seed.
+        folder: Folder for compare.json and for the runs, as `runs/ROW/seed-N`.
+        seeds: Number of seeds, at least 2.
+        ms: Copies per example, one MaxUp row each. The baseline with m = 1 is always included.
+        objectives: Further objectives: "average", "adversarial", "hard_examples".
+        attack: The attack on the trained models.
+        equal_time: Whether to also train the baseline for as long as each MaxUp row takes.
+        say: Called with one line per run.
+        quiet: Whether to hide the progress of each training.
+        user_code: `model_from` and `data_from`, as in `train`.
 
     Returns:
-        What is also written to compare.json.
+        The content of compare.json.
     """
     planned = rows(recipe, ms, objectives, attack)
     for row in planned.values():
-        task = build_task(row, **own)  # a recipe that cannot be built is refused before anything is trained
+        task = build_task(row, **user_code)  # an invalid recipe fails before anything is trained
     numbers = list(range(recipe.seed, recipe.seed + seeds))
-    where, here = folder / "runs", environment()
-
+    here = environment()
     width = max(map(len, planned)) + (15 if equal_time else 0)
 
     def run(name: str, row: Recipe, seed: int) -> dict[str, float]:
-        place = where / _slug(name, row, recipe) / f"seed-{seed}"
-        found, made = run_once(replace(row, seed=seed), place, attack, quiet=quiet, **own)
-        if other := [k for k in ("hardware", "threads") if made.get(k) != here[k]]:
-            say(f"note: {place} was trained with other {' and '.join(other)}: its seconds do not compare")
-        say(f"seed {seed}  {name:<{width}}  {_line(found)}")
-        return found
+        place = folder / "runs" / _slug(name, row, recipe) / f"seed-{seed}"
+        metrics, trained_on = run_once(replace(row, seed=seed), place, attack, quiet=quiet, **user_code)
+        if other := [k for k in ("hardware", "threads") if trained_on.get(k) != here[k]]:
+            say(f"note: {place} was trained with other {' and '.join(other)}, so its time is not comparable")
+        say(f"seed {seed}  {name:<{width}}  {_line(metrics)}")
+        return metrics
 
     paired = recipe.data.train_size is not None
     runs: Runs = {name: [] for name in planned}
-    for seed in numbers:  # row by row within a seed, so that a machine that slows down slows all rows down
+    for seed in numbers:  # all rows of a seed in turn, so that a machine that slows down affects all rows
         for name, row in planned.items():
             runs[name].append(run(name, row, seed))
-    stretched: dict[str, dict[str, Any]] = {}
+    equal: dict[str, dict[str, Any]] = {}
     for name in [n for n, row in planned.items() if row.objective["name"] == "maxup"] if equal_time else []:
-        ratio = sum(r["seconds"] for r in runs[name]) / sum(r["seconds"] for r in runs[twin(runs)])
+        ratio = sum(r["seconds"] for r in runs[name]) / sum(r["seconds"] for r in runs[BASELINE])
         epochs = max(1, round(ratio * recipe.epochs))
-        longer = f"m = 1, time of {name}"
-        runs[longer] = [run(longer, replace(planned["m = 1"], epochs=epochs), seed) for seed in numbers]
-        stretched[longer] = {"ratio": ratio, "epochs": epochs, "gain": gain(runs[name], runs[longer], paired=paired)}
+        longer = f"{BASELINE}, time of {name}"
+        runs[longer] = [run(longer, replace(planned[BASELINE], epochs=epochs), seed) for seed in numbers]
+        equal[longer] = {"ratio": ratio, "epochs": epochs, "gain": gain(runs[name], runs[longer], paired=paired)}
     result = {
         "format": "maxup-compare",
         "version": 1,
@@ -139,7 +142,7 @@ def compare(
         "seeds": numbers,
         "copies": COPIES,
         "attack": asdict(attack),
-        "equal_time": stretched,
+        "equal_time": equal,
         "paired": paired,
         "summary": summary(runs, paired=paired),
         "runs": runs,
@@ -150,29 +153,29 @@ def compare(
 
 
 def run_once(
-    recipe: Recipe, folder: Path, attack: Attack, *, quiet: bool = True, **own: Any
+    recipe: Recipe, folder: Path, attack: Attack, *, quiet: bool = True, **user_code: Any
 ) -> tuple[dict[str, float], dict[str, Any]]:
-    """Train a recipe, unless its run is finished, and measure the last epoch's weights on the test images.
+    """Train a recipe unless its run is finished, and measure the last weights on the test images.
 
     Returns:
-        The metrics, and where it was trained.
+        The metrics, and the environment of the training.
     """
-    settings: dict[str, Any] = {"save_best": False, "quiet": quiet, **own}
+    settings: dict[str, Any] = {"save_best": False, "quiet": quiet, **user_code}
     finished = _finished(recipe, folder) or train(recipe, folder, **settings)
-    run = open_run(folder, "last", task="vision", root=recipe.data.root, **own)
+    run = open_run(folder, "last", task="vision", root=recipe.data.root, **user_code)
     task = run.task
     if "test" not in task.evaluation:
         raise RunError(f"{recipe.data.name} has no test images to compare on")
     batches = join_lone((task.prepare(x), y) for _, x, y in task.evaluation["test"])
     drawn = build_perturbation(recipe.perturb, len(task.train.classes), **task.pixels)
-    built = attack.build(clip=(0.0, 1.0) if recipe.model.normalize else None)  # where x is pixels, it stays so
-    found = measure(run.model, batches, drawn, copies=COPIES, attack=built, seed=recipe.seed)
+    built = attack.build(clip=(0.0, 1.0) if recipe.model.normalize else None)  # pixels stay in [0, 1]
+    measured = measure(run.model, batches, drawn, copies=COPIES, attack=built, seed=recipe.seed)
     about = {"seed": recipe.seed, "epochs": recipe.epochs}
-    return about | found | {"seconds": finished["training_seconds"]}, finished["environment"]
+    return about | measured | {"seconds": finished["training_seconds"]}, finished["environment"]
 
 
 def _finished(recipe: Recipe, folder: Path) -> dict[str, Any] | None:
-    """A run's record, if it has reached its end with this very recipe."""
+    """Return the run.json of a run that finished with exactly this recipe, or None."""
     try:
         record = read_json(folder / "run.json")
     except FileNotFoundError:
@@ -180,16 +183,16 @@ def _finished(recipe: Recipe, folder: Path) -> dict[str, Any] | None:
     except (OSError, ValueError) as error:
         raise RunError(f"{folder / 'run.json'} cannot be read ({error}); remove {folder} to train again") from None
     if not isinstance(record, dict) or not {"recipe", "training_seconds", "environment"} <= set(record):
-        raise RunError(f"{folder / 'run.json'} is not the record of a run; remove {folder} to train again")
+        raise RunError(f"{folder / 'run.json'} is not the result of a run; remove {folder} to train again")
     return record if not difference(record["recipe"], recipe, ignore=()) else None
 
 
 def _slug(name: str, row: Recipe, recipe: Recipe) -> str:
-    """A row's folder; that of a stretched one tells its epochs, since another measured ratio gives other ones."""
-    name = "m = 1" if row.objective["name"] == "standard" else name
+    """Return the folder name of a row. It includes the number of epochs if that is not the recipe's."""
+    name = BASELINE if row.objective["name"] == "standard" else name
     more = f"-{row.epochs}-epochs" if row.epochs != recipe.epochs else ""
     return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-") + more
 
 
 def _line(run: dict[str, float]) -> str:
-    return "  ".join(f"{short(metric)} {show(metric, run[metric])}" for metric in METRICS if metric in run)
+    return "  ".join(f"{metric.short} {metric.format(run[key])}" for key, metric in METRICS.items() if key in run)

@@ -1,4 +1,4 @@
-"""What a comparison measures on a trained classifier: clean, on the worst of n copies, under attack, and how steep."""
+"""What `maxup compare` measures: accuracy (clean, on the worst copy, under attack) and the input-gradient norm."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -14,13 +14,13 @@ from maxup.perturb.in_model import in_model_parts
 
 @torch.no_grad()
 def right(model: nn.Module, batch: Batch) -> Tensor:
-    """Whether the answer is the target's most probable class, (B,)."""
+    """Whether the prediction is the most probable class of the target, (B,)."""
     x, y = batch
     return model(x).argmax(1) == (y.argmax(1) if y.is_floating_point() else y)
 
 
 def right_on_all(model: nn.Module, batch: Batch, perturbation: Any, copies: int, generator: Generator) -> Tensor:
-    """Whether every one of `copies` perturbed copies is answered right, (B,): the worst of them is.
+    """Whether all of `copies` perturbed copies are classified correctly, (B,).
 
     Example:
         >>> from maxup import Gaussian
@@ -35,17 +35,17 @@ def right_on_all(model: nn.Module, batch: Batch, perturbation: Any, copies: int,
 
 
 def right_under_attack(model: nn.Module, batch: Batch, attack: Adversarial, generator: Generator) -> Tensor:
-    """Whether the point that the attack reached is answered right, (B,)."""
+    """Whether the attacked inputs are classified correctly, (B,)."""
     return right(model, attack.attack(model, batch, attack.perturbation.draw(batch, generator)))
 
 
 def gradient_norm(model: nn.Module, batch: Batch) -> Tensor:
-    """The norm of the loss's gradient at the input, (B,), which Theorem 1 says MaxUp penalizes."""
+    """Return the norm of the loss gradient by the input, (B,). By Theorem 1, MaxUp penalizes it."""
     return theory.penalty(model, *batch, m=2, sigma=1.0).gradient_norm
 
 
 def join_lone(batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
-    """The batches, one that holds a single example joined to the one before, since some perturbations mix pairs.
+    """Yield the batches. A batch of one example is joined to the one before, because some perturbations mix pairs.
 
     Example:
         >>> [len(y) for _, y in join_lone((torch.zeros(n), torch.zeros(n)) for n in (4, 4, 1))]
@@ -64,18 +64,18 @@ def join_lone(batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor
 def measure(
     model: nn.Module, batches: Iterable[Batch], perturbation: Any, *, copies: int, attack: Adversarial, seed: int
 ) -> dict[str, float]:
-    """Accuracies in percent and the mean gradient norm.
+    """Return the accuracies in percent and the mean gradient norm.
 
-    The seed decides the copies and the attack's starting points: models measured with one seed meet the same ones. A
-    perturbation inside the model is off in evaluation, so "worst" is left out there.
+    The seed sets the copies and the starting points of the attack, so that models measured with one seed get the same
+    ones. A perturbation inside the model is off in evaluation, so "worst" is missing for it.
 
     Args:
-        model: In evaluation mode.
-        batches: (x, y) each.
+        model: The model, in evaluation mode.
+        batches: Batches (x, y).
         perturbation: P(.|x).
-        copies: Of which all must be right.
+        copies: Copies per example. "worst" counts an example only if all of them are classified correctly.
         attack: The attack.
-        seed: Of all draws.
+        seed: Seed of the copies and of the attack.
     """
     sums: dict[str, Tensor] = {}
     count = 0
@@ -83,11 +83,11 @@ def measure(
     for batch in batches:
         if draws is None:
             draws, starts = (Generator(batch[1].device).manual_seed(seed + k) for k in (0, 1))
-        found = {"clean": right(model, batch)}
+        values = {"clean": right(model, batch)}
         if not in_model_parts(perturbation):
-            found["worst"] = right_on_all(model, batch, perturbation, copies, draws)
-        found["attacked"] = right_under_attack(model, batch, attack, starts)
-        found["gradient"] = gradient_norm(model, batch)
-        sums = {name: sums.get(name, 0) + values.double().sum() for name, values in found.items()}
+            values["worst"] = right_on_all(model, batch, perturbation, copies, draws)
+        values["attacked"] = right_under_attack(model, batch, attack, starts)
+        values["gradient"] = gradient_norm(model, batch)
+        sums = {name: sums.get(name, 0) + value.double().sum() for name, value in values.items()}
         count += len(batch[1])
     return {name: float(value) / count * (1 if name == "gradient" else 100) for name, value in sums.items()}

@@ -1,7 +1,7 @@
-"""A queue of trainings, each in a process of its own, spread over devices; killed at any moment, it can be begun again.
+"""A queue of trainings, each in its own process, spread over devices. It can be killed and restarted at any time.
 
-A training's process holds a lock on its folder from birth to death, handed over by the queue. If the queue is killed
-its trainings live on, and the next queue waits for them instead of doing their work twice.
+The process of a training holds a lock on its folder for its whole life; it inherits the lock from the queue. If the
+queue is killed, its trainings continue, and the next queue waits for them instead of repeating their work.
 """
 
 import fcntl
@@ -24,13 +24,13 @@ LOCK = ".queue"
 
 @dataclass(frozen=True)
 class Task:
-    """A command that works in a folder."""
+    """A command that writes into a folder."""
 
     name: str
     command: list[str]
     folder: Path
     finish: Callable[[], bool]
-    """Keep the result if it is there; whether it is."""
+    """Save the result if it exists. Returns whether it exists."""
 
 
 @dataclass(frozen=True)
@@ -44,16 +44,16 @@ class Failure:
 
 @dataclass
 class _Slot:
-    """A device with the task it works on."""
+    """A device and its current task."""
 
     device: str | None
     task: Task | None = None
     process: subprocess.Popen[bytes] | None = None
-    """None while another process has the task."""
-    begun: float = 0.0
+    """None while another process works on the task."""
+    started: float = 0.0
     waited: bool = False
-    told: int = 0
-    """How often the process was asked to stop."""
+    signals: int = 0
+    """Number of stop signals sent to the process."""
     log_start: int = 0
 
 
@@ -76,13 +76,13 @@ class _Tally:
 def run_queue(
     tasks: Sequence[Task], devices: Sequence[str | None], *, say: Callable[[str], None] = print, poll: float = 0.1
 ) -> list[Failure]:
-    """Run all tasks, one at a time on each device; one that fails does not stop the others.
+    """Run all tasks, one at a time per device. A failed task does not stop the others.
 
     Args:
-        tasks: What to run, in this order.
-        devices: What CUDA_VISIBLE_DEVICES is for each worker; None leaves it as it is.
-        say: Gets a line for whatever happens.
-        poll: Seconds between looks at the processes.
+        tasks: The tasks, in order.
+        devices: Value of CUDA_VISIBLE_DEVICES per worker. None leaves it unchanged.
+        say: Called with one line per event.
+        poll: Seconds between checks of the processes.
 
     Returns:
         The tasks that failed.
@@ -100,21 +100,19 @@ def run_queue(
             for i, slot in enumerate(slots):
                 if slot.task is None and waiting and not requests:
                     slots[i] = slot = _Slot(slot.device, waiting.popleft())
-                _look(slot, tally, len(requests))
+                _update(slot, tally, len(requests))
             working = sum(slot.task is not None for slot in slots)
             if not working and (requests or not waiting):
                 break
             if working == len(slots) or requests or not waiting:
                 time.sleep(poll)
     if requests and tally.ended < tally.total:
-        raise InterruptedQueueError(
-            f"stopped with {tally.ended} of {tally.total} done; the same command goes on from there"
-        )
+        raise InterruptedQueueError(f"stopped with {tally.ended} of {tally.total} done; the same command resumes")
     return tally.failures
 
 
 def visible_devices() -> list[str | None]:
-    """What CUDA_VISIBLE_DEVICES must be for a process to have one of the visible GPUs to itself; [None] without one."""
+    """Return one value of CUDA_VISIBLE_DEVICES per visible GPU, or [None] without a GPU."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named == "":
         return [None]
@@ -125,7 +123,7 @@ def visible_devices() -> list[str | None]:
 
 
 def last_lines(log: Path, start: int = 0, count: int = 5) -> list[str]:
-    """The last lines that are not empty, of those behind `start`."""
+    """Return the last non-empty lines after the byte offset `start`."""
     try:
         with log.open("rb") as file:
             file.seek(max(start, log.stat().st_size - 8192))
@@ -135,21 +133,21 @@ def last_lines(log: Path, start: int = 0, count: int = 5) -> list[str]:
     return [line.rstrip()[:2000] for line in text.splitlines() if line.strip()][-count:]
 
 
-def _look(slot: _Slot, tally: _Tally, requests: int) -> None:
-    """Begin a slot's task, see whether it has ended, or hand on a request to stop."""
+def _update(slot: _Slot, tally: _Tally, requests: int) -> None:
+    """Start the task of a slot, check whether it has ended, or forward a stop signal."""
     if slot.task is None:
         return
     try:
         if slot.process is None and requests:
             slot.task = None
         elif slot.process is None:
-            _begin(slot, slot.task, tally)
+            _start(slot, slot.task, tally)
         elif (code := slot.process.poll()) is not None:
             _end(slot, slot.task, code, tally, stopping=requests > 0)
-        elif slot.told < requests:
+        elif slot.signals < requests:
             slot.process.send_signal(signal.SIGINT)
-            tally.say(f"{slot.task.name}: " + ("told to stop at once" if slot.told else "asked to save and stop"))
-            slot.told += 1
+            tally.say(f"{slot.task.name}: " + ("stopping now" if slot.signals else "saving and stopping"))
+            slot.signals += 1
     except (OSError, ValueError) as error:
         if slot.task is not None:
             tally.fail(slot.task, f"failed: {error}", [])
@@ -159,15 +157,15 @@ def _look(slot: _Slot, tally: _Tally, requests: int) -> None:
 def _end(slot: _Slot, task: Task, code: int, tally: _Tally, *, stopping: bool) -> None:
     log = task.folder / LOG
     if code == 0 and task.finish():
-        tally.end(task, f"done in {time.monotonic() - slot.begun:.0f} s")
+        tally.end(task, f"done in {time.monotonic() - slot.started:.0f} s")
     elif not stopping:
-        why = f"failed with exit code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
-        why = "ended well, but left no result" if code == 0 else why
+        why = f"failed with exit code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
+        why = "exited with code 0, but without a result" if code == 0 else why
         tally.fail(task, f"{why}; see {log}", last_lines(log, slot.log_start))
     slot.task = None
 
 
-def _begin(slot: _Slot, task: Task, tally: _Tally) -> None:
+def _start(slot: _Slot, task: Task, tally: _Tally) -> None:
     task.folder.mkdir(parents=True, exist_ok=True)
     for name in (LOCK, LOG):
         check_regular(task.folder / name)
@@ -177,11 +175,11 @@ def _begin(slot: _Slot, task: Task, tally: _Tally) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if not slot.waited:
-                tally.say(f"{task.name}: another process is at it; waiting for that")
+                tally.say(f"{task.name}: waiting for another process that works on it")
                 slot.waited = True
             return
-        if task.finish():  # by the process waited for, or by one killed before it could tell
-            tally.end(task, "was done")
+        if task.finish():  # by the process waited for, or by a queue that was killed
+            tally.end(task, "already done")
             slot.task = None
             return
         with (task.folder / LOG).open("ab") as log:
@@ -189,20 +187,20 @@ def _begin(slot: _Slot, task: Task, tally: _Tally) -> None:
             environment = os.environ | ({} if slot.device is None else {"CUDA_VISIBLE_DEVICES": slot.device})
             slot.process = subprocess.Popen(
                 task.command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment,
-                pass_fds=[lock], start_new_session=True,  # Ctrl-C reaches it through the queue, once
+                pass_fds=[lock], start_new_session=True,  # Ctrl-C reaches it once, through the queue
             )  # fmt: skip
-        tally.say(f"{task.name}: begun" + ("" if slot.device is None else f" on GPU {slot.device}"))
-        slot.begun = time.monotonic()
+        tally.say(f"{task.name}: started" + ("" if slot.device is None else f" on GPU {slot.device}"))
+        slot.started = time.monotonic()
     finally:
-        os.close(lock)  # the child has it too, and keeps it
+        os.close(lock)  # the child process keeps its copy
 
 
 @contextmanager
 def _requests() -> Iterator[list[int]]:
-    """A list that grows with every Ctrl-C, polite kill and closed terminal."""
+    """Yield a list that grows with every SIGINT, SIGTERM and SIGHUP."""
     requests: list[int] = []
     numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
-    kept = [n for n in numbers if signal.getsignal(n) != signal.SIG_IGN]  # nohup ignores one
+    kept = [n for n in numbers if signal.getsignal(n) != signal.SIG_IGN]  # nohup ignores SIGHUP
     before = {n: signal.signal(n, lambda number, frame: requests.append(number)) for n in kept}
     try:
         yield requests

@@ -1,4 +1,4 @@
-"""Certified accuracy against the radius: of one or several TSVs, as a table beside the paper's rows, and as a plot."""
+"""Certified accuracy by radius for one or more TSVs, as a table with the paper's rows and as a plot."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,59 +7,59 @@ from typing import Any
 from maxup.lab.certify.analysis import RADII, Share, abstained, average_radius, certified_accuracy, envelope
 from maxup.lab.certify.tsv import Row, missing
 from maxup.lab.report.figure import COLORS, STYLE, save_figure
-from maxup.lab.report.tables import against
+from maxup.lab.report.tables import format_difference
 from maxup.lab.report.terminal import show_table, wide_console
 from maxup.lab.results.paper import load_paper
 from maxup.lab.results.statistics import paired_t
 from maxup.smoothing.sampling import plan, reach
 
-Table = tuple[dict[str, Any], Sequence[Row]]  # what a TSV is about, with the file's own name, and its rows
-SETTINGS = ("n", "alpha", "sampling", "radii", "dtype", "forward", "seed")  # that shift a radius
+Table = tuple[dict[str, Any], Sequence[Row]]  # the header of a TSV plus "file", its path; and its rows
+SETTINGS = ("n", "alpha", "sampling", "radii", "dtype", "forward", "seed")  # they affect radii
 CIFAR10 = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 
 
 def names(tables: Sequence[Table]) -> list[str]:
-    """A name for each: what was certified, or else the file, without what all have in common; sigma where they differ.
+    """Return a short name per table: the network or the file, without common parts, and sigma if it differs.
 
     Example:
         >>> names([({"subject": "runs/a/seed-0", "sigma": 0.5}, []), ({"subject": "runs/b/seed-0", "sigma": 0.25}, [])])
         ['a, sigma 0.5', 'b, sigma 0.25']
     """
-    ends = ["" if _sigma(tables) else f", sigma {about['sigma']:g}" for about, _ in tables]
+    ends = ["" if _sigma(tables) else f", sigma {header['sigma']:g}" for header, _ in tables]
     for key in ("subject", "file"):
-        parts = [list(Path(str(about.get(key, "?"))).parts) for about, _ in tables]
+        parts = [list(Path(str(header.get(key, "?"))).parts) for header, _ in tables]
         for end in (0, -1):
             while len(parts) > 1 and min(map(len, parts)) > 1 and len({part[end] for part in parts}) == 1:
                 for part in parts:
                     part.pop(end)
-        found = [("/".join(part) or ".") + end for part, end in zip(parts, ends, strict=True)]
-        if len(set(found)) == len(found):
+        short = [("/".join(part) or ".") + end for part, end in zip(parts, ends, strict=True)]
+        if len(set(short)) == len(short):
             break
-    return found
+    return short
 
 
 def columns(tables: Sequence[Table]) -> list[tuple[str, list[str]]]:
-    """The table, column by column: a heading, then a text for every radius, the average radius, abstentions, images.
+    """Return the columns as (heading, cells): one cell per radius, then average radius, abstentions and images.
 
-    Radii that no table can reach are left out; of adaptive sampling only the radii asked for are known.
+    Radii that no table can reach are skipped. Adaptive sampling knows only the requested radii.
     """
     radii, _ = _split(tables)
-    average = any(about["radii"] is None for about, _ in tables)
-    more = ["average radius"] * average + ["abstained [%]", "images"]
-    out = [("radius", [f"{radius:g}" for radius in radii] + more)]
-    for name, (about, rows) in zip(names(tables), tables, strict=True):
+    average = any(header["radii"] is None for header, _ in tables)
+    extra = ["average radius"] * average + ["abstained [%]", "images"]
+    out = [("radius", [f"{radius:g}" for radius in radii] + extra)]
+    for name, (header, rows) in zip(names(tables), tables, strict=True):
         cells = [
-            "" if not _known(about, radius) else "out of reach" if radius > _reach(about)
+            "" if not _known(header, radius) else "not reachable" if radius > _reach(header)
             else _percent(certified_accuracy(rows, radius)) for radius in radii
         ]  # fmt: skip
         if average:
-            cells.append(f"{average_radius(rows):.3f}" if about["radii"] is None else "")
-        out.append((name, [*cells, f"{100 * abstained(rows):.1f}", missing(about, rows) or str(len(rows))]))
-    rest = [""] * len(more)
+            cells.append(f"{average_radius(rows):.3f}" if header["radii"] is None else "")
+        out.append((name, [*cells, f"{100 * abstained(rows):.1f}", missing(header, rows) or str(len(rows))]))
+    rest = [""] * len(extra)
     if len(tables) > 1 and not _other_images(tables):
         best = []
         for radius in radii:
-            known = {str(i): rows for i, (about, rows) in enumerate(tables) if _known(about, radius)}
+            known = {str(i): rows for i, (header, rows) in enumerate(tables) if _known(header, radius)}
             best.append(_percent(envelope(known, [radius])[radius][1]))
         out.append(("best at each", best + rest))
     for name, values in _paper(tables).items():
@@ -68,106 +68,114 @@ def columns(tables: Sequence[Table]) -> list[tuple[str, list[str]]]:
 
 
 def notes(tables: Sequence[Table]) -> list[str]:
-    """What a reader of the table must know: what is left out, and how the files differ, in a line each."""
+    """Return notes on the table: what is missing, and how the files differ."""
     found = [
-        f"{about['file']} covers {part} images; run the same command to finish it."
-        for about, rows in tables
-        if (part := missing(about, rows))
+        f"{header['file']} covers {part} images; run the same command to finish it."
+        for header, rows in tables
+        if (part := missing(header, rows))
     ]
     if beyond := _split(tables)[1]:
-        found.append(f"Out of reach of n, alpha and sigma, and left out: {', '.join(f'{r:g}' for r in beyond)}.")
+        found.append(f"Not shown, because n, alpha and sigma cannot reach them: {', '.join(f'{r:g}' for r in beyond)}.")
     if len(tables) > 1 and (why := _other_images(tables)):
-        found.append(f"There is no best at each radius, and no difference: {why}.")
-    values = {key: dict.fromkeys(str(about[key]) for about, _ in tables) for key in SETTINGS}
+        found.append(f"No best model and no differences are shown: {why}.")
+    values = {key: dict.fromkeys(str(header[key]) for header, _ in tables) for key in SETTINGS}
     if differ := [f"{key} ({'; '.join(their)})" for key, their in values.items() if len(their) > 1]:
         found.append(f"The files differ in {', '.join(differ)}.")
     return found
 
 
 def differences(tables: Sequence[Table]) -> list[tuple[str, list[str]]]:
-    """What each further table has more than the first, in points: a heading, then a text for every radius.
+    """Return the difference between each further table and the first, in percentage points, as (heading, cells).
 
-    Paired image by image, with Student's 95 % interval from 3 images on; "equal" where no image differs, empty at a
-    radius that one of the two does not know or cannot reach. Nothing where the tables are of other images.
+    Differences are paired by image, with Student's 95 % interval for 3 or more images. A cell is "equal" if no image
+    differs, and empty at a radius that one of the two does not know or cannot reach. The list is empty if the tables
+    have different images.
     """
     if _other_images(tables):
         return []
     (first, base), *others = tables
     out = []
-    for name, (about, rows) in zip(names(tables)[1:], others, strict=True):
+    for name, (header, rows) in zip(names(tables)[1:], others, strict=True):
         cells = []
         for radius in _split(tables)[0]:
-            known = all(_known(a, radius) and radius <= _reach(a) for a in (first, about))
+            known = all(_known(a, radius) and radius <= _reach(a) for a in (first, header))
             mine, theirs = ({row.idx: 100.0 * row.certified(radius) for row in found} for found in (rows, base))
             cells.append(
-                "" if not known else "equal" if mine == theirs else against(paired_t(mine, theirs), 1, len(rows))
+                ""
+                if not known
+                else "equal"
+                if mine == theirs
+                else format_difference(paired_t(mine, theirs), 1, len(rows))
             )
         out.append((name, cells))
     return out
 
 
-def _reach(about: dict[str, Any]) -> float:
-    return reach(plan(about["n"], about["alpha"], early=about["sampling"] != "fixed"), about["sigma"])
+def _reach(header: dict[str, Any]) -> float:
+    return reach(plan(header["n"], header["alpha"], early=header["sampling"] != "fixed"), header["sigma"])
 
 
 def _paper(tables: Sequence[Table]) -> dict[str, dict[float, float]]:
-    """The paper's rows, by radius, where all tables are of CIFAR-10 as they are."""
-    if any(about.get("classes") != CIFAR10 for about, _ in tables):
+    """Return the paper's rows by radius, if all tables are for CIFAR-10."""
+    if any(header.get("classes") != CIFAR10 for header, _ in tables):
         return {}
     rows = load_paper()["table-certified"].rows.values()
     return {f"paper: {row.method.partition(' (')[0]}": {r: row.values[str(r)].mean for r in RADII} for row in rows}
 
 
 def _sigma(tables: Sequence[Table]) -> str:
-    """Such as ", sigma 0.5", where it is one for all."""
-    (sigma, *others) = {about["sigma"] for about, _ in tables}
+    """Return text such as ", sigma 0.5" if all tables have the same sigma."""
+    (sigma, *others) = {header["sigma"] for header, _ in tables}
     return "" if others else f", sigma {sigma:g}"
 
 
 def _split(tables: Sequence[Table]) -> tuple[list[float], list[float]]:
-    """The radii that some table knows and can reach, and the others."""
-    wanted = sorted({radius for about, _ in tables for radius in _radii(about)})
-    shown = [r for r in wanted if any(_known(about, r) and r <= _reach(about) for about, _ in tables)]
-    return shown, [r for r in wanted if r not in shown]
+    """Return the radii that some table knows and can reach, and the other radii."""
+    radii = sorted({radius for header, _ in tables for radius in _radii(header)})
+    shown = [r for r in radii if any(_known(header, r) and r <= _reach(header) for header, _ in tables)]
+    return shown, [r for r in radii if r not in shown]
 
 
-def _radii(about: dict[str, Any]) -> list[float]:
-    return [0.0, *(RADII if about["radii"] is None else about["radii"])]
+def _radii(header: dict[str, Any]) -> list[float]:
+    return [0.0, *(RADII if header["radii"] is None else header["radii"])]
 
 
-def _known(about: dict[str, Any], radius: float) -> bool:
-    return about["radii"] is None or radius in _radii(about)
+def _known(header: dict[str, Any], radius: float) -> bool:
+    return header["radii"] is None or radius in _radii(header)
 
 
 def _other_images(tables: Sequence[Table]) -> str | None:
-    """Why shares of these tables cannot be compared, or None."""
-    if len({about["images"] for about, _ in tables}) > 1:
-        return "the files are of different data"
+    """Return why these tables cannot be compared, or None."""
+    if len({header["images"] for header, _ in tables}) > 1:
+        return "the files have different data"
     if len({frozenset(row.idx for row in rows) for _, rows in tables}) > 1:
-        return "the files hold different images of the data"
+        return "the files have different images of the same data"
     return None
 
 
 def show(tables: Sequence[Table]) -> None:
-    """Print the table; percent, with standard errors of the images."""
+    """Print the tables: accuracies in percent with standard errors over images, and differences."""
     console = wide_console()
     found = columns(tables)
     grids = {f"Certified accuracy [%] by l2 radius{_sigma(tables)}, ± standard error": found}
     if more := differences(tables):
-        grids[f"Minus {found[1][0]}: points, image by image [95 % interval]"] = [found[0], *more]
+        grids[f"Difference from {found[1][0]} in percentage points, paired by image [95 % interval]"] = [
+            found[0],
+            *more,
+        ]
     for title, grid in grids.items():
         headings, texts = zip(*grid, strict=True)
-        show_table(console, title, headings, list(zip(*texts, strict=False)))  # of radii, as many as there are
+        show_table(console, title, headings, list(zip(*texts, strict=False)))  # differences have only rows for radii
     for note in notes(tables):
         console.print(note)
 
 
 def draw(path: Path, tables: Sequence[Table]) -> None:
-    """Plot certified accuracy against the radius, a line with its 95 % band for every table, the paper's rows dashed.
+    """Plot certified accuracy against the radius: one line per table with its 95 % band, the paper's rows dashed.
 
     Args:
-        path: Where; the ending, such as .png, says the format.
-        tables: What to draw.
+        path: File to write. The suffix selects the format.
+        tables: The tables.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -177,16 +185,16 @@ def draw(path: Path, tables: Sequence[Table]) -> None:
         axes = figure.subplots()
         last = max((row.radius for _, rows in tables for row in rows if row.correct), default=0.0)
         radii = [last * 1.02 * k / 400 for k in range(401)]
-        for number, (name, (about, rows)) in enumerate(zip(names(tables), tables, strict=True)):
-            name += f" ({part} images)" if (part := missing(about, rows)) else ""
+        for number, (name, (header, rows)) in enumerate(zip(names(tables), tables, strict=True)):
+            name += f" ({part} images)" if (part := missing(header, rows)) else ""
             color = COLORS[(number + 1) % len(COLORS)]
-            if about["radii"] is not None:  # between them nothing is known
-                asked = sorted({radius for radius in _radii(about) if radius <= _reach(about)})
+            if header["radii"] is not None:  # nothing is known between the requested radii
+                asked = sorted({radius for radius in _radii(header) if radius <= _reach(header)})
                 points = [certified_accuracy(rows, radius) for radius in asked]
                 errors = [[100 * (s.mean - s.low) for s in points], [100 * (s.high - s.mean) for s in points]]
                 axes.errorbar(asked, [100 * s.mean for s in points], errors, fmt="o", color=color, label=name)
                 continue
-            within = [radius for radius in radii if radius <= _reach(about)]
+            within = [radius for radius in radii if radius <= _reach(header)]
             shares = [certified_accuracy(rows, radius) for radius in within]
             low, high = [100 * s.low for s in shares], [100 * s.high for s in shares]
             axes.fill_between(within, low, high, color=color, alpha=0.15, linewidth=0, step="post")
@@ -194,7 +202,7 @@ def draw(path: Path, tables: Sequence[Table]) -> None:
         for (name, values), style in zip(_paper(tables).items(), (":", "-.", "--"), strict=False):
             axes.plot(*zip(*values.items(), strict=True), style, color=COLORS[0], label=name)
         axes.set(
-            xlabel=f"l2 radius, of pixels in [0, 1]{_sigma(tables)}", ylabel="certified accuracy [%]",
+            xlabel=f"l2 radius, for pixels in [0, 1]{_sigma(tables)}", ylabel="certified accuracy [%]",
             ylim=(0, 100), xlim=(0, None),
         )  # fmt: skip
         figure.legend(loc="outside lower center", ncols=2 if len(tables) < 5 else 3)

@@ -1,4 +1,4 @@
-"""The picture of a comparison: one panel per metric, one line per row."""
+"""A comparison as text for the terminal and as a plot."""
 
 from pathlib import Path
 from typing import Any
@@ -7,10 +7,70 @@ import numpy as np
 
 from maxup.lab.report.figure import save_figure
 from maxup.lab.results.comparison import METRICS
+from maxup.lab.results.statistics import FEWEST
+
+
+def text(result: dict[str, Any]) -> str:
+    """Return the result of a comparison as text for the terminal."""
+    table, seeds = result["summary"], len(result["seeds"])
+    attack, lines = result["attack"], list[str]()
+    width = max(map(len, table["clean"]))
+    for metric, by_row in table.items():
+        title, d = METRICS[metric].title, METRICS[metric].decimals
+        settings = f", radius {attack['radius']:g}, {attack['steps']} steps" if metric == "attacked" else ""
+        lines.append(f"\n{title}{settings}, mean ± std of {seeds} seeds")
+        for name, row in by_row.items():
+            line = f"  {name:<{width}} {row['mean']:8.{d}f}"
+            line += "" if row["std"] is None else f" ± {row['std']:<6.{d}f}"
+            if "difference" in row:
+                line += f"  {row['difference']:+.{d}f} {interval(row, d)}"
+            lines.append(line.rstrip())
+    kind = ("the paired" if result["paired"] else "Welch's") + " 95 % interval"
+    note = (
+        f"In brackets: {kind}, none if all seeds agree." if seeds >= FEWEST else f"{FEWEST} or more seeds give {kind}."
+    )
+    lines.append(f"\nLast column: difference from {next(iter(table['clean']))}. {note}")
+    for name, record in result["equal_time"].items():
+        other = name.removeprefix("m = 1, time of ")
+        lines.append(f"{name}: {record['epochs']} epochs, because {other} takes {record['ratio']:.2f} times as long.")
+        lines.append(f"  {at_equal_time(name, record)}")
+    return "\n".join(lines)
+
+
+def at_equal_time(name: str, record: dict[str, Any]) -> str:
+    """Return one line with the difference between MaxUp and the baseline that was trained for the same time.
+
+    Args:
+        name: Name of the baseline's row, such as "m = 1, time of m = 4".
+        record: Its entry of `equal_time` in the result.
+    """
+    parts = []
+    for metric, row in record["gain"].items():
+        d = METRICS[metric].decimals
+        parts.append(f"{METRICS[metric].short} {row['difference']:+.{d}f}{interval(row, d)}")
+    return f"{name.removeprefix('m = 1, time of ')} minus {name}: {', '.join(parts)}."
+
+
+def interval(row: dict[str, Any], decimals: int) -> str:
+    """Return the interval of a difference with a leading space, or an empty string if there is none.
+
+    Example:
+        >>> interval({"difference": 1.0, "low": 0.5, "high": 1.5}, 2), interval({"low": None, "high": None}, 2)
+        (' [+0.50, +1.50]', '')
+    """
+    return "" if row["low"] is None else f" [{row['low']:+.{decimals}f}, {row['high']:+.{decimals}f}]"
 
 
 def plot(result: dict[str, Any], path: Path, title: str) -> None:
-    """One panel a metric, one line a row: mean ± std, the seeds as small dots below it, the twin's mean dashed."""
+    """Plot one panel per metric and one line per row: mean ± std, with the seeds as small dots below.
+
+    The dashed line is the mean of the baseline.
+
+    Args:
+        result: The result of a comparison.
+        path: File to write. The suffix selects the format.
+        title: Start of the title.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -40,6 +100,6 @@ def plot(result: dict[str, Any], path: Path, title: str) -> None:
         panel.margins(x=0.12)
     panels[0][0].set_yticks(places, names)
     panels[0][0].set_ylim(len(names) - 0.5, -0.6)
-    figure.suptitle(f"{title}: mean ± std of {len(result['seeds'])} seeds; small dots, each seed", fontsize=10)
+    figure.suptitle(f"{title}: mean ± std of {len(result['seeds'])} seeds; small dots are single seeds", fontsize=10)
     save_figure(figure, path, dpi=140)
     plt.close(figure)

@@ -1,4 +1,4 @@
-"""The m copies of a few images, the loss of each, and a frame around the one that MaxUp trains on."""
+"""Picture of the m copies of a few images with their losses, and a frame around the copy MaxUp trains on."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,24 +23,24 @@ INK, SOFT, FRAME = "#1d2530", "#5b6775", "#d1495b"
 
 @dataclass(frozen=True)
 class Copies:
-    """What MaxUp saw and chose."""
+    """The copies that MaxUp scored, and the ones it selected."""
 
     x: Tensor
     """All copies, (m, B, C, H, W)."""
     scores: Tensor
-    """What they were compared by, (m, B): their losses, less the entropy of mixed labels with score="kl"."""
+    """Their scores, (m, B): the losses, minus the entropy of mixed labels with score="kl"."""
     winner: Tensor
-    """The copy chosen for every example, (B,)."""
+    """Index of the selected copy per example, (B,)."""
 
     def only(self, examples: Tensor, *, scale: Tensor, shift: Tensor) -> "Copies":
-        """Some of the examples, their pixels as x * scale + shift."""
+        """Return some of the examples, with pixels x * scale + shift."""
         return Copies(self.x[:, examples] * scale + shift, self.scores[:, examples], self.winner[examples])
 
 
 def draw_copies(maxup: MaxUp, model: nn.Module, x: Tensor, y: Tensor) -> Copies:
-    """Let MaxUp choose among m copies, and draw all of them again from the same state of its generator.
+    """Let MaxUp select among m copies, and draw all copies again from the same state of its generator.
 
-    The model is as before; the objective has made a step.
+    The model is unchanged. The objective has made one step.
 
     Example:
         >>> from maxup import Cutout
@@ -51,15 +51,15 @@ def draw_copies(maxup: MaxUp, model: nn.Module, x: Tensor, y: Tensor) -> Copies:
         (torch.Size([5, 2, 1, 8, 8]), True)
     """
     if in_model_parts(maxup.perturbation):
-        raise ValueError("this perturbation acts inside the model, so that its copies cannot be seen in the images")
+        raise ValueError("this perturbation acts inside the model, so its copies cannot be shown as images")
     if maxup.generator is None:
-        raise ValueError("its draws are made twice; give MaxUp a generator")
+        raise ValueError("copies are drawn twice; give MaxUp a generator")
     m, again = maxup.copies(), Generator(x.device)
     again.set_state(maxup.generator.get_state())
     with torch.no_grad(), preserve_state(model, (x, y), norm=maxup.norm):
         worst = maxup.run(model, x, y).worst
     if worst is None or worst.copy is None:
-        raise ValueError("with m = 1 there is nothing to choose from; take m = 2 or more")
+        raise ValueError("with m = 1 there is nothing to choose; use m = 2 or more")
     batches = [maxup.perturbation.apply((x, y), maxup.perturbation.draw((x, y), again)) for _ in range(m)]
     scores = torch.stack(worst.losses)  # (m, B)
     if maxup.score == "kl" and batches[0][1].is_floating_point():
@@ -70,28 +70,28 @@ def draw_copies(maxup: MaxUp, model: nn.Module, x: Tensor, y: Tensor) -> Copies:
 def contact_sheet(
     path: Path, originals: Tensor, copies: Copies, *, names: Sequence[str], title: str, score: str = "loss"
 ) -> None:
-    """Draw it: a column for every image, the image itself above and its copies below, the winner framed.
+    """Draw one column per image: the image at the top, its copies below, and a frame around the selected copy.
 
     Args:
-        path: Where; the ending, such as .png or .svg, says the format.
+        path: File to write. The suffix selects the format.
         originals: The images, pixels in [0, 1], (B, C, H, W).
-        copies: Their copies, likewise.
-        names: The class of each image.
-        title: A line above.
-        score: What the numbers below the copies are.
+        copies: Their copies, with pixels in [0, 1].
+        names: Class name per image.
+        title: The title.
+        score: Name of the numbers below the copies.
     """
     from matplotlib.figure import Figure
 
     m, n = copies.scores.shape
-    cell, gap, left = 0.92, 0.2, 0.68  # inches: of an image with its margin, below it for its score, for the names
+    cell, gap, left = 0.92, 0.2, 0.68  # inches: an image with its margin, the score below it, the names on the left
     width = left + cell * n
     title = fill(title, int(13 * width))
     top = 0.34 + 0.16 * len(title.splitlines())
     height = top + cell + m * (cell + gap) + 0.04
     figure = Figure(figsize=(width, height), facecolor="white")
 
-    def write(x: float, y: float, text: str, **look: Any) -> None:
-        figure.text(x / width, 1 - y / height, text, **{"fontsize": 9, "color": SOFT, "va": "center", **look})
+    def write(x: float, y: float, text: str, **style: Any) -> None:
+        figure.text(x / width, 1 - y / height, text, **{"fontsize": 9, "color": SOFT, "va": "center", **style})
 
     write(width / 2, 0.08, title, ha="center", va="top", fontsize=9.5, color=INK)
     for row in range(m + 1):
@@ -107,13 +107,13 @@ def contact_sheet(
                 write(x + 0.42, y - 0.03, names[column], ha="center", color=INK)
                 continue
             won = int(copies.winner[column]) == row - 1
-            look: Any = {"color": FRAME, "weight": "bold"} if won else {}
+            style: Any = {"color": FRAME, "weight": "bold"} if won else {}
             write(
                 x + 0.42,
                 y + cell + 0.05,
                 f"{float(copies.scores[row - 1, column]):#.2g}".rstrip("."),
                 ha="center",
-                **look,
+                **style,
             )
             if won:
                 panel.spines[:].set(visible=True, color=FRAME, linewidth=3)
@@ -121,7 +121,7 @@ def contact_sheet(
 
 
 def show_pixels(panel: "Axes", pixels: Tensor) -> None:
-    """An image (C, H, W) of pixels in [0, 1], without axes."""
+    """Show an image, (C, H, W) with pixels in [0, 1], without axes."""
     shown = pixels.detach().float().cpu().clamp(0, 1)
     gray = len(shown) == 1
     shown = shown[0] if gray else shown[:3].permute(1, 2, 0)  # (H, W) or (H, W, 3)

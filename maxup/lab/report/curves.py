@@ -1,4 +1,4 @@
-"""Learning curves: training loss and the main metric by epoch, MaxUp and its twin, mean and deviation over seeds."""
+"""Plot of learning curves: training loss and the main metric per epoch, mean and standard deviation over seeds."""
 
 import json
 import os
@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from maxup.lab.report.figure import COLORS, HUGE, Plot, blank, finish, label, metric_label
-from maxup.lab.report.tables import Comparison, Line, belongs, measured
 from maxup.lab.results.files import Result
 from maxup.lab.results.statistics import estimate
+from maxup.lab.results.tables import Comparison, Line, belongs, measured
 from maxup.lab.storage.atomic_io import LONG, read
 
 if TYPE_CHECKING:
@@ -19,48 +19,54 @@ Curve = dict[float, float]  # epoch -> value
 
 
 def curves(comparison: Comparison, subject: str, lines: Sequence[Line], results: Sequence[Result]) -> Plot | None:
-    """A line for each row of a table that has runs with a metrics.jsonl; None where there is none."""
+    """Plot one line per row of a table that has runs with a metrics.jsonl. None if there are none."""
     found: dict[tuple[int, float], list[tuple[Curve, Curve]]] = {}
-    metric = "valid" if "valid" in comparison.table.metrics else None  # a text's test part is read at the end only
+    metric = (
+        "valid" if "valid" in comparison.table.metrics else None
+    )  # the test split of a text is evaluated only at the end
     for i, line in enumerate(replace(line, metric=metric or line.metric) for line in lines):
         for budget in comparison.budgets:
-            mine = [r for r in results if r.budget == budget and r.curve is not None and belongs(r, line.row)]
-            if read := [pair for result in mine if (pair := read_curves(result, line))[0]]:
+            runs = [r for r in results if r.budget == budget and r.curve is not None and belongs(r, line.row)]
+            if read := [pair for result in runs if (pair := read_curves(result, line))[0]]:
                 found[i, budget] = read
     if not found:
         return None
     with_loss = any(losses for read in found.values() for _, losses in read)
     figure, panels = blank(2 if with_loss else 1)
     for (i, budget), read in found.items():
-        look: Any = {"color": COLORS[i % 8], "linestyle": "-" if budget == 1 else "--"}
+        style: Any = {"color": COLORS[i % 8], "linestyle": "-" if budget == 1 else "--"}
         name = f"{label(lines[i], budget)} (n = {len(read)})"
-        _band(panels[-1], [values for values, _ in read], name, look)
+        _band(panels[-1], [values for values, _ in read], name, style)
         if with_loss:
-            _band(panels[0], [losses for _, losses in read if losses], name, look)
+            _band(panels[0], [losses for _, losses in read if losses], name, style)
     for panel, which in zip(panels, (1, 0) if with_loss else (0,), strict=True):
         _zoom(panel, [pair[which] for read in found.values() for pair in read])
         panel.set_ylabel("training loss" if which else metric_label(comparison, metric))
     panels[-1].set_xlabel("epoch")
     panels[-1].xaxis.get_major_locator().set_params(integer=True)
-    said = "; ".join(
+    description = "; ".join(
         f"{label(lines[i], budget)} ends at {e.mean:.2f}"
         for (i, budget), read in found.items()
         if (e := estimate([values[max(values)] for values, _ in read]))
     )
-    about = " The training loss is that of the copy trained on: with MaxUp, the worst." if with_loss else ""
-    title = f"learning curves, mean of n seeds; the band is ± std.{about}"
-    return finish(figure, comparison, "curves", subject, title, said)
+    note = " The training loss is the loss of the selected copy, the worst one with MaxUp." if with_loss else ""
+    title = f"learning curves, mean over n seeds. The band is ± std.{note}"
+    return finish(figure, comparison, "curves", subject, title, description)
 
 
 def read_curves(result: Result, line: Line) -> tuple[Curve, Curve]:
-    """The metric at the end of every epoch of a run, and the mean training loss within it.
+    """Return the metric after every epoch of a run, and the mean training loss of every epoch.
 
-    Lines of its metrics.jsonl that cannot be read are passed over.
+    Invalid lines of its metrics.jsonl are skipped.
     """
     values: Curve = {}
     losses: Curve = {}
     text = _text(result)
-    loss, steps, before = 0.0, 0.0, 0.0  # summed over the steps of this epoch; a record is of the steps since the last
+    loss, steps, before = (
+        0.0,
+        0.0,
+        0.0,
+    )  # sums over the steps of this epoch; a record covers the steps since the last one
     for record in map(_parse, text.splitlines()):
         numbers = {k: float(v) for k, v in record.items() if isinstance(v, int | float) and abs(v) < HUGE}
         if "train_loss" in numbers and (since := numbers.get("step", 0.0) - before) > 0:
@@ -75,14 +81,14 @@ def read_curves(result: Result, line: Line) -> tuple[Curve, Curve]:
 
 
 def cut_short(result: Result) -> str | None:
-    """A sentence about a run whose metrics.jsonl ends before the run did, or cannot be read; None for a whole one."""
+    """Return a message if metrics.jsonl is unreadable or ends before the run did, otherwise None."""
     if result.curve is None or result.steps is None or not os.path.lexists(result.curve):
         return None
     steps = [record["step"] for line in _text(result).splitlines() if type((record := _parse(line)).get("step")) is int]
     last = steps[-1] if steps else 0
     if last >= result.steps:
         return None
-    return f"{result.curve} was shortened: records of steps {last + 1} to {result.steps} are missing from its curve"
+    return f"{result.curve} was shortened: records of steps {last + 1} to {result.steps} are missing from the curve"
 
 
 def _text(result: Result) -> str:
@@ -94,20 +100,20 @@ def _text(result: Result) -> str:
     return ""
 
 
-def _band(panel: "Axes", read: Sequence[Curve], name: str, look: dict[str, Any]) -> None:
-    """The mean over the epochs all have, and a band of one deviation on both sides."""
+def _band(panel: "Axes", read: Sequence[Curve], name: str, style: dict[str, Any]) -> None:
+    """Plot the mean over the epochs that all curves have, with a band of ± one standard deviation."""
     if not read:
         return
     epochs = sorted(set.intersection(*map(set, read)))
-    found = [e for epoch in epochs if (e := estimate([curve[epoch] for curve in read]))]
-    means, widths = [e.mean for e in found], [e.std or 0.0 for e in found]
-    panel.plot(epochs, means, **look, linewidth=1.6, label=name, marker="o" if len(epochs) == 1 else "")
+    estimates = [e for epoch in epochs if (e := estimate([curve[epoch] for curve in read]))]
+    means, widths = [e.mean for e in estimates], [e.std or 0.0 for e in estimates]
+    panel.plot(epochs, means, **style, linewidth=1.6, label=name, marker="o" if len(epochs) == 1 else "")
     low, high = ([m + sign * w for m, w in zip(means, widths, strict=True)] for sign in (-1, 1))
-    panel.fill_between(epochs, low, high, color=look["color"], alpha=0.18, linewidth=0)
+    panel.fill_between(epochs, low, high, color=style["color"], alpha=0.18, linewidth=0)
 
 
 def _zoom(panel: "Axes", read: Sequence[Curve]) -> None:
-    """Show what happens after the first epochs, which may leave the picture."""
+    """Set the y range to the values after the first epochs."""
     late = [y for curve in read if curve for x, y in curve.items() if x >= 0.15 * max(curve)]
     margin = 0.08 * (max(late) - min(late)) or 0.1 * abs(max(late)) or 1.0
     panel.set_ylim(min(late) - margin, max(late) + margin)

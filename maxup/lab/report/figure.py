@@ -1,4 +1,4 @@
-"""What all plots share: their look, their names, and the two files each becomes."""
+"""What all plots share: style, labels and files."""
 
 import io
 import re
@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from maxup.lab.output import printable
-from maxup.lab.report.tables import Comparison, Line, called
+from maxup.lab.report.tables import budget_label
 from maxup.lab.results.files import Result
 from maxup.lab.results.paper import Table
+from maxup.lab.results.tables import Comparison, Line
 from maxup.lab.storage import atomic_io
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 STYLE: Any = {
-    "svg.hashsalt": "maxup",  # the same plot is the same file
+    "svg.hashsalt": "maxup",  # the same plot gives the same file
     "font.size": 10,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -29,7 +30,7 @@ STYLE: Any = {
 }
 COLORS = ["#5a6b78", "#1b6ca8", "#d1495b", "#2a9d6f", "#8f5fbf", "#c98a1b", "#00a0a8", "#a0522d"]
 MARKERS = "os^Dv<>P"
-HUGE = 1e100  # no axis shows more
+HUGE = 1e100  # larger values are not plotted
 LONGEST = 200  # characters of a text in a plot
 
 
@@ -40,18 +41,18 @@ class Plot:
     name: str
     title: str
     description: str
-    """What it shows, for who cannot see it."""
+    """Alternative text: the numbers that the plot shows."""
     png: bytes
     svg: bytes
 
     def save(self, folder: Path) -> None:
-        """Write both files."""
+        """Write the PNG and the SVG file."""
         atomic_io.replace(folder / f"{self.name}.png", self.png)
         atomic_io.replace(folder / f"{self.name}.svg", self.svg)
 
 
 def blank(panels: int = 1) -> tuple["Figure", Any]:
-    """A figure with panels above each other, and the array of these; as wide as a phone shows without shrinking."""
+    """Return a figure and its panels, one below the other. The width fits a phone."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.4, 0.6 + 2.6 * panels), layout="constrained")
@@ -59,12 +60,12 @@ def blank(panels: int = 1) -> tuple["Figure", Any]:
 
 
 def save_figure(figure: "Figure", file: Path | IO[bytes], **options: Any) -> None:
-    """Write a figure whose texts may be any: a name is shown as it is, not read as mathematics or TeX.
+    """Save a figure. Texts are shown literally, never parsed as math or TeX.
 
     Args:
-        figure: What to write.
-        file: Where. A path is written whole or not at all, in the format of its ending.
-        options: Those of `Figure.savefig`.
+        figure: The figure.
+        file: A path, which is written atomically in the format of its suffix, or an open file.
+        options: Options of `Figure.savefig`.
     """
     from matplotlib import rc_context
     from matplotlib.text import Text
@@ -74,7 +75,7 @@ def save_figure(figure: "Figure", file: Path | IO[bytes], **options: Any) -> Non
         shown = printable(text.get_text(), keep="\n")
         text.set(text=shown if len(shown) <= LONGEST else f"{shown[:LONGEST]}...", parse_math=False, usetex=False)
     with rc_context({"text.parse_math": False, "text.usetex": False}), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from")  # the font draws a box instead
+        warnings.filterwarnings("ignore", "Glyph .* missing from")  # the font draws a box
         warnings.filterwarnings("ignore", "constrained_layout not applied")  # a long name leaves no room
         if isinstance(file, Path):
             content = io.BytesIO()
@@ -84,8 +85,8 @@ def save_figure(figure: "Figure", file: Path | IO[bytes], **options: Any) -> Non
             figure.savefig(file, **options)
 
 
-def finish(figure: "Figure", comparison: Comparison, kind: str, subject: str, title: str, said: str) -> Plot:
-    """The subject above, the legend below with room of its own, and both files."""
+def finish(figure: "Figure", comparison: Comparison, kind: str, subject: str, title: str, description: str) -> Plot:
+    """Add the title above and the legend below, and render both files."""
     axes = figure.axes
     axes[0].set_title(subject, fontsize=11)
     handles, labels = axes[-1].get_legend_handles_labels()
@@ -97,30 +98,30 @@ def finish(figure: "Figure", comparison: Comparison, kind: str, subject: str, ti
     save_figure(figure, png, format="png", dpi=160, metadata={"Software": None})
     save_figure(figure, svg, format="svg", metadata={"Date": None, "Creator": None})
     slug = re.sub(r"\W+", "_", subject.lower(), flags=re.ASCII).strip("_")[:100]
-    return Plot(f"{comparison.name}-{kind}-{slug}", f"{subject}: {title}", said, png.getvalue(), svg.getvalue())
+    return Plot(f"{comparison.name}-{kind}-{slug}", f"{subject}: {title}", description, png.getvalue(), svg.getvalue())
 
 
 def main_metric(table: Table) -> str:
-    """The metric that is plotted, and listed: the test split's, or the first."""
+    """Return the metric that plots and lists show: "test", or the first one."""
     return "test" if "test" in table.metrics else next(iter(table.metrics))
 
 
 def metric_label(comparison: Comparison, metric: str | None = None) -> str:
-    """A metric with its unit, by default the main one."""
+    """Return the label of a metric with its unit. Default: the main metric."""
     table = comparison.table
     title = table.metrics[metric or main_metric(table)].title
     return f"{title} [%]" if table.unit == "%" else f"{title} {table.unit}"
 
 
 def label(line: Line, budget: float) -> str:
-    """What a line of a table is called in a legend."""
+    """Return the legend label of a line."""
     copies = f", m = {line.row.m}" if line.row.m and line.row.maxup else ""
     dynamic = ", dynamic evaluation" if line.row.dynamic else ""
-    return line.row.method + copies + dynamic + ("" if budget == 1 else f", {called(budget, [line])}")
+    return line.row.method + copies + dynamic + ("" if budget == 1 else f", {budget_label(budget, [line])}")
 
 
 def time_unit(longest: float) -> tuple[int, str]:
-    """The seconds of a unit that suits times up to the longest, and its name.
+    """Return a suitable unit of time, in seconds and by name.
 
     Example:
         >>> time_unit(90), time_unit(7200)
@@ -130,6 +131,6 @@ def time_unit(longest: float) -> tuple[int, str]:
 
 
 def machines(results: Iterable[Result]) -> str:
-    """Where results were measured: seconds mean little without it."""
-    found = sorted({str(result.environment.get("hardware") or "an unknown machine") for result in results})
-    return found[0] if len(found) == 1 else f"{len(found)} kinds of machines"
+    """Return the hardware that results were measured on."""
+    names = sorted({str(result.environment.get("hardware") or "an unknown machine") for result in results})
+    return names[0] if len(names) == 1 else f"{len(names)} kinds of machines"

@@ -1,4 +1,4 @@
-"""The recipes in a list: what each is, the paper's number, ours, and what it costs."""
+"""The list of recipes: a description, the paper's number, our number and the cost of each."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
@@ -9,31 +9,32 @@ from maxup.lab.output import make_console, say
 from maxup.lab.recipes.load import find_recipe, list_recipes, read_recipe
 from maxup.lab.recipes.objectives import resolve_objective
 from maxup.lab.report.figure import main_metric
-from maxup.lab.report.tables import DASH, measured, ours
+from maxup.lab.report.tables import DASH, format_estimate
 from maxup.lab.results.files import Result, budget_name, load_results, mean_seconds
 from maxup.lab.results.paper import Row, Table, load_paper
 from maxup.lab.results.statistics import estimate
+from maxup.lab.results.tables import measured
 
 COLUMNS = ("recipe", "what", "paper", "ours (n seeds)", "cost")
-WIDE = 110  # characters of a terminal that has room for every column
+WIDE = 110  # terminal width that fits every column
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A recipe's line."""
+    """One line of the list."""
 
     recipe: str
     what: str
-    """The first sentence of its file."""
+    """The first sentence of the recipe file."""
     paper: str
     ours: str
-    """Of every budget that was run, the largest first."""
+    """Our numbers for every budget, the largest first."""
     cost: str
-    """Seconds of training of each where measured, else the copies of every example."""
+    """Training time per budget if measured, otherwise m."""
 
 
 def listing(word: str, *, results: Path, runs: Path) -> tuple[list[Entry], list[str]]:
-    """The recipes whose name holds a word, and a sentence for each result file that is left out.
+    """Return the recipes whose name contains a word, and a message for each result file that is skipped.
 
     Example:
         >>> entries, _ = listing("mlp-gaussian-maxup", results=Path("nowhere"), runs=Path("nowhere"))
@@ -46,15 +47,15 @@ def listing(word: str, *, results: Path, runs: Path) -> tuple[list[Entry], list[
     for name in (name for name in list_recipes() if word in name):
         what, copies = _what(name), _copies(name)
         paper, table, row = _paper(name, copies, tables)
-        number, cost = _ours([r for r in found if r.recipe == name and r.own_m], table, row)
+        number, cost = _ours([r for r in found if r.recipe == name and r.default_m], table, row)
         entries.append(Entry(name, what, paper, number, cost or copies))
     return entries, notes
 
 
 def show(entries: Sequence[Entry]) -> None:
-    """Print them: a table on a terminal, on a narrow one with two columns in one; a line for each elsewhere.
+    """Print a table on a terminal, or one line per recipe if the output is not a terminal.
 
-    Either begins with a line that names the columns.
+    A narrow terminal has recipe and description in one column. The first line has the names of the columns.
     """
     from rich.table import Table as Rich
     from rich.text import Text
@@ -88,23 +89,22 @@ def show(entries: Sequence[Entry]) -> None:
 
 
 def _what(name: str) -> str:
-    """The first sentence of a recipe's comment, which may go on in a second line; a command is indented."""
+    """Return the first sentence of the comment at the top of a recipe file. Indented lines are commands."""
     lines = takewhile(lambda line: line.startswith("# "), find_recipe(name).read_text(encoding="utf-8").splitlines())
     text = " ".join(line[2:] for line in lines if not line.startswith("#  "))
     return text.partition(". ")[0].removesuffix(".")
 
 
 def _copies(name: str) -> str:
-    """m of a recipe, or what it does instead of drawing copies."""
-    said = read_recipe(name)
-    objective = resolve_objective(said.get("objective", "standard"))
+    """Return the m of a recipe, or the name of its objective if it has no m."""
+    objective = resolve_objective(read_recipe(name).get("objective", "standard"))
     if objective["name"] == "standard" or "m" in objective:
         return f"m = {objective.get('m', 1)}"
     return str(objective["name"]).replace("_", " ")
 
 
 def _paper(name: str, copies: str, tables: Iterable[Table]) -> tuple[str, Table | None, Row | None]:
-    """The paper's number for a recipe as it is, and the row that has it."""
+    """Return the paper's number for a recipe, and its table and row."""
     for table in tables:
         for row in table.rows.values():
             if row.recipe == name and (not row.maxup or row.m is None or copies == f"m = {row.m}"):
@@ -121,7 +121,7 @@ def _unit(table: Table | None, metric: str) -> str:
 
 
 def _ours(results: Sequence[Result], table: Table | None, row: Row | None) -> tuple[str, str]:
-    """Our numbers and their mean seconds, of every budget that was run: twins may have others in common."""
+    """Return our numbers and mean training times for every budget, so that MaxUp and baseline can be compared."""
     row = row or Row("", "", {})
     text = any("test_perplexity" in result.last for result in results)
     metric = main_metric(table) if table else "test" if text else "top1"
@@ -129,8 +129,8 @@ def _ours(results: Sequence[Result], table: Table | None, row: Row | None) -> tu
     for budget in sorted({r.budget for r in results}, reverse=True):
         mine = [r for r in results if r.budget == budget]
         values = [value for r in mine if (value := measured(r, row, metric)) is not None]
-        if found := estimate(values):
-            number, _, n = ours(found, 2).removesuffix(")").partition(" (")
+        if ours := estimate(values):
+            number, _, n = format_estimate(ours, 2).removesuffix(")").partition(" (")
             part = "" if budget == 1 else f", {budget_name(budget, [mine[0].recipe])}"
             numbers.append(f"{number} {_unit(table, metric)} ({n}{part})")
             seconds = mean_seconds(mine)

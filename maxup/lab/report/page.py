@@ -1,4 +1,4 @@
-"""The report as one HTML file: no script, nothing loaded from elsewhere, for a phone, a desk and paper."""
+"""The report as one self-contained HTML file, without scripts, for phones, desktops and print."""
 
 import base64
 import html
@@ -9,14 +9,15 @@ from typing import Any
 
 from maxup.lab.output import one_line
 from maxup.lab.report.figure import Plot, time_unit
-from maxup.lab.report.tables import DASH, LEGEND, Cell, Comparison, grid, tied
+from maxup.lab.report.tables import DASH, LEGEND, Cell, grid, nonbreaking
 from maxup.lab.results.files import Result
+from maxup.lab.results.tables import Comparison
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
 def escape(text: str) -> str:
-    """For HTML, on one line and without control characters.
+    """Escape a text for HTML, on one line and without control characters.
 
     Example:
         >>> escape("<b>")
@@ -31,13 +32,13 @@ def page(
     results: Sequence[Result],
     notes: Sequence[str] = (),
 ) -> str:
-    """The page.
+    """Return the HTML of the report.
 
     Args:
         comparisons: The tables, in order.
         plots: The plots of each table, by its name.
-        results: Ours, for their number and their environments.
-        notes: Sentences about files that were left out.
+        results: Our results, for their number and their environments.
+        notes: Messages about files that were skipped.
 
     Example:
         >>> page([], {}, []).splitlines()[0]
@@ -52,19 +53,19 @@ def page(
         '<meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        "<title>MaxUp: ours beside the paper’s</title>",  # noqa: RUF001
+        "<title>MaxUp: our results and the paper’s</title>",  # noqa: RUF001
         f"<style>\n{style}</style>",
         "</head>",
         "<body>",
         "<header>",
-        "<h1>MaxUp: ours beside the paper’s</h1>",  # noqa: RUF001
+        "<h1>MaxUp: our results and the paper’s</h1>",  # noqa: RUF001
         f"<p>{escape(_summary(comparisons, results))}</p>",
         _contents(comparisons),
         "</header>",
         "<main>",
         *sections,
         _environments(results),
-        _left_out(notes),
+        _skipped(notes),
         "</main>",
         f"<footer><p>{escape(LEGEND)}</p><p>Made by <code>maxup report</code>.</p></footer>",
         "</body>",
@@ -77,12 +78,12 @@ def _summary(comparisons: Sequence[Comparison], results: Sequence[Result]) -> st
     lines = [line for comparison in comparisons for line in comparison.lines]
     here = {line.key for line in lines if line.ours}
     if not here:
-        return "There are no results of ours yet: the tables show the paper’s numbers."  # noqa: RUF001
+        return "There are no results yet. The tables show the paper’s numbers."  # noqa: RUF001
     time, runs = _time(results), "run" if len(results) == 1 else "runs"
-    time = f", {time} of training together" if time != DASH else ""
+    time = f", {time} of training in total" if time != DASH else ""
     return (
-        f"{len(results)} finished {runs}{time}. Numbers are computed from their result files; losses are shown as "
-        "plainly as wins."
+        f"{len(results)} finished {runs}{time}. All numbers are computed from result files, whether MaxUp is better or "
+        "worse than its baseline."
     )
 
 
@@ -123,7 +124,10 @@ def _section(comparison: Comparison, plots: Iterable[Plot]) -> str:
 
 
 def _table(name: str, headings: Sequence[str], rows: Sequence[Sequence[Cell]], keys: Sequence[tuple[str, bool]]) -> str:
-    """A table whose rows have a key, and are MaxUp's or not; neighbors with one key make a body, a card on a phone."""
+    """Return a table. `keys` holds a key and whether it is a MaxUp row, per row.
+
+    Consecutive rows with the same key form one tbody, which is one card on a phone.
+    """
     head = "".join(f'<th scope="col"{_kind(h)}>{escape(h)}</th>' for h in headings)
     bodies = []
     for (_, maxup), group in groupby(zip(rows, keys, strict=True), key=lambda pair: pair[1]):
@@ -147,11 +151,11 @@ def _row(name: str, headings: Sequence[str], row: Sequence[Cell], *, again: bool
 
 
 def _text(heading: str, text: str) -> str:
-    """A number, with its n or its interval small."""
+    """Return a number with its n or its interval in small text."""
     number, mark, rest = text.partition(" (n" if " (n" in text else " [")
     if 'class="number"' not in _kind(heading) or not rest:
-        return escape(tied(text))
-    return f"{escape(tied(number))} <small>{escape(tied(mark + rest).strip())}</small>"
+        return escape(nonbreaking(text))
+    return f"{escape(nonbreaking(number))} <small>{escape(nonbreaking(mark + rest).strip())}</small>"
 
 
 def _kind(heading: str, more: str = "") -> str:
@@ -168,7 +172,7 @@ def _plot(plot: Plot) -> str:
 
 
 def _environments(results: Sequence[Result]) -> str:
-    """One line for each machine, set of versions and commit."""
+    """Return a table with one line per machine, versions and commit."""
     groups: dict[tuple[str, ...], list[Result]] = {}
     for result in results:
         groups.setdefault(_where(result.environment), []).append(result)
@@ -177,11 +181,11 @@ def _environments(results: Sequence[Result]) -> str:
     headings = ["hardware", "threads", "torch", "python", "commit", "runs", "time"]
     rows = [[Cell(text) for text in (*where, str(len(group)), _time(group))] for where, group in sorted(groups.items())]
     table = _table("environment", headings, rows, [(str(i), False) for i in range(len(rows))])
-    return f'<section id="environment"><h2>Where ours was measured</h2>{table}</section>'
+    return f'<section id="environment"><h2>Hardware and versions of our results</h2>{table}</section>'
 
 
 def _time(group: Sequence[Result]) -> str:
-    """Training time of runs together; a dash where some shared their GPU."""
+    """Return the total training time of runs, or a dash if some shared their GPU."""
     timed = [result.seconds for result in group if result.seconds is not None]
     unit, name = time_unit(sum(timed))
     return f"{sum(timed) / unit:,.1f} {name}" if len(timed) == len(group) else DASH
@@ -191,13 +195,13 @@ def _where(environment: dict[str, Any]) -> tuple[str, ...]:
     versions = environment.get("versions")
     versions = versions if isinstance(versions, dict) else {}
     commit = str(environment.get("commit") or DASH)
-    changed = " (changed)" if commit.endswith("+") else ""
+    dirty = " (dirty tree)" if commit.endswith("+") else ""
     texts = (environment.get("hardware"), environment.get("threads"), versions.get("torch"), versions.get("python"))
-    return (*(DASH if text is None else str(text) for text in texts), commit[:7] + changed)
+    return (*(DASH if text is None else str(text) for text in texts), commit[:7] + dirty)
 
 
-def _left_out(notes: Sequence[str]) -> str:
+def _skipped(notes: Sequence[str]) -> str:
     if not notes:
         return ""
     items = "".join(f"<li>{escape(note)}</li>" for note in notes)
-    return f'<section id="left-out"><h2>Left out</h2><ul>{items}</ul></section>'
+    return f'<section id="skipped"><h2>Skipped files</h2><ul>{items}</ul></section>'

@@ -1,4 +1,4 @@
-"""The plots of a table: accuracy and cost against m, learning curves, cost against accuracy; as PNG and SVG."""
+"""All plots of a table."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,15 +9,15 @@ from maxup.lab.report.against_radius import accuracy_against_radius
 from maxup.lab.report.cost import cost
 from maxup.lab.report.curves import curves
 from maxup.lab.report.figure import HUGE, STYLE, Plot, main_metric
-from maxup.lab.report.tables import Comparison, Line
 from maxup.lab.results.files import Result
 from maxup.lab.results.paper import Row
+from maxup.lab.results.tables import Comparison, Line
 
 
 def plots(comparison: Comparison, results: Sequence[Result]) -> list[Plot]:
-    """The plots that there is something to show in: for each model, those against m first.
+    """Draw all plots that have data. For each model, the plots against m come first.
 
-    Runs with different m are one family if they are of one recipe and its twin.
+    The runs of a MaxUp recipe and of its baseline form one family.
     """
     from matplotlib import rc_context
 
@@ -39,8 +39,8 @@ def plots(comparison: Comparison, results: Sequence[Result]) -> list[Plot]:
 
 
 def _drawable(line: Line) -> Line:
-    """Without perplexities that are infinite, or nearly."""
-    ours = {budget: found for budget, found in line.ours.items() if found.mean < HUGE}
+    """Remove perplexities that are infinite or huge."""
+    ours = {budget: estimate for budget, estimate in line.ours.items() if estimate.mean < HUGE}
     return replace(line, ours=ours, seconds={budget: s for budget, s in line.seconds.items() if budget in ours})
 
 

@@ -1,4 +1,4 @@
-"""From result files to tables, plots and the page."""
+"""Make a report from result files: tables on the terminal, plots and an HTML page."""
 
 import glob
 from pathlib import Path
@@ -8,24 +8,24 @@ from maxup.lab.report.curves import cut_short
 from maxup.lab.report.custom_tables import find_table, other_results, with_other_m
 from maxup.lab.report.page import page
 from maxup.lab.report.plots import plots
-from maxup.lab.report.tables import compare
 from maxup.lab.report.terminal import show
 from maxup.lab.results.files import load_results
 from maxup.lab.results.paper import load_paper
+from maxup.lab.results.tables import compare
 from maxup.lab.storage.atomic_io import make_folder, replace, sweep
 
 
 def report(name: str | None, *, results: Path, runs: Path, out: Path) -> tuple[Path, list[str]]:
-    """Print one table or all, and write plots and page.
+    """Print tables, and write the plots and the page.
 
     Args:
-        name: A table of the paper or a file that lists recipes; None is all.
+        name: A table of the paper or a file that lists recipes. None: all tables.
         results: Folder of result files.
         runs: Folder of runs.
-        out: Where plots and page go.
+        out: Folder for the plots and the page.
 
     Returns:
-        The page, and a sentence for each file that is left out or cut short.
+        The path of the page, and a message for each file that is skipped or incomplete.
     """
     tables = load_paper() if name is None else {Path(name).stem: find_table(name)}
     recipes = {run_name(r): r for table in tables.values() for row in table.rows.values() if (r := row.recipe)}

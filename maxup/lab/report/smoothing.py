@@ -1,4 +1,4 @@
-"""What smoothing does to one image: the image, noisy copies of it, how often each class is the answer, the radius."""
+"""Plot of randomized smoothing on one image: noisy copies, class counts and the certified radius."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,22 +17,22 @@ def picture(
     path: Path,
     x: Tensor,
     counts: Sequence[int],
-    found: Certificate,
+    certificate: Certificate,
     *,
     sigma: float,
     label: int,
     classes: Sequence[str],
 ) -> None:
-    """Draw it.
+    """Draw the plot.
 
     Args:
-        path: Where; the ending, such as .png, says the format.
+        path: File to write. The suffix selects the format.
         x: The image, pixels in [0, 1], (C, H, W).
-        counts: Answers to noisy copies, by class.
-        found: Its certificate.
+        counts: Number of noisy copies predicted as each class.
+        certificate: The certificate of the image.
         sigma: Standard deviation of the noise.
-        label: The class it has.
-        classes: Their names.
+        label: The true class.
+        classes: Names of the classes.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -51,17 +51,17 @@ def picture(
         panels[0, 2].set_title(f"with noise, sigma {sigma:g}", fontsize=9)
         axes, shown = right.subplots(), sorted(range(len(counts)), key=lambda c: -counts[c])[:10]
         share = [100 * counts[c] / max(1, sum(counts)) for c in shown]
-        colors = [COLORS[3] if c == label and found.predict >= 0 else COLORS[0] for c in shown]
+        colors = [COLORS[3] if c == label and certificate.predict >= 0 else COLORS[0] for c in shown]
         axes.barh(range(len(shown)), share, color=colors)
         axes.set_yticks(range(len(shown)), [classes[c] for c in shown])
         axes.invert_yaxis()
         axes.set_axisbelow(True)
-        axes.set(xlim=(0, 100), xlabel=f"answers to {sum(counts):,} other noisy copies [%]")
+        axes.set(xlim=(0, 100), xlabel=f"predictions for {sum(counts):,} other noisy copies [%]")
         axes.grid(visible=False, axis="y")
-        if found.predict < 0:
-            said = "abstains: no class has more than half for sure"
+        if certificate.predict < 0:
+            text = "abstains: no class is certain to have more than half"
         else:
-            right_or = "right" if found.predict == label else "wrong"
-            said = f"{classes[found.predict]} ({right_or}) within l2 radius {found.radius:.3f}"
-        axes.set_title(f"smoothed: {said}\nfrom {found.samples:,} noisy copies", fontsize=9.5)
+            verdict = "correct" if certificate.predict == label else "wrong"
+            text = f"{classes[certificate.predict]} ({verdict}) within l2 radius {certificate.radius:.3f}"
+        axes.set_title(f"smoothed: {text}\nfrom {certificate.samples:,} noisy copies", fontsize=9.5)
         save_figure(figure, path, dpi=160)

@@ -1,4 +1,4 @@
-"""The tables on a terminal, however narrow: lines break between words, and no number is cut."""
+"""Tables for the terminal. In a narrow terminal, cells wrap between words, and numbers stay whole."""
 
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -6,25 +6,26 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from maxup.lab.output import make_console, one_line
-from maxup.lab.report.tables import LEGEND, Comparison, grid, tied, title
+from maxup.lab.report.tables import LEGEND, grid, nonbreaking, title
+from maxup.lab.results.tables import Comparison
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 WORDS = ("model", "size", "method", "metric", "radius")
-NAMES = ("model", "size", "method", "m")  # said once for all metrics of a row
+NAMES = ("model", "size", "method", "m")  # shown once for all metrics of a row
 
 
 def show(comparisons: Sequence[Comparison]) -> None:
-    """Print the tables of a report; with lines and colors on a terminal, plain elsewhere."""
+    """Print the tables of a report, with bold text and colors only on a terminal."""
     console = wide_console()
     for comparison in comparisons:
         out = grid(comparison)
-        rows, before = [], ""
+        rows, previous = [], ""
         for row, line in zip(out.rows, comparison.lines, strict=True):
-            again = line.key == before
-            rows.append(["" if again and h in NAMES else str(c) for h, c in zip(out.headings, row, strict=True)])
-            before = line.key
+            repeated = line.key == previous
+            rows.append(["" if repeated and h in NAMES else str(c) for h, c in zip(out.headings, row, strict=True)])
+            previous = line.key
         bold = [line.row.maxup for line in comparison.lines]
         show_table(console, title(comparison), out.headings, rows, bold)
         for note in (*(f"[{number}] {note}" for number, note in enumerate(out.notes, 1)), *out.remarks):
@@ -34,7 +35,7 @@ def show(comparisons: Sequence[Comparison]) -> None:
 
 
 def wide_console() -> "Console":
-    """Of the terminal's width; 200 columns and no colors elsewhere."""
+    """Return a console with the width of the terminal, or with 200 columns and no colors if it is not one."""
     console = make_console()
     return console if console.is_terminal else make_console(width=200, no_color=True)
 
@@ -42,7 +43,7 @@ def wide_console() -> "Console":
 def show_table(
     console: "Console", title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], bold: Sequence[bool] = ()
 ) -> None:
-    """Print a table, its lines broken where the terminal is narrow, and the rows of `bold` in bold."""
+    """Print a table. Cells wrap if the terminal is narrow. Rows marked in `bold` are bold."""
     headings, rows = [*map(one_line, headings)], [[*map(one_line, row)] for row in rows]  # before they are measured
     room = console.width if console.is_terminal else 10_000
     columns = list(zip(headings, *rows, strict=True))
@@ -56,33 +57,33 @@ def show_table(
 
 
 def fold(text: str, width: int, *, cut: bool = True) -> list[str]:
-    """A text in lines of a width; a deviation stays with its sign, n with its number. Without cut, words stay whole.
+    """Wrap a text to a width. "± 0.08" and "n = 5" stay together. Without `cut`, long words stay whole.
 
     Example:
         >>> fold("95.41 ± 0.08 (n = 5)", 8)
         ['95.41', '± 0.08', '(n = 5)']
     """
-    found = textwrap.wrap(tied(text), width, break_long_words=cut)
-    return [line.replace("\xa0", " ") for line in found]
+    wrapped = textwrap.wrap(nonbreaking(text), width, break_long_words=cut)
+    return [line.replace("\xa0", " ") for line in wrapped]
 
 
 def widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:
-    """The width of each column, which begins with its heading, all within a room where that can be.
+    """Return the width of each column so that they fit into `room` if possible. Columns start with their heading.
 
-    The widest gives way first, down to its longest word; names and headings may be cut in the end, numbers never.
+    The widest column shrinks first, down to its longest word. Then names and headings may be cut, but never numbers.
 
     Example:
         >>> widths([["model", "ResNet-110"], ["ours", "95.41 ± 0.08 (n = 5)"]], 25)
         [10, 15]
     """
-    found = [max(map(len, column)) for column in columns]
+    sizes = [max(map(len, column)) for column in columns]
     words = [_longest_word(column) for column in columns]
     numbers = [_longest_word(column[1:]) if column[0] not in WORDS else 0 for column in columns]
     names = [max(number, min(8, least)) for number, least in zip(numbers, words, strict=True)]
     for least in (words, names):
-        while sum(found) > room and found != least:
-            found[max(range(len(found)), key=lambda i: (found[i] > least[i], found[i]))] -= 1
-    return found
+        while sum(sizes) > room and sizes != least:
+            sizes[max(range(len(sizes)), key=lambda i: (sizes[i] > least[i], sizes[i]))] -= 1
+    return sizes
 
 
 def _longest_word(texts: Sequence[str]) -> int:
@@ -90,7 +91,7 @@ def _longest_word(texts: Sequence[str]) -> int:
 
 
 def lines(cells: Sequence[str], headings: Sequence[str], across: Sequence[int], gap: str) -> Iterator[str]:
-    """A row of a table, as many lines as its highest cell; words to the left, numbers to the right.
+    """Yield the lines of a row. Words are aligned left, numbers right.
 
     Example:
         >>> list(lines(["ResNet", "95.41 ± 0.08 (n = 5)"], ["model", "ours"], [6, 12], "  "))

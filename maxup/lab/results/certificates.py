@@ -1,4 +1,4 @@
-"""Which certificates a report may show: those of the very settings that its table is about go into run.json."""
+"""Write certified accuracies into run.json, if they were made with the settings that reports require."""
 
 import json
 from collections.abc import Sequence
@@ -23,40 +23,43 @@ def record(
     last: bool = True,
     own_file: bool = True,
 ) -> str | None:
-    """Write what the certificates amount to into a run.json, or return why reports may not show them.
+    """Write the certified accuracies into a run.json.
 
-    Any n will do, since fewer copies only shorten radii; a larger alpha would lengthen them.
+    Any n is accepted, because fewer copies only give smaller radii. A larger alpha would give larger ones.
 
     Args:
         path: The run.json.
         rows: The certificates.
         settings: How they were made.
-        trained: The sigma of the training, where known.
-        images: How many test images there are.
-        step: The step of the checkpoint that was certified.
-        last: Whether they are of the last checkpoint.
-        own_file: Whether their TSV is where a run's certificates belong.
+        trained: The sigma of the training noise, if known.
+        images: Number of test images.
+        step: Step of the certified checkpoint.
+        last: Whether it is the last checkpoint.
+        own_file: Whether the TSV is at its default place in the run's folder.
+
+    Returns:
+        None, or a message that says why run.json is unchanged.
     """
-    shown = sorted(row.idx for row in rows)
-    wanted = {
+    indices = sorted(row.idx for row in rows)
+    required = {
         "the last checkpoint": last,
         "no --out": own_file,
         "the sigma of the training": settings.sigma == trained,
         "alpha 0.001 or less": settings.alpha <= 0.001,
         f"all radii from {RADII[0]:g} to {RADII[-1]:g}": settings.radii is None or set(RADII) <= set(settings.radii),
-        "every 20th image, or --all": shown in (list(range(0, images, 20)), list(range(images))),
+        "every 20th image, or --all": indices in (list(range(0, images, 20)), list(range(images))),
     }
-    if missing := [what for what, met in wanted.items() if not met]:
-        return f"{path} stays as it is: reports want {', '.join(missing)}."
-    run, about = read_run(path), asdict(settings)
+    if missing := [name for name, met in required.items() if not met]:
+        return f"{path} is unchanged: reports need {', '.join(missing)}."
+    run, certified = read_run(path), asdict(settings)
     if run.get("steps") != step:
-        return f"{path} is unchanged: it is of step {run.get('steps')}, and these certificates are of step {step}."
+        return f"{path} is unchanged: it has step {run.get('steps')}, but the certificates are for step {step}."
     match run.get("certified"):
-        case {"images": int(before), **same} if before > len(rows) and same == json.loads(json.dumps(about)):
-            return f"{path} stays as it is: it has these certificates of {before} images."
+        case {"images": int(before), **same} if before > len(rows) and same == json.loads(json.dumps(certified)):
+            return f"{path} is unchanged: it already has these certificates for {before} images."
     run["last"] = run["last"] | metrics(rows)
     if settings.adaptive:
-        del run["last"]["average_certified_radius"]  # radii are no longer than was asked for
-    run["certified"] = about | {"images": len(rows)}
+        del run["last"]["average_certified_radius"]  # adaptive sampling does not find the full radius
+    run["certified"] = certified | {"images": len(rows)}
     write_json(path, run)
     return None

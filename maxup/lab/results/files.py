@@ -1,9 +1,9 @@
-"""Ours: the results of finished runs, one small JSON each, and which recipe, seed, m and budget each one is of.
+"""Result files of finished runs, with the recipe, seed, m and budget of each.
 
     results/runs/<recipe>/seed-0.json                    the recipe as it is
-    results/runs/<recipe>/seed-0-m-10-budget-0.3.json    with m = 10 instead of its own, for 0.3 of its epochs
+    results/runs/<recipe>/seed-0-m-10-budget-0.3.json    with m = 10, for 0.3 of the recipe's epochs
 
-A run's own folder, <runs>/<recipe>/seed-0/run.json, holds the same.
+The run.json in the folder of a run, <runs>/<recipe>/seed-0/run.json, has the same content.
 """
 
 import math
@@ -24,7 +24,7 @@ from maxup.lab.upgrade import upgrade_recipe
 from maxup.smoothing.sampling import plan, reach
 
 LIMITS = {"accuracy": (0, 1), "perplexity": (1, math.inf)}
-LONGEST = 1e9  # seconds; three decades
+LONGEST = 1e9  # seconds, about 30 years
 NAME = re.compile(r"seed-(\d+)(?:-m-(\d+))?(?:-budget-([\d.e-]+))?", re.ASCII)
 
 
@@ -33,29 +33,29 @@ class Result:
     """A finished run."""
 
     recipe: str
-    """The recipe's name."""
+    """Name of the recipe."""
     seed: int
     m: int
-    """Copies of every example; 1 for the standard objective."""
-    own_m: bool
-    """Whether m is the recipe's own."""
+    """Copies per example; 1 for the standard objective."""
+    default_m: bool
+    """Whether m is the recipe's value."""
     budget: float
-    """Its epochs in those of the recipe."""
+    """Epochs of the run as a fraction of the recipe's epochs."""
     last: dict[str, float]
-    """What was measured at the end."""
+    """Metrics at the end of the run."""
     seconds: float | None
-    """Of training alone; in all, where the run did not tell them apart; None where it shared its GPU with others."""
+    """Training time (total time for old runs). None if the run shared its GPU."""
     environment: dict[str, Any]
     reach: float = math.inf
-    """The largest radius that its certificates could have."""
+    """The largest radius that its certificates can have."""
     curve: Path | None = None
-    """Its metrics.jsonl, where the run's folder is there."""
+    """Its metrics.jsonl, if the folder of the run exists."""
     steps: int | None = None
-    """Steps of the run whose curve that is."""
+    """Steps of the run that the curve belongs to."""
 
 
 def file_name(seed: int, *, m: int | None = None, budget: float = 1.0) -> str:
-    """The name of a result without its ending; `m` only where it is not the recipe's own.
+    """Return the name of a result file without its suffix. Give `m` only if it is not the recipe's value.
 
     Example:
         >>> file_name(0), file_name(3, m=10, budget=0.3)
@@ -65,12 +65,15 @@ def file_name(seed: int, *, m: int | None = None, budget: float = 1.0) -> str:
 
 
 def load_results(results: Path, runs: Path, recipes: dict[str, str] | None = None) -> tuple[list[Result], list[str]]:
-    """The results under two folders, and a sentence for each file that is left out.
+    """Load all results in two folders.
 
     Args:
         results: Folder of result files.
-        runs: Folder of runs; a run that also has a result file gives only its curve.
-        recipes: Recipes in files of their own, by name.
+        runs: Folder of runs. If a run also has a result file, only its curve is used.
+        recipes: Recipe files, by the name of their results.
+
+    Returns:
+        The results, and a message for each file that is skipped.
     """
     found: dict[tuple[str, int, int, float], Result] = {}
     notes = []
@@ -78,7 +81,7 @@ def load_results(results: Path, runs: Path, recipes: dict[str, str] | None = Non
         try:
             result = _result(name, path, stem, (recipes or {}).get(name, name))
         except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:  # any content
-            notes.append(f"{path} is left out: {error_message(error)}")
+            notes.append(f"{path} is skipped: {error_message(error)}")
             continue
         key = (result.recipe, result.seed, result.m, result.budget)
         old = found.get(key)
@@ -87,12 +90,12 @@ def load_results(results: Path, runs: Path, recipes: dict[str, str] | None = Non
         elif old.curve is None and result.curve is not None and old.last == result.last:
             found[key] = Result(**{**vars(old), "curve": result.curve, "steps": result.steps})
         else:
-            notes.append(f"{path} is left out: another result is of the same recipe, seed, m and budget")
+            notes.append(f"{path} is skipped: another result has the same recipe, seed, m and budget")
     return [found[key] for key in sorted(found)], notes
 
 
 def read_run(path: Path) -> dict[str, Any]:
-    """A run.json or result file, checked to be one."""
+    """Read a run.json or a result file. Raises ValueError if it is not one."""
     match atomic_io.read_json(path):
         case {
             "recipe": dict(recipe),
@@ -102,29 +105,29 @@ def read_run(path: Path) -> dict[str, Any]:
             "environment": dict(),
         } as run:
             return run | {"recipe": upgrade_recipe(recipe)}
-    raise ValueError("it is not the result of a run")
+    raise ValueError("it is not a result file")
 
 
 def _result(name: str, path: Path, stem: str, recipe: str) -> Result:
     run = read_run(path)
-    said = run["recipe"]
-    own = [f"--{option} {value}" for option, value in run.get("task", {}).items() if option.endswith("_from") and value]
-    if own:
-        raise ValueError(f"it is not of the recipe alone, but with {' '.join(own)}")
-    m = int(resolve_objective(said.get("objective", "standard")).get("m", 1))
+    used = run["recipe"]
+    options = [f"--{key} {value}" for key, value in run.get("task", {}).items() if key.endswith("_from") and value]
+    if options:
+        raise ValueError(f"it was trained with {' '.join(options)}, so it is not a result of the recipe alone")
+    m = int(resolve_objective(used.get("objective", "standard")).get("m", 1))
     match = NAME.fullmatch(stem)
     if match and int(match[1]) != run["seed"]:
-        raise ValueError(f"its name says seed {match[1]}, its content seed {run['seed']}")
+        raise ValueError(f"its name has seed {match[1]}, but its content has seed {run['seed']}")
     named = float(match[3]) if match and match[3] else 1.0
     known = known_recipe(recipe)
     if known is None:
-        own_m, budget = not (match and match[2]), named
+        default_m, budget = not (match and match[2]), named
     else:
-        changed = [key for key in difference(said, known) if key not in ("seed", "epochs", "objective.m")]
+        changed = [key for key in difference(used, known) if key not in ("seed", "epochs", "objective.m")]
         if changed:
-            raise ValueError(f"the recipe {name} says otherwise now ({', '.join(changed)})")
-        epochs = int(said.get("epochs", known.epochs))
-        own_m = m == copies_of(known)
+            raise ValueError(f"the recipe {name} has changed since ({', '.join(changed)})")
+        epochs = int(used.get("epochs", known.epochs))
+        default_m = m == copies_of(known)
         budget = epochs / known.epochs
         budget = named if budget != 1 and epochs == scaled(known.epochs, named) else float(f"{budget:.3g}")
     curve = path.parent / "metrics.jsonl" if path.name == "run.json" else None
@@ -137,9 +140,9 @@ def _result(name: str, path: Path, stem: str, recipe: str) -> Result:
         case {"n": int(n), "alpha": int(alpha) | float(alpha), "sigma": int(s) | float(s), "adaptive": bool(early)}:
             largest = reach(plan(n, alpha, early=early), s)
         case _:
-            raise ValueError("its record of how it was certified is not whole")
+            raise ValueError("its certification settings are incomplete")
     return Result(
-        recipe=name, seed=run["seed"], m=m, own_m=own_m, budget=budget, last=last,
+        recipe=name, seed=run["seed"], m=m, default_m=default_m, budget=budget, last=last,
         seconds=None if run["environment"].get("shared_gpu") else seconds,
         environment=run["environment"], reach=largest, curve=curve,
         steps=run["steps"] if curve and type(run.get("steps")) is int else None,
@@ -147,23 +150,23 @@ def _result(name: str, path: Path, stem: str, recipe: str) -> Result:
 
 
 def _check(last: dict[str, float], seconds: float) -> None:
-    """Refuse what no run can have measured; a perplexity may be infinite."""
+    """Check that the values are possible. A perplexity may be infinite."""
     if not 0 <= seconds <= LONGEST:
-        raise ValueError(f"a run cannot have trained for {seconds:g} seconds")
+        raise ValueError(f"its training time is {seconds:g} seconds, but must be between 0 and {LONGEST:g}")
     for key, value in last.items():
         for word, (low, high) in LIMITS.items():
             if word in key and not low <= value <= high:
-                raise ValueError(f"its {key} is {value:g}, which is not between {low:g} and {high:g}")
+                raise ValueError(f"its {key} is {value:g}, but must be between {low:g} and {high:g}")
 
 
 def mean_seconds(results: Sequence[Result]) -> float | None:
-    """The mean training time of those results that have one."""
+    """Return the mean training time of the results that have one."""
     known = [result.seconds for result in results if result.seconds is not None]
     return sum(known) / len(known) if known else None
 
 
 def scaled(epochs: int, budget: float) -> int:
-    """The epochs of a budget: at least one.
+    """Return the number of epochs of a budget, at least one.
 
     Example:
         >>> scaled(200, 0.3), scaled(5, 0.01)
@@ -173,20 +176,20 @@ def scaled(epochs: int, budget: float) -> int:
 
 
 def budget_name(budget: float, recipes: Iterable[str]) -> str:
-    """What a budget is of recipes: epochs where all have as many and the budget is less, else the number.
+    """Describe a budget: in epochs if it is below 1 and all recipes have the same number, otherwise as a factor.
 
     Example:
         >>> budget_name(0.3, ["cifar10/resnet110-cutout"]), budget_name(0.3, ["unknown"])
         ('60 of 200 epochs', 'budget 0.3')
     """
     epochs = {known.epochs if (known := known_recipe(name)) else 0 for name in recipes}
-    most = epochs.pop() if len(epochs) == 1 else 0
-    return f"{scaled(most, budget)} of {most} epochs" if most and budget < 1 else f"budget {budget:g}"
+    total = epochs.pop() if len(epochs) == 1 else 0
+    return f"{scaled(total, budget)} of {total} epochs" if total and budget < 1 else f"budget {budget:g}"
 
 
 @cache
 def known_recipe(name: str) -> Recipe | None:
-    """The recipe of that name, or None where there is none yet."""
+    """Return a recipe by name or file, or None if it does not exist or is invalid."""
     if name not in list_recipes() and not name.endswith((".yaml", ".yml")):
         return None
     try:
@@ -203,7 +206,7 @@ def _result_files(root: Path) -> Iterator[tuple[str, Path, str]]:
 def _run_files(root: Path) -> Iterator[tuple[str, Path, str]]:
     for path in sorted(root.rglob("run.json")):
         folder = path.parent
-        if "runs" in folder.relative_to(root).parts:  # of a comparison, which keeps its own there
+        if "runs" in folder.relative_to(root).parts:  # runs of a comparison
             continue
         yield _below(folder.parent if NAME.fullmatch(folder.name) else folder, root), path, folder.name
 

@@ -1,4 +1,4 @@
-"""The paper's numbers, from `paper.yaml`, which says how they are organized."""
+"""The numbers of the paper's tables. `paper.yaml` holds them and describes its format."""
 
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache
@@ -10,63 +10,63 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Value:
-    """A number of the paper, corrected where it is a slip."""
+    """A number in the paper. Misprints are corrected."""
 
     mean: float
     std: float | None = None
     printed: float | None = None
-    """What the paper has instead of `mean`, if that is a slip."""
+    """The number that the paper prints instead of `mean`, if it is a misprint."""
     why: str | None = None
-    """Why it is one."""
+    """Why it is a misprint."""
 
     @property
     def as_printed(self) -> float:
-        """The number on the page."""
+        """Return the number that the paper prints."""
         return self.mean if self.printed is None else self.printed
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A measured quantity."""
+    """A metric of a table."""
 
     title: str
     printed: str | None = None
-    """The column's heading, if it is not the title."""
+    """The heading in the paper, if it is not the title."""
     why: str | None = None
-    """Why the heading is a slip."""
+    """Why the heading is a misprint."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A model trained in one way."""
+    """A model and a training method."""
 
     model: str
     method: str
     values: dict[str, Value]
-    """By metric; those the paper leaves out are absent."""
+    """Value per metric. Metrics that the paper does not give are missing."""
     m: int | None = None
     params: Value | None = None
     flops: Value | None = None
     maxup: bool = False
     baseline: str | None = None
-    """The row that a MaxUp row is compared with."""
+    """Key of the row that a MaxUp row is compared with."""
     epochs: int | None = None
-    """Of a fine-tune."""
+    """Epochs of fine-tuning."""
     dynamic: bool = False
-    """With dynamic evaluation."""
+    """Whether perplexities are with dynamic evaluation."""
     recipe: str | None = None
-    """Ours; None where the row is only quoted."""
+    """Our recipe. None if the row is only quoted."""
     note: str | None = None
     printed: str | None = None
-    """The row's name on the page, if it is not the method."""
+    """Name of the row in the paper, if it is not the method."""
     why: str | None = None
-    """Why that name is a slip."""
+    """Why that name is a misprint."""
     ours: bool = False
-    """A row we add, which the paper does not have."""
+    """Whether we added the row; the paper does not have it."""
     grid: list[str] = field(default_factory=list)
-    """More recipes: the row is the best of all at each metric."""
+    """More recipes. The row is the best of all recipes in each metric."""
     copies: list[int] = field(default_factory=list)
-    """Of a grid: the m of every recipe; empty for their own."""
+    """For a grid: the values of m to run each recipe with. Empty: the recipe's value."""
 
 
 @dataclass(frozen=True)
@@ -85,25 +85,25 @@ class Table:
 
     number: int
     label: str
-    """In the LaTeX source."""
+    """Label in the LaTeX source."""
     caption: str
     dataset: str
     unit: str
     better: str
-    """higher or lower."""
+    """"higher" or "lower"."""
     digits: int
-    """Decimals printed."""
+    """Number of printed decimals."""
     down: str
-    """What the printed lines are: the name of a field of `Row`."""
+    """What the printed lines are: a field of `Row`."""
     across: str
-    """What the printed columns are: the name of a field of `Row`, or metric."""
+    """What the printed columns are: a field of `Row`, or "metric"."""
     metrics: dict[str, Metric]
     rows: dict[str, Row]
     runs: int | None = None
 
 
 def load_paper() -> dict[str, Table]:
-    """The paper's tables by name, in its order.
+    """Load the paper's tables by name, in order.
 
     Example:
         >>> row = load_paper()["table-cifar10"].rows["resnet110-cutout-maxup"]
@@ -116,12 +116,12 @@ def load_paper() -> dict[str, Table]:
 
 
 def load_slips() -> list[Slip]:
-    """The misprints in the paper's text; those inside a table are with its values, rows and metrics."""
+    """Load the misprints in the paper's text. Those in tables are part of values, rows and metrics."""
     return [_build(Slip, raw, f"slip {i}") for i, raw in enumerate(_read()["slips"])]
 
 
 def table_names() -> list[str]:
-    """The names of the paper's tables, in its order.
+    """Return the names of the paper's tables, in order.
 
     Example:
         >>> table_names()[:3]
@@ -131,7 +131,7 @@ def table_names() -> list[str]:
 
 
 def read_table(raw: Any, name: str) -> Table:
-    """A table from its YAML, where `name` is what errors call it."""
+    """Build a table from its YAML. `name` is used in error messages."""
     table = _build(Table, raw, name)
     metrics = {
         str(key): _build(Metric, {"title": metric} if isinstance(metric, str) else metric, f"{name}, metric {key}")
@@ -142,7 +142,7 @@ def read_table(raw: Any, name: str) -> Table:
         if row.maxup != (row.baseline is not None) or row.baseline not in {None, *rows}:
             raise ValueError(
                 f"paper.yaml, {name}, row {key}: maxup is {row.maxup} and baseline is {row.baseline!r}; "
-                "a MaxUp row, and no other, names another row of its table as baseline"
+                "a MaxUp row must name another row of its table as baseline, and other rows must not"
             )
         if row.baseline is not None and row.params is None and row.flops is None:
             rows[key] = replace(row, params=rows[row.baseline].params, flops=rows[row.baseline].flops)
@@ -152,7 +152,7 @@ def read_table(raw: Any, name: str) -> Table:
 def _row(raw: Any, where: str, metrics: dict[str, Metric]) -> Row:
     row = _build(Row, raw, where)
     if bool(row.values) == row.ours:
-        raise ValueError(f"paper.yaml, {where}: a row has the paper's values, or is ours and has none")
+        raise ValueError(f"paper.yaml, {where}: a row must have values, or have ours: true and no values")
     values = {str(metric): _value(value, f"{where}, {metric}") for metric, value in row.values.items()}
     if unknown := sorted(set(values) - set(metrics)):
         raise ValueError(f"paper.yaml, {where}: unknown metric {unknown[0]!r}; known: {', '.join(metrics)}")
@@ -166,7 +166,7 @@ def _value(raw: Any, where: str) -> Value:
         return Value(_number(raw[0], where), _number(raw[1], where))
     if isinstance(raw, dict):
         if set(raw) != {"printed", "corrected", "why"}:
-            raise ValueError(f"paper.yaml, {where}: a slip has printed, corrected and why, not {', '.join(raw)}")
+            raise ValueError(f"paper.yaml, {where}: a correction has printed, corrected and why, not {', '.join(raw)}")
         return Value(_number(raw["corrected"], where), None, _number(raw["printed"], where), raw["why"])
     return Value(_number(raw, where))
 
@@ -183,21 +183,20 @@ def _number(raw: Any, where: str) -> float:
 
 
 def _build(cls: type[T], raw: Any, where: str) -> T:
-    """A dataclass from a mapping: no key unknown, none missing, no plain value of another type."""
+    """Build a dataclass from a mapping. Raises ValueError for unknown or missing keys and wrong types."""
     if not isinstance(raw, dict):
         raise ValueError(f"paper.yaml, {where}: {raw!r} is not a mapping")
     known = fields(cls)  # type: ignore[arg-type]
-    if unknown := sorted(set(raw) - {one.name for one in known}, key=str):
-        raise ValueError(
-            f"paper.yaml, {where}: unknown key {unknown[0]!r}; known: {', '.join(one.name for one in known)}"
-        )
-    needed = [one.name for one in known if one.default is MISSING and one.default_factory is MISSING]
-    if missing := [name for name in needed if name not in raw]:
+    names = [item.name for item in known]
+    if unknown := sorted(set(raw) - set(names), key=str):
+        raise ValueError(f"paper.yaml, {where}: unknown key {unknown[0]!r}; known: {', '.join(names)}")
+    required = [item.name for item in known if item.default is MISSING and item.default_factory is MISSING]
+    if missing := [name for name in required if name not in raw]:
         raise ValueError(f"paper.yaml, {where}: {missing[0]!r} is missing")
-    for one in known:
-        plain = one.type in (str, int, bool, str | None, int | None)
-        if plain and one.name in raw and not isinstance(raw[one.name], one.type):  # type: ignore[arg-type]
-            raise ValueError(f"paper.yaml, {where}: {one.name} is {raw[one.name]!r}; quotes missing, or too many?")
+    for item in known:
+        plain = item.type in (str, int, bool, str | None, int | None)
+        if plain and item.name in raw and not isinstance(raw[item.name], item.type):  # type: ignore[arg-type]
+            raise ValueError(f"paper.yaml, {where}: {item.name} is {raw[item.name]!r}; add or remove quotes")
     return cls(**raw)
 
 

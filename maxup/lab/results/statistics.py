@@ -1,7 +1,7 @@
-"""Mean and deviation over seeds, and the difference of two methods with its interval.
+"""Mean and standard deviation over seeds, and the difference of two methods with its confidence interval.
 
-There is no interval below 3 values on a side, and none where nothing varies: its width would be zero and claim a
-certainty that nobody has.
+There is no interval for fewer than 3 values per side, and none if the values do not vary: an interval of width zero
+would claim too much certainty.
 """
 
 import math
@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-FEWEST = 3  # values on each side that an interval needs
+FEWEST = 3  # values per side that an interval needs
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Estimate:
 
     mean: float
     std: float | None
-    """Over the seeds, with n - 1; None for one seed, or where a value is infinite."""
+    """Sample standard deviation (n - 1). None for one seed, or if a value is infinite."""
     n: int
 
 
@@ -28,14 +28,14 @@ class Difference:
 
     mean: float
     low: float | None
-    """The interval's ends; None below 3 values, or where nothing varies."""
+    """Ends of the interval. None for fewer than 3 values, or if the values do not vary."""
     high: float | None
     n: int
-    """Pairs; of unpaired values, those of the smaller side."""
+    """Number of pairs; for unpaired values, of values on the smaller side."""
 
 
 def estimate(values: Sequence[float]) -> Estimate | None:
-    """Mean and standard deviation, or None of nothing.
+    """Return mean and standard deviation, or None if there are no values.
 
     Example:
         >>> estimate([1.0, 2.0, 3.0])
@@ -43,19 +43,19 @@ def estimate(values: Sequence[float]) -> Estimate | None:
     """
     if not values:
         return None
-    mean = statistics.mean(values)  # exact: numbers may be huge, as a perplexity can
+    mean = statistics.mean(values)  # exact, also for huge values such as a perplexity
     known = len(values) > 1 and math.isfinite(mean)
     return Estimate(mean, statistics.stdev(values) if known else None, len(values))
 
 
 def difference(ours: Mapping[int, float], baseline: Mapping[int, float], *, paired: bool) -> Difference | None:
-    """How much one method has more than its baseline, with a 95 % interval: see `paired_t` and `welch`.
+    """Return the difference between a method and its baseline with a 95 % interval, by `paired_t` or `welch`.
 
     Args:
-        ours: Value by seed.
-        baseline: Value by seed.
-        paired: Whether a seed chooses the images, which both methods then share. Otherwise a shared seed makes no
-            pair: it does not make two trainings alike.
+        ours: Value per seed.
+        baseline: Value per seed.
+        paired: Whether a seed selects the training images, so that both methods share them. Otherwise runs with the
+            same seed are not pairs: a shared seed does not make two trainings alike.
 
     Example:
         >>> difference({0: 2.0, 1: 3.0}, {0: 1.0, 1: 2.0}, paired=False)
@@ -65,15 +65,15 @@ def difference(ours: Mapping[int, float], baseline: Mapping[int, float], *, pair
 
 
 def paired_t(ours: Mapping[int, float], baseline: Mapping[int, float], *, level: float = 0.95) -> Difference | None:
-    """Mean of ours - baseline over common seeds or images, with Student's interval of the differences.
+    """Return the mean of ours - baseline over common seeds or images, with Student's interval of the differences.
 
-    For values that share more than the number of a seed, such as the images they were measured on. None if they have
-    nothing in common, or if a value is infinite.
+    Use it for values that share more than a seed, such as the images they were measured on. Returns None if there are
+    no common keys, or if a value is infinite.
 
     Args:
-        ours: Value by seed or image.
-        baseline: Value by seed or image.
-        level: Confidence of the interval.
+        ours: Value per seed or image.
+        baseline: Value per seed or image.
+        level: Confidence level of the interval.
 
     Example:
         >>> found = paired_t({0: 2.0, 1: 3.0, 2: 5.0, 3: 9.0}, {0: 1.0, 1: 2.0, 2: 3.0})
@@ -89,14 +89,14 @@ def paired_t(ours: Mapping[int, float], baseline: Mapping[int, float], *, level:
 
 
 def welch(ours: Collection[float], baseline: Collection[float], *, level: float = 0.95) -> Difference | None:
-    """Mean of ours - mean of baseline, with Welch's interval: independent samples, unequal variances.
+    """Return mean(ours) - mean(baseline) with Welch's interval, for independent samples with unequal variances.
 
-    None if one of them is empty, or if a value is infinite.
+    Returns None if one side is empty, or if a value is infinite.
 
     Args:
         ours: Values of one method.
         baseline: Values of the other.
-        level: Confidence of the interval.
+        level: Confidence level of the interval.
 
     Example:
         >>> found = welch([2.0, 3.0, 5.0], [1.0, 2.0, 3.0])
@@ -111,7 +111,7 @@ def welch(ours: Collection[float], baseline: Collection[float], *, level: float 
     error = math.hypot(*errors)
     if n < FEWEST or not error:
         return Difference(mean, None, None, n)
-    # Welch-Satterthwaite, in shares of the variance: squares of huge perplexities would overflow.
+    # Welch-Satterthwaite with relative variances, because squares of huge perplexities would overflow.
     freedom = 1 / sum((e / error) ** 4 / (side.n - 1) for e, side in zip(errors, sides, strict=True))
     return _difference(mean, error, freedom, n, level)
 

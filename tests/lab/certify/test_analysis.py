@@ -16,7 +16,7 @@ def rows(seed=0, n=60):
     return found
 
 
-def test_certified_accuracy_is_counted_and_its_interval_is_clopper_pearson():
+def test_certified_accuracy_is_a_count_with_the_clopper_pearson_interval():
     found = rows()
     for radius in (0.0, 0.5, 1.9, 5.0):
         k = len([r for r in found if r.label == r.predict and r.radius >= radius])
@@ -26,7 +26,7 @@ def test_certified_accuracy_is_counted_and_its_interval_is_clopper_pearson():
         assert share.error == pytest.approx(stats.binom.std(60, k / 60) / 60)
 
 
-def test_the_average_radius_is_the_area_below_the_curve():
+def test_average_radius_is_the_area_under_the_curve():
     found = rows()
     step = 0.001
     area = step * sum(certified_accuracy(found, step * (k + 0.5)).mean for k in range(2500))
@@ -34,17 +34,17 @@ def test_the_average_radius_is_the_area_below_the_curve():
     assert abstained(found) == sum(r.predict == -1 for r in found) / 60
 
 
-def test_the_envelope_is_nowhere_below_a_model():
+def test_envelope_is_the_maximum_over_the_models():
     models = {str(seed): rows(seed) for seed in range(4)}
     for radius, (name, share) in envelope(models).items():
         assert share.mean == max(certified_accuracy(m, radius).mean for m in models.values())
         assert share == certified_accuracy(models[name], radius)
 
 
-def test_metrics_are_those_that_reports_look_for():
-    from maxup.lab.report.tables import measured
+def test_reports_find_the_metrics():
     from maxup.lab.results.files import Result
     from maxup.lab.results.paper import load_paper
+    from maxup.lab.results.tables import measured
 
     table, found = load_paper()["table-certified"], metrics(rows())
     assert [float(metric) for metric in table.metrics] == RADII

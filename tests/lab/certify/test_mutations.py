@@ -1,4 +1,4 @@
-"""A file of certificates that was changed is refused, or says what it said before: thousands of seeded mutations."""
+"""A changed file of certificates is refused, or its content is the same: thousands of seeded mutations."""
 
 import random
 import re
@@ -29,7 +29,7 @@ HEADERS = {
 
 
 def write(path, sampling="fixed"):
-    """40 images, of which some are wrong and some abstain; radii up to 1.2 of a reach of 1.23."""
+    """40 images, some wrong and some abstentions. Radii are up to 1.2; the largest possible is 1.23."""
     rng = random.Random(1)
     begin(path, ABOUT | {"sampling": sampling})
     rows = []
@@ -44,7 +44,7 @@ def write(path, sampling="fixed"):
 
 
 def mutations(data, rng, times):
-    """(what, bytes) of changed files."""
+    """Yield (description, bytes) of changed files."""
     lines = data.splitlines(keepends=True)
     rows = range(2, len(lines))
 
@@ -106,7 +106,7 @@ def test_a_mutation_is_refused_or_changes_nothing(tmp_path, sampling):
             assert "\n" not in str(error.value)
             assert path.read_bytes() == changed
             continue
-        if data.startswith(changed):  # fewer rows, as of a process that was killed
+        if data.startswith(changed):  # fewer rows, as after a kill
             assert read(path)[1] == rows[: len(read(path)[1])]
         elif after != before:
             silent.append(what)

@@ -1,4 +1,4 @@
-"""Certifying a data set is `certify_many` image by image, whatever interrupts it, and its file says how it was made."""
+"""Certifying a data set equals `certify_many` per image, also after an interruption, and the header says how."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 
 
 class Stopping(nn.Sequential):
-    """A network that is interrupted once, after so many passes."""
+    """A network that raises KeyboardInterrupt once, after `left` passes."""
 
     left = -1
 
@@ -36,12 +36,12 @@ def target():
 
 
 def lines(path):
-    """Without the time, which may differ, and what follows from it."""
+    """The rows without the time, which may differ, and the hash."""
     return [line.split("\t")[:5] for line in path.read_text().splitlines()[1:]]
 
 
 @pytest.mark.parametrize("settings", [SETTINGS, replace(SETTINGS, adaptive=True, radii=(0.1, 0.25))])
-def test_the_rows_are_those_of_the_smoothed_classifier(target, tmp_path, settings):
+def test_rows_equal_those_of_the_smoothed_classifier(target, tmp_path, settings):
     chosen = list(range(0, 400, 20))
     found = certify(target, settings, chosen, tmp_path / "a.tsv", say=lambda _: None)
     smooth = make_smooth(target, settings, CPU)
@@ -53,7 +53,7 @@ def test_the_rows_are_those_of_the_smoothed_classifier(target, tmp_path, setting
         assert row.samples == (certificate.samples if settings.adaptive else None)
 
 
-def test_interrupted_and_gone_on_with_it_is_the_same_file(target, tmp_path):
+def test_an_interrupted_and_resumed_file_is_the_same(target, tmp_path):
     chosen = list(range(40))
     certify(target, SETTINGS, chosen, tmp_path / "whole.tsv", say=lambda _: None)
     target.model.left = 50  # in the second group of images
@@ -64,18 +64,18 @@ def test_interrupted_and_gone_on_with_it_is_the_same_file(target, tmp_path):
     assert lines(tmp_path / "cut.tsv") == lines(tmp_path / "whole.tsv")
 
 
-def test_the_file_says_how(target):
+def test_the_header_records_the_settings(target):
     about = describe(target, replace(SETTINGS, dtype="bfloat16", adaptive=True, seed=3), CPU)
-    said = {key: about[key] for key in ("subject", "sigma", "n0", "n", "alpha", "dtype", "forward", "sampling", "seed")}
-    assert said == {
+    expected = {
         "subject": "net", "sigma": 0.5, "n0": 20, "n": 200, "alpha": 0.001, "dtype": "bfloat16", "forward": "eager",
         "sampling": "adaptive", "seed": 3,
     }  # fmt: skip
+    assert {key: about[key] for key in expected} == expected
     assert set(tsv.SAME) <= set(about)
 
 
-def test_labels_of_a_file_are_compared_with_the_data(target, tmp_path):
-    """Also where the header says that they are the same images."""
+def test_labels_of_a_file_are_checked_against_the_data(target, tmp_path):
+    """Also if the header names the same images."""
     path, chosen = tmp_path / "a.tsv", list(range(8))
     about, found = describe(target, SETTINGS, CPU), certify(target, SETTINGS, chosen, path, say=lambda _: None)
     path.unlink()
@@ -83,13 +83,13 @@ def test_labels_of_a_file_are_compared_with_the_data(target, tmp_path):
     wrong = replace(found[3], label=(found[3].label + 1) % 10, predict=-1, radius=0.0, correct=False)
     tsv.append(path, [*found[:3], wrong, *found[4:]], samples=False)
     before = path.read_bytes()
-    with pytest.raises(CertificateError, match="has a line 6 with an image or a label that the data does not have"):
+    with pytest.raises(CertificateError, match="has an image or a label in line 6 that is not in the data"):
         certify(target, SETTINGS, chosen, path, say=lambda _: None)
     assert path.read_bytes() == before
 
 
-def test_what_a_killed_process_left_is_removed(target, tmp_path):
-    (tmp_path / f".tmp-{2**22 + 1}-a.tsv").write_text("half")  # of a process that cannot be alive
+def test_temporary_files_of_killed_processes_are_removed(target, tmp_path):
+    (tmp_path / f".tmp-{2**22 + 1}-a.tsv").write_text("half")  # no such process can be alive
     kept = [".tmp-mine", f".tmp-{2**22 + 1}-thesis", f".tmp-{2**22 + 1}-b.tsv"]  # files of other programs
     for name in kept:
         (tmp_path / name).write_text("kept")

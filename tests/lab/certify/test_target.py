@@ -18,7 +18,7 @@ def make(folder, recipe="smoke/digits-gaussian", *more):
     return train(parse_recipe(recipe, ["--epochs", "1", "--model.args.hidden", "[8]", *more]), folder, quiet=True)
 
 
-def test_a_run_and_its_export_are_one_network_on_one_set_of_images(tmp_path):
+def test_a_run_and_its_export_have_the_same_network_and_images(tmp_path):
     make(tmp_path / "run")
     assert main(["export", str(tmp_path / "run"), str(tmp_path / "model")]) == 0
     run, exported = of_folder(tmp_path / "run"), of_folder(tmp_path / "model")
@@ -30,7 +30,7 @@ def test_a_run_and_its_export_are_one_network_on_one_set_of_images(tmp_path):
     assert torch.equal(run.model(x), opened.model(opened.task.prepare(opened.task.test.x[[3, 5]])))
 
 
-def test_images_that_moved_are_found_where_they_are_now(tmp_path):
+def test_moved_images_are_found_with_root(tmp_path):
     write_cifar10(tmp_path / "before", n=4)
     words = ["--data.root", str(tmp_path / "before"), "--data.train_size", "12", "--model.name", "conv"]
     make(tmp_path / "run", "digits/mlp-gaussian", "--data.name", "cifar10", *words, "--model.args", "{width: 2}")
@@ -42,14 +42,14 @@ def test_images_that_moved_are_found_where_they_are_now(tmp_path):
         assert len(of_folder(tmp_path / name, root=str(tmp_path / "now")).images) == 4
 
 
-def test_a_network_that_was_given_normalized_images_takes_pixels_too(tmp_path):
+def test_a_network_trained_on_normalized_images_takes_pixels(tmp_path):
     make(tmp_path / "run", "digits/mlp-gaussian")
     target, run = of_folder(tmp_path / "run"), open_run(tmp_path / "run")
     assert target.sigma is None  # its noise was not on pixels
     torch.testing.assert_close(target.model(target.pixels([7])), run.model(run.task.prepare(run.task.test.x[[7]])))
 
 
-def test_a_digest_tells_weights_structures_and_images_apart():
+def test_digest_depends_on_weights_structure_and_images():
     images, _ = load_data("digits")
     torch.manual_seed(0)
     model = nn.Linear(2, 2)
@@ -60,7 +60,7 @@ def test_a_digest_tells_weights_structures_and_images_apart():
     assert digest(model, images)[0] != network
 
 
-def test_answers_tell_forward_passes_of_the_same_weights_apart():
+def test_answers_depend_on_the_forward_pass():
     class Net(nn.Linear):
         def forward(self, x):
             return nn.functional.dropout(super().forward(self.prepare(x).flatten(1)), 0.1, training=True)
@@ -76,7 +76,7 @@ def test_answers_tell_forward_passes_of_the_same_weights_apart():
     assert digest(model, images) == weights
 
 
-def test_a_module_must_be_one():
+def test_a_module_must_be_an_nn_module():
     with pytest.raises(RunError, match=r"mine:net returned a int; it must return a torch\.nn\.Module"):
         of_module("mine:net", lambda: 3, load_data("digits")[0])
 

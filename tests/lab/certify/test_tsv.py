@@ -24,7 +24,7 @@ def path(tmp_path):
     return path
 
 
-def test_rows_come_back_and_any_reader_of_the_field_can_read_them(path):
+def test_rows_are_read_back_and_have_the_usual_columns(path):
     about, rows = read(path)
     assert rows == ROWS
     assert {key: about[key] for key in ABOUT} == ABOUT
@@ -34,14 +34,14 @@ def test_rows_come_back_and_any_reader_of_the_field_can_read_them(path):
     assert lines[2].startswith("2\t3\t3\t0.500000\t1\t0:00:01.500000\t")
 
 
-def test_every_hash_is_of_the_row_and_the_hash_above(path):
-    """As documented, by hashlib alone."""
+def test_hash_covers_the_row_and_the_previous_hash(path):
+    """Computed with hashlib, as documented."""
     first, columns, *lines = path.read_text().splitlines()
     above = hashlib.sha256(f"{first}\t{columns}".encode()).hexdigest()[:16]
     for line in lines:
-        *cells, said = line.split("\t")
+        *cells, recorded = line.split("\t")
         above = hashlib.sha256("\t".join([above, *cells]).encode()).hexdigest()[:16]
-        assert said == above
+        assert recorded == above
 
 
 def test_a_radius_is_rounded_down():
@@ -49,30 +49,30 @@ def test_a_radius_is_rounded_down():
     assert Row.of(0, 1, Certificate(1, 0.2, 10, 0.5)) == Row(0, 1, 1, 0.2, True, "0:00:00.500000", 10)
 
 
-def test_half_a_row_is_named_and_left_out(path, capsys):
+def test_an_incomplete_last_line_is_ignored_with_a_note(path, capsys):
     with path.open("a") as file:
         file.write("9\t3\t")
     assert read(path)[1] == ROWS
-    assert capsys.readouterr().err == f"{path}: its last line was cut off, and is left out\n"
+    assert capsys.readouterr().err == f"{path}: ignoring the incomplete last line\n"
     assert gather(path, ABOUT) == ROWS
     assert len(path.read_text().splitlines()) == 2 + len(ROWS)
 
 
-def test_a_last_line_that_no_kill_leaves_is_refused(path):
+def test_a_damaged_last_line_is_refused(path):
     whole = path.read_bytes()
     for end in (b"J", b"7", b"\t", b"\r", b"\0"):
         path.write_bytes(whole[:-1] + end)
-        with pytest.raises(CertificateError, match="was changed in line 7, which is not the start of a row"):
+        with pytest.raises(CertificateError, match="was changed: line 7 is not the start of a row"):
             read(path)
     path.write_bytes(whole.replace(b"0:00:01", b"0:00:\xb11"))
-    with pytest.raises(CertificateError, match="was changed in line 3 or above: its hash is another"):
+    with pytest.raises(CertificateError, match="was changed in line 3 or above: the hash does not match"):
         read(path)
     path.write_bytes(whole.replace(b"\n", b"\r\n"))
     with pytest.raises(CertificateError, match=re.escape(str(path))):
         read(path)
 
 
-def test_samples_are_a_column_where_they_differ(tmp_path):
+def test_adaptive_sampling_adds_a_samples_column(tmp_path):
     path = tmp_path / "certified.tsv"
     begin(path, ABOUT | {"sampling": "adaptive"})
     row = Row(0, 1, 1, 0.5, True, "0:00:00", 250)
@@ -84,7 +84,7 @@ def test_samples_are_a_column_where_they_differ(tmp_path):
 
 
 @pytest.mark.parametrize("cut", range(1, 30))
-def test_a_last_line_that_was_cut_off_is_mended(path, cut):
+def test_an_incomplete_last_line_is_repaired(path, cut):
     whole = path.read_bytes()
     path.write_bytes(whole[:-cut])
     assert begin(path, ABOUT) == ROWS[:4]
@@ -96,87 +96,87 @@ def test_a_last_line_that_was_cut_off_is_mended(path, cut):
     ("key", "value"),
     [("model", "c" * 64), ("dtype", "bfloat16"), ("sigma", 0.25), ("n", 10), ("alpha", 0.1), ("radii", [0.5])],
 )
-def test_rows_of_something_else_are_refused_and_kept(path, key, value):
+def test_rows_with_another_header_are_refused_and_kept(path, key, value):
     before = path.read_bytes()
     for again in (begin, gather):
-        with pytest.raises(CertificateError, match=f"belongs to another {key}") as error:
+        with pytest.raises(CertificateError, match=f"has certificates for another {key}") as error:
             again(path, ABOUT | {key: value})
         assert "\n" not in str(error.value)
     assert path.read_bytes() == before
 
 
-def test_another_forward_pass_of_the_same_weights_is_refused(tmp_path):
+def test_another_forward_pass_with_the_same_weights_is_refused(tmp_path):
     path = tmp_path / "certified.tsv"
     begin(path, ABOUT | {"answers": [1.0, -20.0]})
     append(path, ROWS, samples=False)
     assert begin(path, ABOUT | {"answers": [1.1, -20.1]}) == ROWS  # rounding
     for other in ([1.0, -21.0], [1.0], None):
-        with pytest.raises(CertificateError, match="belongs to another forward pass of the same weights"):
+        with pytest.raises(CertificateError, match="has certificates for another forward pass with the same weights"):
             begin(path, ABOUT | {"answers": other})
 
 
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"label": 4}, "its correct is 1, its label 4"),
-        ({"label": 10, "correct": False}, "its label is 10, and there are 10 classes"),
+        ({"label": 4}, "its correct is 1, but its label is 4"),
+        ({"label": 10, "correct": False}, "its label is 10, but there are 10 classes"),
         ({"label": -1, "predict": -1, "radius": 0.0}, "its label is -1"),
-        ({"radius": 2.75}, "its radius is 2.75, and n, alpha and sigma allow 1.231631 at most"),
-        ({"idx": 2}, "its image has a line above"),
-        ({"time": "a\tb"}, "too many values|it is not as|invalid literal"),
+        ({"radius": 2.75}, "its radius is 2.75, but n, alpha and sigma allow at most 1.231631"),
+        ({"idx": 2}, "its image is already in the file"),
+        ({"time": "a\tb"}, "too many values|does not write it this way|invalid literal"),
     ],
 )
-def test_a_row_with_the_right_hash_is_checked_all_the_same(path, change, why):
+def test_an_invalid_row_with_the_right_hash_is_refused(path, change, why):
     append(path, [replace(Row(20, 3, 3, 0.5, True, "0:00:01"), **change)], samples=False)
     for again in (read, lambda path: begin(path, ABOUT)):
         with pytest.raises(
-            CertificateError, match=rf"has a line 8 that is no certificate: .*({why}).*; restore the file, or"
+            CertificateError, match=rf"has an invalid certificate in line 8: .*({why}).*; restore the file, or"
         ):
             again(path)
 
 
-def test_rows_must_have_the_labels_of_the_data(path):
+def test_rows_must_match_the_labels_of_the_data(path):
     before = path.read_bytes()
     assert begin(path, ABOUT, [3] * 5) == ROWS
     for labels in ([3, 3, 3, 7, 3], [3, 3, 3]):
-        with pytest.raises(CertificateError, match="has a line 6 with an image or a label that the data does not have"):
+        with pytest.raises(CertificateError, match="has an image or a label in line 6 that is not in the data"):
             begin(path, ABOUT, labels)
     assert path.read_bytes() == before
 
 
-def test_parts_that_contradict_each_other_are_refused_and_kept(path):
+def test_conflicting_parts_are_refused_and_kept(path):
     part = path.with_name(f"{path.name}.rank-0")
     begin(part, ABOUT)
     append(part, [ROWS[2]], samples=False)
     assert gather(path, ABOUT) == ROWS  # killed before the part was removed
     begin(part, ABOUT)
     append(part, [replace(ROWS[2], radius=0.75)], samples=False)
-    with pytest.raises(CertificateError, match="another certificate of image 2"):
+    with pytest.raises(CertificateError, match="different certificates for image 2"):
         gather(path, ABOUT)
     assert part.exists()
     assert read(path)[1] == ROWS
 
 
-def test_a_file_of_the_version_without_hashes_is_refused(path):
+def test_version_1_without_hashes_is_refused(path):
     first, *lines = path.read_text().splitlines()
     bare = [first.replace('"version": 2', '"version": 1'), *(line.rpartition("\t")[0] for line in lines)]
     path.write_text("\n".join(bare) + "\n")
     with pytest.raises(
-        CertificateError, match="of another version than 2, the one with hashes; remove it, and certify again"
+        CertificateError, match="another format version than 2, the first one with hashes; remove it and certify again"
     ):
         read(path)
 
 
-def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+def test_a_pipe_is_refused_without_blocking(tmp_path):
     os.mkfifo(tmp_path / "a.tsv")
     for place in (tmp_path / "a.tsv", tmp_path):
         with pytest.raises(
-            CertificateError, match=r"is no table of certificates: .*(not a regular file|Is a directory)"
+            CertificateError, match=r"is not a file of certificates: .*(not a regular file|Is a directory)"
         ):
             read(place)
 
 
-def test_parts_are_found_whatever_the_name(tmp_path):
+def test_parts_are_found_for_names_with_glob_characters(tmp_path):
     path = tmp_path / "a[1]*.tsv"
     begin(tmp_path / f"{path.name}.rank-0", ABOUT)
     append(tmp_path / f"{path.name}.rank-0", ROWS, samples=False)
@@ -184,7 +184,7 @@ def test_parts_are_found_whatever_the_name(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
-def test_a_file_without_rows_may_become_about_something_else(tmp_path):
+def test_an_empty_file_may_get_another_header(tmp_path):
     path = tmp_path / "certified.tsv"
     begin(path, ABOUT)
     assert begin(path, ABOUT | {"n": 700}) == []
@@ -199,11 +199,11 @@ def test_a_file_without_rows_may_become_about_something_else(tmp_path):
         b'# {"format": "maxup-certificates", "version": 2}\nidx\tlabel\tpredict\tradius\tcorrect\ttime\thash\n',
     ],
 )  # fmt: skip
-def test_a_file_that_is_something_else_is_refused_and_kept(tmp_path, text):
+def test_another_kind_of_file_is_refused_and_kept(tmp_path, text):
     path = tmp_path / "a.tsv"
     path.write_bytes(text)
     with pytest.raises(
-        CertificateError, match=r"is no table of certificates.*; give a TSV that maxup certify wrote"
+        CertificateError, match=r"is not a file of certificates.*; give a TSV that maxup certify wrote"
     ) as error:
         begin(path, ABOUT)
     assert "\n" not in str(error.value)
@@ -211,26 +211,26 @@ def test_a_file_that_is_something_else_is_refused_and_kept(tmp_path, text):
 
 
 @pytest.mark.parametrize("line", ["nonsense", "", "1\t2\t3", "9\t3\t3\t0.100000\t1\t0:00:01\t0123456789abcdef"])
-def test_a_line_without_the_right_hash_is_named(path, line):
+def test_a_wrong_hash_is_reported_with_its_line(path, line):
     path.write_text(path.read_text() + line + "\n")
     with pytest.raises(
-        CertificateError, match=r"was changed in line 8: its hash is another; restore the file, or remove"
+        CertificateError, match=r"was changed in line 8: the hash does not match; restore the file, or delete"
     ):
         begin(path, ABOUT)
 
 
-def test_the_lines_above_a_changed_one_can_be_kept(path):
+def test_lines_above_a_changed_one_can_be_kept(path):
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines).replace("0.500000", "0.600000"))
     with pytest.raises(CertificateError, match="was changed in line 5: "):
         read(path)
-    path.write_text("".join(lines[:4]))  # what the sentence says
+    path.write_text("".join(lines[:4]))  # as the message says
     assert begin(path, ABOUT) == ROWS[:2]
     append(path, ROWS[2:], samples=False)
     assert path.read_text() == "".join(lines)
 
 
-def test_the_parts_of_several_processes_are_gathered_sorted_and_removed(tmp_path):
+def test_parts_of_several_processes_are_merged_sorted_and_removed(tmp_path):
     path = tmp_path / "certified.tsv"
     for rank, rows in enumerate([ROWS[::2], ROWS[1::2]]):
         part = tmp_path / f"certified.tsv.rank-{rank}"
@@ -243,8 +243,8 @@ def test_the_parts_of_several_processes_are_gathered_sorted_and_removed(tmp_path
     json.loads(path.read_text().splitlines()[0].removeprefix("# "))
 
 
-def test_rows_that_are_missing_at_the_end_are_counted(path):
-    """Their hashes are gone with them, so the first line has to know."""
+def test_missing_rows_at_the_end_are_counted(path):
+    """Hashes cannot detect this, so the header records the number of images."""
     expect(path, len(ROWS))
     assert missing(*read(path)) is None
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-2]))
@@ -254,7 +254,7 @@ def test_rows_that_are_missing_at_the_end_are_counted(path):
     assert missing(*read(path)) is None
 
 
-def test_a_file_that_cannot_grow_is_named(path, monkeypatch):
+def test_a_failed_append_names_the_file(path, monkeypatch):
     def full(_):
         raise OSError(28, "No space left on device")
 
@@ -264,13 +264,13 @@ def test_a_file_that_cannot_grow_is_named(path, monkeypatch):
     assert error.value.filename == str(path)
 
 
-def test_a_file_of_an_older_version_does_not_know_its_images(path):
+def test_a_file_without_asked_is_never_unfinished(path):
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-2]))
     assert missing(*read(path)) is None
 
 
 @pytest.mark.parametrize("asked", [-1, 1.5, "5", None, True, [5]])
-def test_a_number_of_images_that_is_none_is_refused(tmp_path, asked):
+def test_an_invalid_number_of_images_is_refused(tmp_path, asked):
     begin(tmp_path / "a.tsv", ABOUT | {"asked": asked})
     with pytest.raises(CertificateError, match="asked must be a number of images"):
         read(tmp_path / "a.tsv")

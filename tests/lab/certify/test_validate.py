@@ -1,4 +1,4 @@
-"""Settings and rows that no certificate can have are refused, each with its reason."""
+"""Invalid headers and rows are refused with a reason."""
 
 from dataclasses import replace
 
@@ -15,13 +15,13 @@ ROW = Row(7, 1, 1, 0.5, True, "0:00:01")
 
 
 @pytest.mark.parametrize("change", [{}, {"sampling": "adaptive", "radii": [0.25, 1]}, {"answers": []}, {"seed": -3}])
-def test_settings_that_make_sense_pass(change):
+def test_valid_settings_pass(change):
     check_settings(ABOUT | change)
 
 
 @pytest.mark.parametrize("key", SAME)
-def test_every_setting_must_be_there_and_of_its_kind(key):
-    with pytest.raises(ValueError, match=f"it lacks {key}"):
+def test_every_setting_is_required_and_has_a_type(key):
+    with pytest.raises(ValueError, match=f"the header is missing {key}"):
         check_settings({name: value for name, value in ABOUT.items() if name != key})
     with pytest.raises(ValueError, match=key):
         check_settings(ABOUT | {key: {"a": 1}})
@@ -40,7 +40,7 @@ def test_every_setting_must_be_there_and_of_its_kind(key):
         "answers": ["x", [None]],
     }.items(),
 )
-def test_settings_that_make_no_sense_are_named(key, values):
+def test_invalid_settings_are_named(key, values):
     for value in values:
         with pytest.raises(ValueError, match=key) as error:
             check_settings(ABOUT | {key: value})
@@ -51,38 +51,38 @@ def test_settings_that_make_no_sense_are_named(key, values):
     ("change", "why"),
     [
         ({"idx": -1}, "its idx is -1"),
-        ({"label": 2}, "its label is 2, and there are 2 classes"),
+        ({"label": 2}, "its label is 2, but there are 2 classes"),
         ({"label": -1}, "its label is -1"),
         ({"predict": 2}, "its predict is 2"),
         ({"predict": -2}, "its predict is -2"),
-        ({"correct": False}, "its correct is 0, its label 1 and its predict 1"),
+        ({"correct": False}, "its correct is 0, but its label is 1 and its predict is 1"),
         ({"predict": 0}, "its correct is 1"),
-        ({"predict": -1, "correct": False}, "it abstains, and its radius is 0.5"),
-        ({"radius": 1.24}, "its radius is 1.24, and n, alpha and sigma allow 1.231631"),
+        ({"predict": -1, "correct": False}, "it abstains, but its radius is 0.5"),
+        ({"radius": 1.24}, "its radius is 1.24, but n, alpha and sigma allow at most 1.231631"),
         ({"radius": -0.1}, "its radius is -0.1"),
         ({"radius": float("nan")}, "its radius is nan"),
         ({"samples": 1000}, "its samples are 1000"),
     ],
 )
-def test_rows_out_of_their_limits_have_a_reason(change, why):
+def test_invalid_rows_have_a_reason(change, why):
     limits = Limits.of(ABOUT)
-    assert limits.complaint(ROW) is None
-    assert str(limits.complaint(replace(ROW, **change))).startswith(why)
+    assert limits.problem(ROW) is None
+    assert str(limits.problem(replace(ROW, **change))).startswith(why)
 
 
-def test_the_largest_radius_is_within_the_reach():
-    """alpha^(1/n) is the bound where all n copies are of one class."""
+def test_the_largest_radius_is_valid():
+    """alpha^(1/n) is the bound if all n copies have one class."""
     from scipy.stats import norm
 
     largest = 0.5 * norm.ppf(0.001 ** (1 / 1000))
     assert Limits.of(ABOUT).reach == pytest.approx(largest)
-    assert Limits.of(ABOUT).complaint(replace(ROW, radius=largest)) is None
-    assert Limits.of(ABOUT).complaint(replace(ROW, radius=largest + 1e-5))
+    assert Limits.of(ABOUT).problem(replace(ROW, radius=largest)) is None
+    assert Limits.of(ABOUT).problem(replace(ROW, radius=largest + 1e-5))
 
 
-def test_samples_are_those_of_a_look():
+def test_samples_are_where_sampling_may_stop():
     limits = Limits.of(ABOUT | {"sampling": "adaptive", "n": 100_000})
     for look in adaptive(100_000, 0.001):
-        assert limits.complaint(replace(ROW, samples=look.n)) is None
+        assert limits.problem(replace(ROW, samples=look.n)) is None
     for samples in (None, 0, 100, 100_001):
-        assert str(limits.complaint(replace(ROW, samples=samples))).startswith("its samples are")
+        assert str(limits.problem(replace(ROW, samples=samples))).startswith("its samples are")

@@ -1,4 +1,4 @@
-"""What a table asks for, and which results count as done."""
+"""The jobs of a table, and which results count as done."""
 
 import json
 from dataclasses import asdict
@@ -10,7 +10,7 @@ from maxup.lab.report.custom_tables import table_of
 from maxup.lab.results.paper import load_paper
 from tests.lab.report.runs import write_run
 
-TWIN, MAXUP = "digits/mlp-gaussian", "digits/mlp-gaussian-maxup"
+BASELINE, MAXUP = "digits/mlp-gaussian", "digits/mlp-gaussian-maxup"
 
 
 def finished(job, folder):
@@ -21,20 +21,20 @@ def finished(job, folder):
 
 
 def test_a_table_makes_a_job_for_each_recipe_m_and_seed():
-    table = table_of([(TWIN, None), (MAXUP, None), (MAXUP, 4), (MAXUP, 10)], "")
+    table = table_of([(BASELINE, None), (MAXUP, None), (MAXUP, 4), (MAXUP, 10)], "")
     jobs, missing = jobs_of(table, 2)
     assert not missing
     assert [(job.name, job.m) for job in jobs[:3]] == [
-        (f"{TWIN}/seed-0", None), (f"{MAXUP}/seed-0", None), (f"{MAXUP}/seed-0-m-10", 10),
+        (f"{BASELINE}/seed-0", None), (f"{MAXUP}/seed-0", None), (f"{MAXUP}/seed-0-m-10", 10),
     ]  # fmt: skip
     assert [job.seed for job in jobs] == [0, 0, 0, 1, 1, 1]
     assert jobs[2].arguments == [MAXUP, "--seed", "0", "--epochs", "60", "--objective.m", "10"]
-    assert jobs[2].resolved().maxup.m == 10
+    assert jobs[2].resolved().objective["m"] == 10
 
 
 @pytest.mark.parametrize(("budget", "epochs"), [(1.0, 60), (0.3, 18), (0.001, 1), (0.999, 60)])
 def test_a_budget_scales_the_epochs(budget, epochs):
-    (job,), _ = jobs_of(table_of([(TWIN, None)], ""), 1, budget)
+    (job,), _ = jobs_of(table_of([(BASELINE, None)], ""), 1, budget)
     assert job.epochs == epochs
     assert ("budget" in job.name) == (epochs < 60)
 
@@ -43,15 +43,15 @@ def test_a_recipe_in_a_file_has_the_name_that_training_gives_it():
     assert Job("sub/mine.yaml", 0, 1).name == "sub-mine/seed-0"
 
 
-def test_restarts_may_take_as_many_epochs_again():
+def test_restarts_add_epochs():
     jobs, _ = jobs_of(load_paper()["table-ptb"], 1, 0.1)
     assert describe(jobs, ["to do"] * len(jobs), [])[0].endswith("  50 epochs, up to 150 with restarts  to do")
-    jobs, _ = jobs_of(table_of([(TWIN, None)], ""), 1)
+    jobs, _ = jobs_of(table_of([(BASELINE, None)], ""), 1)
     assert describe(jobs, ["to do"], [])[0].endswith("  60 epochs  to do")
 
 
-def test_the_ablation_s_cells_are_trainings_with_their_m_and_m_1_is_the_twin(tmp_path, monkeypatch):
-    """Its recipes pretended, where they are not there yet: Table 3 and 4's with the m of those tables."""
+def test_jobs_of_the_ablation_have_their_m_and_m_1_is_the_baseline(tmp_path, monkeypatch):
+    """With stand-ins for the recipes, which have the m of Tables 3 and 4."""
     from maxup.lab.recipes import load
 
     table = load_paper()["table-ablation"]
@@ -66,13 +66,13 @@ def test_the_ablation_s_cells_are_trainings_with_their_m_and_m_1_is_the_twin(tmp
     assert len(jobs) == len({job.name for job in jobs}) == 16
     for (key, row), job in zip(table.rows.items(), jobs, strict=True):
         recipe = job.resolved()
-        assert (1 if recipe.objective == "standard" else recipe.maxup.m) == row.m, key
+        assert recipe.objective.get("m", 1) == row.m, key
         assert recipe.epochs == 60
         own = {1: True, 4: "resnet" in key, 10: "wrn" in key, 20: False}[row.m]
         assert job.name == f"{row.recipe}/seed-0" + ("" if own else f"-m-{row.m}") + "-budget-0.3"
 
 
-def test_recipes_that_are_not_there_yet_are_named():
+def test_missing_recipes_are_named():
     for name, table in load_paper().items():
         jobs, missing = jobs_of(table, 1)
         wanted = {name for row in table.rows.values() if row.recipe for name in (row.recipe, *row.grid)}
@@ -95,9 +95,9 @@ def test_a_finished_run_becomes_a_result_once(tmp_path):
     assert path.stat().st_mtime_ns == before
 
 
-def test_a_run_of_something_else_is_not_kept(tmp_path):
+def test_a_run_of_another_job_is_not_kept(tmp_path):
     finished(Job(MAXUP, 1, 60), tmp_path / "run")
-    for job in (Job(MAXUP, 0, 60), Job(MAXUP, 1, 30, 0.5), Job(MAXUP, 1, 60, m=8), Job(TWIN, 1, 60)):
+    for job in (Job(MAXUP, 0, 60), Job(MAXUP, 1, 30, 0.5), Job(MAXUP, 1, 60, m=8), Job(BASELINE, 1, 60)):
         assert not keep(job, tmp_path / "run", tmp_path / "results")
     (tmp_path / "run" / "run.json").write_text("{")
     assert not keep(Job(MAXUP, 1, 60), tmp_path / "run", tmp_path / "results")
@@ -105,14 +105,14 @@ def test_a_run_of_something_else_is_not_kept(tmp_path):
 
 
 def test_a_result_of_another_recipe_is_neither_done_nor_overwritten(tmp_path):
-    path = write_run(tmp_path, TWIN, 0, 0.9, known=True, recipe={"batch_size": 7})
-    assert "batch_size" in state(Job(TWIN, 0, 60), tmp_path)
+    path = write_run(tmp_path, BASELINE, 0, 0.9, known=True, recipe={"batch_size": 7})
+    assert "batch_size" in state(Job(BASELINE, 0, 60), tmp_path)
     path.write_text("{")
-    assert "remove it" in state(Job(TWIN, 0, 60), tmp_path)
-    assert not keep(Job(TWIN, 0, 60), tmp_path, tmp_path)
+    assert "remove it" in state(Job(BASELINE, 0, 60), tmp_path)
+    assert not keep(Job(BASELINE, 0, 60), tmp_path, tmp_path)
 
 
-def test_a_grid_is_all_its_recipes_with_all_their_m_and_they_are_certified():
+def test_a_grid_has_all_recipes_with_every_m_and_is_certified():
     jobs, missing = jobs_of(load_paper()["table-certified"], 1)
     assert not missing
     assert len({job.name for job in jobs}) == len(jobs) == 4 + 4 + 20
@@ -120,7 +120,7 @@ def test_a_grid_is_all_its_recipes_with_all_their_m_and_they_are_certified():
     assert not any(job.certifies for job in jobs_of(load_paper()["table-cifar10"], 1)[0])
 
 
-def test_a_run_without_its_certificates_is_not_done(tmp_path):
+def test_a_run_without_certificates_is_not_done(tmp_path):
     job = Job("smoke/digits-gaussian", 0, 60)
     path = write_run(tmp_path / "runs", "smoke/digits-gaussian", 0, 0.9, curve="")
     assert not keep(job, path.parent, tmp_path / "results")

@@ -1,4 +1,4 @@
-"""Measures against plain loops and closed forms."""
+"""Metrics against plain loops and closed forms."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from tests.tiny import CLASSES, batch, generator, net
 
 def test_worst_of_twenty_copies_is_a_plain_loop_over_examples_and_copies():
     model, (x, y), gaussian = net().eval(), batch(b=40), mu.Gaussian(0.05)
-    y = model(x).argmax(1)  # so that there is something to get right
+    y = model(x).argmax(1)  # so that some predictions are correct
     found = right_on_all(model, (x, y), gaussian, 20, generator(3))
     g = generator(3)
     noises = [gaussian.draw((x, y), g)[0] for _ in range(20)]
@@ -34,7 +34,7 @@ def test_mixed_targets_count_by_their_most_probable_class():
 
 
 def test_an_attack_on_a_linear_model_succeeds_exactly_within_the_margin():
-    """For two classes the boundary is |(w0 - w1) x + b0 - b1| / ||w0 - w1|| away; PGD walks straight to it."""
+    """For two classes the distance to the boundary is |(w0 - w1) x + b0 - b1| / ||w0 - w1||."""
     torch.manual_seed(0)
     model, x = nn.Linear(6, 2).double().eval(), torch.randn(200, 6, dtype=torch.float64)
     y = model(x).argmax(1)

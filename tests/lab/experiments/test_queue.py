@@ -1,4 +1,4 @@
-"""A queue of real processes: nothing lost, nothing done twice, whatever is killed."""
+"""A queue of real processes: after any kill, no job is lost or done twice."""
 
 import os
 import random
@@ -18,7 +18,8 @@ ROOT = Path(__file__).parents[3]
 QUEUE = """
 import sys
 from pathlib import Path
-from maxup.lab.experiments.queue import Interrupted, Task, run_queue
+from maxup.errors import InterruptedQueueError
+from maxup.lab.experiments.queue import Task, run_queue
 
 def task(folder):
     script = "while [ -e ../hold ]; do sleep 0.02; done; sleep 0.1; echo x >> count; cp count result"
@@ -26,7 +27,7 @@ def task(folder):
 
 try:
     run_queue([task(Path(sys.argv[1], f"job-{i}")) for i in range(6)], [None, None], poll=0.01)
-except Interrupted as error:
+except InterruptedQueueError as error:
     sys.exit(str(error))
 """
 
@@ -41,19 +42,19 @@ def run(tasks, devices=(None,)):
     return run_queue(tasks, devices, say=lines.append, poll=0.01), lines
 
 
-def test_one_failing_job_does_not_stop_the_others(tmp_path):
+def test_a_failing_job_does_not_stop_the_others(tmp_path):
     scripts = ["touch result", "echo first; echo >&2 why; exit 3", "kill -9 $$", "true", "touch result"]
     failures, lines = run([shell(tmp_path, f"job-{i}", script) for i, script in enumerate(scripts)])
     assert [failure.name for failure in failures] == ["job-1", "job-2", "job-3"]
     assert "exit code 3" in failures[0].why
     assert failures[0].last_lines == ["first", "why"]
     assert "SIGKILL" in failures[1].why
-    assert "left no result" in failures[2].why
+    assert "without a result" in failures[2].why
     assert (tmp_path / "job-4" / "result").exists()
     assert lines[-1].startswith("[5/5] job-4: done")
 
 
-def test_a_command_that_is_not_there_and_a_folder_that_cannot_be_made_are_failures(tmp_path):
+def test_a_missing_command_and_an_invalid_folder_are_failures(tmp_path):
     (tmp_path / "file").write_text("")
     tasks = [
         Task("a", ["/nowhere/command"], tmp_path / "a", lambda: False),
@@ -63,19 +64,19 @@ def test_a_command_that_is_not_there_and_a_folder_that_cannot_be_made_are_failur
     assert [failure.name for failure in run(tasks)[0]] == ["a", "b"]
 
 
-def test_devices_work_side_by_side_one_job_each(tmp_path):
-    """Jobs 0 and 1 wait for each other, then 2 and 3: neither pair could end on one device, or one after the other."""
+def test_devices_run_one_job_each_in_parallel(tmp_path):
+    """Jobs 0 and 1 wait for each other, then 2 and 3: no pair could end on one device."""
     busy = f"{tmp_path}/busy-$CUDA_VISIBLE_DEVICES"
     meet = "touch here; timeout {} sh -c 'until [ -e ../job-{}/here ]; do sleep 0.02; done'"
     script = f"mkdir {busy} && {meet} && rmdir {busy} && echo $CUDA_VISIBLE_DEVICES > result"
     tasks = [shell(tmp_path, f"job-{i}", script.format(PATIENCE, i ^ 1)) for i in range(4)]
     failures, _ = run(tasks, ("3", "7"))
-    assert not failures  # mkdir fails where a device has two jobs
+    assert not failures  # mkdir fails if a device has two jobs
     used = sorted((tmp_path / f"job-{i}" / "result").read_text().strip() for i in range(4))
     assert used == ["3", "3", "7", "7"]
 
 
-def test_only_the_last_attempt_s_lines_are_told(tmp_path):
+def test_a_failure_has_the_last_lines_of_the_last_attempt(tmp_path):
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / LOG).write_text("old\n")
     failures, _ = run([shell(tmp_path, "job", "echo new; exit 1")])
@@ -106,17 +107,17 @@ def test_a_queue_killed_at_random_moments_does_every_job_exactly_once(tmp_path, 
     assert [(tmp_path / f"job-{i}" / "count").read_text() for i in range(6)] == ["x\n"] * 6
 
 
-def test_a_queue_waits_for_what_a_killed_one_began(tmp_path):
+def test_a_queue_waits_for_jobs_of_a_killed_one(tmp_path):
     (tmp_path / "hold").touch()
     process = start(tmp_path)
-    until_said(process, "job-1: begun")
+    until_said(process, "job-1: started")
     process.kill()
     process.communicate()
     again = start(tmp_path)
-    until_said(again, "job-0: another process is at it")
+    until_said(again, "job-0: waiting for another process")
     (tmp_path / "hold").unlink()
     out, _ = again.communicate(timeout=PATIENCE)
-    assert "job-0: was done" in out
+    assert "job-0: already done" in out
     assert (tmp_path / "job-0" / "count").read_text() == "x\n"
 
 
@@ -142,15 +143,16 @@ sys.exit(130)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_asked_to_stop_it_asks_its_jobs_once_and_begins_no_more(tmp_path, number):
+def test_a_signal_is_forwarded_once_and_no_job_is_started(tmp_path, number):
     (tmp_path / "job.py").write_text(JOB)
     script = """
 import sys
 from pathlib import Path
-from maxup.lab.experiments.queue import Interrupted, Task, run_queue
+from maxup.errors import InterruptedQueueError
+from maxup.lab.experiments.queue import Task, run_queue
 try:
     run_queue([Task(n, [sys.executable, "job.py"], Path(n), lambda: False) for n in "ab"], [None], poll=0.01)
-except Interrupted as error:
+except InterruptedQueueError as error:
     sys.exit(str(error))
 """
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -161,13 +163,13 @@ except Interrupted as error:
     process.send_signal(number)
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
-    assert "the same command goes on from there" in err
+    assert "the same command resumes" in err
     assert "Traceback" not in err
     assert (tmp_path / "asked").read_text() == "1"
     assert not Path(tmp_path / "b").exists(), out
 
 
-def test_every_visible_gpu_has_a_name_to_be_had_alone_by(monkeypatch):
+def test_visible_devices_lists_every_gpu(monkeypatch):
     for count, named, expected in ((0, None, [None]), (2, None, ["0", "1"]), (2, "4,6", ["4", "6"]), (0, "", [None])):
         monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

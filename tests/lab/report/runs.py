@@ -1,4 +1,4 @@
-"""Result files for tests, as a run writes them."""
+"""Write result files for tests, in the format of real runs."""
 
 import json
 import re
@@ -15,14 +15,14 @@ def write_run(
     root, name, seed, accuracy, *,
     stem=None, curve=None, known=False, recipe=None, seconds=60.0, training_seconds=None, shared=False, **last,
 ):  # fmt: skip
-    """A result file, or the folder of a run if there is a curve."""
-    said = asdict(parse_recipe(name, []) if known or name in list_recipes() else Recipe()) | {"seed": seed}
+    """Write a result file, or the folder of a run if there is a curve."""
+    used = asdict(parse_recipe(name, []) if known or name in list_recipes() else Recipe()) | {"seed": seed}
     if match := re.search(r"-budget-([\d.]+)", stem or ""):
-        said["epochs"] = scaled(said["epochs"], float(match[1]))
+        used["epochs"] = scaled(used["epochs"], float(match[1]))
     for key, value in (recipe or {}).items():
-        said[key] = said[key] | value if isinstance(value, dict) else value
+        used[key] = used[key] | value if isinstance(value, dict) else value
     run = {
-        "recipe": said, "seed": seed, "last": {"epoch": 1, "test_accuracy": accuracy, **last}, "best": {}, "steps": 1,
+        "recipe": used, "seed": seed, "last": {"epoch": 1, "test_accuracy": accuracy, **last}, "best": {}, "steps": 1,
         "seconds": seconds, "processes": 1,
         "environment": ENVIRONMENT | {"shared_gpu": shared},
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The table of TSVs: what stands in it was counted, and the paper's rows stand beside those of the same data."""
+"""The table of TSVs: every cell is a count, and the paper's rows are shown for the same data."""
 
 import pytest
 from scipy.stats import ttest_rel
@@ -17,7 +17,7 @@ def table(subject="runs/a/seed-0", sigma=0.5, reach=1.0, classes=CIFAR10, **more
     return about | more, rows
 
 
-def test_every_cell_is_counted():
+def test_every_cell_is_a_count():
     one, two = table(), table("runs/b/seed-0", 1.0, 2.0)
     found = dict(columns([one, two]))
     assert list(found)[:4] == ["radius", "a, sigma 0.5", "b, sigma 1", "best at each"]
@@ -35,7 +35,7 @@ def test_every_cell_is_counted():
     assert found["a, sigma 0.5"][-2:] == ["25.0", "40"]
 
 
-def test_the_paper_s_rows_stand_beside_cifar_10_and_nothing_else():
+def test_the_paper_s_rows_are_shown_for_cifar_10_only():
     found = dict(columns([table()]))
     for row in load_paper()["table-certified"].rows.values():
         (name,) = [n for n in found if n.startswith("paper: ") and row.method.startswith(n.removeprefix("paper: "))]
@@ -43,7 +43,7 @@ def test_the_paper_s_rows_stand_beside_cifar_10_and_nothing_else():
     assert not [name for name in dict(columns([table(classes=["0", "1"])])) if name.startswith("paper")]
 
 
-def test_names_tell_tables_apart():
+def test_names_of_tables_differ():
     assert names([table()]) == ["runs/a/seed-0"]
     assert names([table(".")]) == ["."]
     assert names([table(), table(file="b.tsv")]) == ["a.tsv", "b.tsv"]
@@ -53,7 +53,7 @@ def test_names_tell_tables_apart():
 
 def test_differences_are_paired_by_image():
     one, two = table(), table("runs/b/seed-0", reach=2.0)
-    two[1].reverse()  # by number, not by place
+    two[1].reverse()  # by index, not by position
     ((name, cells),) = differences([one, two])
     assert name == "b"
     for radius, cell in zip([0.0, *RADII], cells, strict=True):
@@ -70,30 +70,30 @@ def test_differences_are_paired_by_image():
     assert differences([one, table("runs/b/seed-0", images="b")]) == []
 
 
-def test_a_difference_needs_a_radius_that_both_know_and_reach():
+def test_a_difference_needs_a_radius_that_both_tables_know_and_reach():
     near, asked = table(n=500, alpha=0.001), table("runs/b/seed-0", sampling="adaptive", radii=[0.5, 1.25])
     ((_, cells),) = differences([near, asked])
     assert [bool(cell) for cell in cells] == [r in ("0", "0.5") for r in dict(columns([near, asked]))["radius"][:6]]
 
 
-@pytest.mark.parametrize(("other", "why"), [({"images": "b"}, "different data"), ({}, "different images of the data")])
-def test_files_of_other_images_have_no_best(other, why):
+@pytest.mark.parametrize(
+    ("other", "why"), [({"images": "b"}, "different data"), ({}, "different images of the same data")]
+)
+def test_files_with_different_images_have_no_best(other, why):
     about, rows = table("runs/b/seed-0", **other)
     tables = [table(), (about, rows if other else rows[1:])]
     assert "best at each" not in dict(columns(tables))
-    assert notes(tables) == [
-        f"There is no best at each radius, and no difference: the files {'are of' if other else 'hold'} {why}."
-    ]
+    assert notes(tables) == [f"No best model and no differences are shown: the files have {why}."]
     assert notes([table(), table("runs/b/seed-0")]) == []
 
 
-def test_files_that_differ_say_so():
+def test_different_settings_are_noted():
     tables = [table(), table("runs/b/seed-0", n=10**8, dtype="bfloat16", alpha=0.1, seed=3)]
-    said = "The files differ in n (1000000000; 100000000), alpha (0.5; 0.1), dtype (float32; bfloat16), seed (0; 3)."
-    assert notes(tables) == [said]
+    note = "The files differ in n (1000000000; 100000000), alpha (0.5; 0.1), dtype (float32; bfloat16), seed (0; 3)."
+    assert notes(tables) == [note]
 
 
-def test_of_adaptive_sampling_only_the_radii_asked_for_are_known(tmp_path):
+def test_adaptive_sampling_knows_only_the_requested_radii(tmp_path):
     asked = table("runs/b/seed-0", reach=2.0, sampling="adaptive", radii=[0.3, 0.5])
     found = dict(columns([asked]))
     assert found["radius"] == ["0", "0.3", "0.5", "abstained [%]", "images"]
@@ -104,18 +104,18 @@ def test_of_adaptive_sampling_only_the_radii_asked_for_are_known(tmp_path):
     assert found["best at each"][1] == found["a"][1]
     assert found["best at each"][3] == found["b"][3]
     draw(tmp_path / "a.svg", [table(), asked])
-    assert (tmp_path / "a.svg").read_text().count("LineCollection") > 0  # error bars, and no line between them
+    assert (tmp_path / "a.svg").read_text().count("LineCollection") > 0  # error bars without a line
 
 
-def test_radii_out_of_reach_are_left_out_or_marked():
+def test_unreachable_radii_are_skipped_or_marked():
     near = table(n=500, alpha=0.001, classes=[])  # reaches 1.10
     assert dict(columns([near]))["radius"][-4:] == ["1", "average radius", "abstained [%]", "images"]
-    left = "Out of reach of n, alpha and sigma, and left out: 1.25, 1.5, 1.75, 2, 2.25, 2.5, 2.75."
-    assert notes([near]) == [left]
+    note = "Not shown, because n, alpha and sigma cannot reach them: 1.25, 1.5, 1.75, 2, 2.25, 2.5, 2.75."
+    assert notes([near]) == [note]
     asked = table("runs/b/seed-0", sampling="adaptive", radii=[0.5])
     assert dict(columns([near, asked]))["radius"] == dict(columns([near]))["radius"]
     found = dict(columns([near, table("runs/b/seed-0", 1.0)]))
-    assert found["a, sigma 0.5"][4:6] == ["0.0 ± 0.0", "out of reach"]
+    assert found["a, sigma 0.5"][4:6] == ["0.0 ± 0.0", "not reachable"]
 
 
 @pytest.mark.parametrize("classes", [CIFAR10, ["0", "1"]])
@@ -124,14 +124,14 @@ def test_it_prints_and_draws(tmp_path, capsys, classes):
     show(tables)
     out = capsys.readouterr().out
     assert "Certified accuracy [%] by l2 radius, sigma 0.5" in out
-    assert "Minus a: points, image by image" in out
+    assert "Difference from a in percentage points, paired by image" in out
     draw(tmp_path / "a.svg", tables)
     drawn = (tmp_path / "a.svg").read_text()
     assert drawn.count("certified accuracy") >= 1
     assert ("paper: MaxUp+Gauss" in drawn) == (classes == CIFAR10)
 
 
-def test_a_file_that_is_not_finished_is_not_shown_as_complete(tmp_path, monkeypatch):
+def test_an_unfinished_file_is_marked(tmp_path, monkeypatch):
     whole, part = table(asked=40), table("runs/b/seed-0", file="x/b.tsv", asked=65)
     assert notes([part]) == ["x/b.tsv covers 40 of 65 images; run the same command to finish it."]
     assert [columns([one])[1][1][-1] for one in (whole, part)] == ["40", "40 of 65"]

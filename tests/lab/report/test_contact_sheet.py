@@ -1,4 +1,4 @@
-"""The framed copy is the one MaxUp selects, and the numbers are the losses of the copies shown."""
+"""The framed copy is the one MaxUp selects, and the numbers are the losses of the copies."""
 
 import pytest
 import torch
@@ -18,50 +18,50 @@ def case(seed=0):
     return model, torch.randn(7, 3, 8, 8), torch.randint(5, (7,))
 
 
-def seeded(perturbation, **knobs):
-    return MaxUp(perturbation, generator=Generator().manual_seed(3), **knobs)
+def seeded(perturbation, **arguments):
+    return MaxUp(perturbation, generator=Generator().manual_seed(3), **arguments)
 
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize(
-    ("perturbation", "knobs"),
+    ("perturbation", "arguments"),
     [
         (Cutout(4), {"m": 4}),
         (CutMix(5), {"m": 6}),
         (CutMix(5), {"m": 6, "score": "kl"}),
-        (Cutout(4), {"m": 5, "norm": "running", "chunk": 3}),
+        (Cutout(4), {"m": 5, "norm": "running", "chunk_size": 3}),
     ],
 )
-def test_the_winner_is_the_copy_that_select_returns(perturbation, knobs, training):
+def test_the_winner_is_the_copy_that_select_returns(perturbation, arguments, training):
     model, x, y = case()
     model.train(training)
     state = {k: v.clone() for k, v in model.state_dict().items()}
-    found = draw_copies(seeded(perturbation, **knobs), model, x, y)
+    found = draw_copies(seeded(perturbation, **arguments), model, x, y)
     assert all(torch.equal(v, state[k]) for k, v in model.state_dict().items())
     assert model.training == training
-    selected, _ = seeded(perturbation, **knobs).select(model, x, y)
+    selected, _ = seeded(perturbation, **arguments).select(model, x, y)
     rows = torch.arange(len(x))
     assert torch.equal(found.winner, found.scores.argmax(0))
     assert torch.equal(found.x[found.winner, rows], selected)
-    assert len(found.x) == knobs["m"]
+    assert len(found.x) == arguments["m"]
     assert not torch.equal(found.x[0], found.x[1])
 
 
-@pytest.mark.parametrize("rank", ["loss", "kl"])
-def test_the_scores_are_those_of_the_copies_shown(rank):
+@pytest.mark.parametrize("score", ["loss", "kl"])
+def test_the_scores_are_those_of_the_copies_shown(score):
     model, x, y = case(1)
     model.eval()
     perturbation = CutMix(5)
-    found = draw_copies(seeded(perturbation, m=3, rank=rank), model, x, y)
+    found = draw_copies(seeded(perturbation, m=3, score=score), model, x, y)
     again = Generator().manual_seed(3)
     for copy, scores in zip(found.x, found.scores, strict=True):
         _, target = perturbation.apply((x, y), perturbation.draw((x, y), again))
         with torch.no_grad():
             losses = F.cross_entropy(model(copy), target, reduction="none")
-        assert torch.allclose(scores, losses - entropy(target) if rank == "kl" else losses)
+        assert torch.allclose(scores, losses - entropy(target) if score == "kl" else losses)
 
 
-def test_what_cannot_be_shown_gives_a_sentence():
+def test_what_cannot_be_shown_is_an_error():
     model, x, y = case()
     inside = FeatureNoise(0.1, layer="0")
     inside.attach(model)

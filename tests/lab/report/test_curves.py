@@ -1,4 +1,4 @@
-"""A run's metrics.jsonl as curves by epoch."""
+"""Curves per epoch from a metrics.jsonl."""
 
 import json
 import os
@@ -6,9 +6,9 @@ import os
 import pytest
 
 from maxup.lab.report.curves import curves, read_curves
-from maxup.lab.report.tables import compare
 from maxup.lab.results.files import load_results
 from maxup.lab.results.paper import load_paper
+from maxup.lab.results.tables import compare
 from tests.lab.report.runs import write_run
 
 TABLE = load_paper()["table-cifar10"]
@@ -28,7 +28,7 @@ def read(root):
 
 
 @pytest.mark.parametrize("tail", ["", "{", "[]\n", '{"epoch": "nan", "test_accuracy": 1}\n', '{"epoch": 9}\n', "\x00"])
-def test_a_curve_is_read_as_far_as_it_can_be(tmp_path, tail):
+def test_a_curve_is_read_up_to_a_damaged_line(tmp_path, tail):
     write_run(tmp_path, NAME, 0, 0.9, curve=CURVE + tail)
     values, losses = read(tmp_path)
     assert values == {e: pytest.approx(50 + 4 * e) for e in range(1, 6)}
@@ -39,15 +39,15 @@ def test_an_epoch_s_training_loss_is_the_mean_over_its_steps(tmp_path):
     """Records come every 50 steps and at the end of an epoch, here of 60 steps."""
     records = [(50, 3.0), (60, 1.0), (100, 2.0), (120, 5.0)]
     ends = {60: {"step": 60, "epoch": 1, "test_accuracy": 0.5}, 120: {"step": 120, "epoch": 2, "test_accuracy": 0.6}}
-    said = [r for step, loss in records for r in ({"step": step, "train_loss": loss}, ends.get(step)) if r]
-    write_run(tmp_path, NAME, 0, 0.6, curve=lines(*said))
+    rows = [r for step, loss in records for r in ({"step": step, "train_loss": loss}, ends.get(step)) if r]
+    write_run(tmp_path, NAME, 0, 0.6, curve=lines(*rows))
     values, losses = read(tmp_path)
     assert values == pytest.approx({1: 50, 2: 60})
     assert losses == pytest.approx({1: (50 * 3 + 10 * 1) / 60, 2: (40 * 2 + 20 * 5) / 60})
 
 
 def test_one_epoch_and_one_seed_are_enough(tmp_path):
-    """And a second run without a curve changes nothing."""
+    """A second run without a curve changes nothing."""
     write_run(tmp_path, NAME, 0, 0.6, curve=lines({"step": 3, "train_loss": 1.0}, {"epoch": 1, "test_accuracy": 0.6}))
     write_run(tmp_path, NAME, 1, 0.7, curve="")
     found = load_results(tmp_path, tmp_path)[0]
@@ -67,7 +67,7 @@ def test_the_ticks_are_whole_epochs(tmp_path, monkeypatch):
     assert all(tick == round(tick) for tick in figures[0].axes[-1].get_xticks())
 
 
-def test_a_file_without_end_has_no_curve(tmp_path):
+def test_a_file_that_is_too_large_has_no_curve(tmp_path):
     write_run(tmp_path, NAME, 0, 0.9, curve=CURVE)
     (path,) = tmp_path.rglob("metrics.jsonl")
     os.truncate(path, 1 << 40)

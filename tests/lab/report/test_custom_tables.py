@@ -1,4 +1,4 @@
-"""Tables of recipes of one's own."""
+"""Custom tables of recipes."""
 
 import json
 import os
@@ -13,9 +13,9 @@ from maxup.errors import TableError
 from maxup.lab.experiments.jobs import jobs_of
 from maxup.lab.recipes.load import parse_recipe
 from maxup.lab.report.custom_tables import find_table, other_results
-from maxup.lab.report.tables import compare
 from maxup.lab.results.files import load_results
 from maxup.lab.results.paper import load_paper
+from maxup.lab.results.tables import compare
 from tests.lab.report.runs import write_run
 
 PAPER = load_paper()
@@ -25,7 +25,7 @@ def loaded(root):
     return load_results(root, root / "nowhere")[0]
 
 
-def test_a_table_of_one_s_own(tmp_path):
+def test_a_custom_table(tmp_path):
     (tmp_path / "mine.yaml").write_text("base: digits/mlp-gaussian\nepochs: 2\n")
     path = tmp_path / "table.yaml"
     path.write_text("recipes: [digits/mlp-gaussian, digits/mlp-gaussian-maxup, mine.yaml]\n")
@@ -35,8 +35,8 @@ def test_a_table_of_one_s_own(tmp_path):
     assert [row.m for row in rows.values()] == [1, 4, 1]
 
 
-def test_a_row_may_have_another_m_and_m_1_is_the_twin(tmp_path):
-    (tmp_path / "a-maxup.yaml").write_text("base: a\nobjective: maxup\n")
+def test_a_row_may_have_another_m_and_m_1_is_the_baseline(tmp_path):
+    (tmp_path / "a-maxup.yaml").write_text("base: a\nobjective: {name: maxup}\n")
     (tmp_path / "a.yaml").write_text("base: digits/mlp-gaussian\n")
     path = tmp_path / "table.yaml"
     name = "digits/mlp-gaussian-maxup"
@@ -49,15 +49,17 @@ def test_a_row_may_have_another_m_and_m_1_is_the_twin(tmp_path):
     assert [row.baseline for row in table.rows.values()] == [None, "digits/mlp-gaussian", "digits/mlp-gaussian", None]
     jobs, missing = jobs_of(table, 1, 0.5)
     assert not missing
-    assert [(job.name, job.resolved().objective, job.resolved().maxup.m) for job in jobs] == [
-        ("digits/mlp-gaussian/seed-0-budget-0.5", "standard", 4), (f"{name}/seed-0-budget-0.5", "maxup", 4),
-        (f"{name}/seed-0-m-10-budget-0.5", "maxup", 10), ("a/seed-0-budget-0.5", "standard", 4),
+    assert [(job.name, job.resolved().objective["name"], job.resolved().objective.get("m")) for job in jobs] == [
+        ("digits/mlp-gaussian/seed-0-budget-0.5", "standard", None), (f"{name}/seed-0-budget-0.5", "maxup", 4),
+        (f"{name}/seed-0-m-10-budget-0.5", "maxup", 10), ("a/seed-0-budget-0.5", "standard", None),
     ]  # fmt: skip
 
 
-def test_a_row_that_is_none_is_named(tmp_path):
+def test_an_invalid_row_is_named(tmp_path):
     (tmp_path / "table.yaml").write_text("recipes: [{recipe: digits/mlp-gaussian-maxup, m: x}]")
-    with pytest.raises(TableError, match=r"'m': 'x'\}, which is not a recipe with an m that is a whole number"):
+    with pytest.raises(
+        TableError, match=r"'m': 'x'\} is not a recipe name or a recipe with an m that is a whole number"
+    ):
         find_table(str(tmp_path / "table.yaml"))
 
 
@@ -69,7 +71,7 @@ def test_a_row_that_is_none_is_named(tmp_path):
              "recipes: [{recipe: digits/mlp-gaussian-maxup, m: 4}, digits/mlp-gaussian-maxup]",
              "recipes: [{recipe: digits/mlp-gaussian-maxup, m: 2, seed: 3}]"],
 )  # fmt: skip
-def test_a_bad_table_gives_a_sentence(tmp_path, text):
+def test_an_invalid_table_gives_a_message(tmp_path, text):
     path = tmp_path / "table.yaml"
     path.write_text(text)
     with pytest.raises(TableError) as caught:
@@ -77,7 +79,7 @@ def test_a_bad_table_gives_a_sentence(tmp_path, text):
     assert "\n" not in str(caught.value)
 
 
-def test_an_unknown_table_names_those_there_are():
+def test_an_unknown_table_lists_the_known_ones():
     with pytest.raises(TableError, match=re.escape(", ".join(PAPER))):
         find_table("table-cifar-10")
 
@@ -98,15 +100,15 @@ def test_results_outside_the_paper_have_a_table(tmp_path):
     assert all(line.ours for line in compare("others", table, loaded(tmp_path)).lines)
 
 
-def test_recipes_on_text_are_told_in_perplexities(tmp_path, capsys):
+def test_recipes_on_text_are_shown_in_perplexities(tmp_path, capsys):
     from maxup.lab.report.listing import listing
     from maxup.lab.report.report import report
 
     folder = tmp_path / "runs" / "text" / "awd_lstm-embedding_dropout" / "seed-0"
     folder.mkdir(parents=True)
     last = {"epoch": 6, "validation_perplexity": 61.5, "test_perplexity": 77.25}
-    said = asdict(parse_recipe("text/awd_lstm-embedding_dropout", []))
-    run = {"recipe": said, "seed": 0, "last": last, "seconds": 30.0, "environment": {}}
+    recipe = asdict(parse_recipe("text/awd_lstm-embedding_dropout", []))
+    run = {"recipe": recipe, "seed": 0, "last": last, "seconds": 30.0, "environment": {}}
     (folder / "run.json").write_text(json.dumps(run))
     records = [{"step": 10 * e, "epoch": e, "validation_perplexity": 90.0 - e} for e in range(1, 7)]
     (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, records)))
@@ -122,19 +124,19 @@ def test_recipes_on_text_are_told_in_perplexities(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("verb", ["report", "reproduce"])
-def test_aliases_in_a_table_are_refused_before_they_unfold(tmp_path, monkeypatch, capsys, verb):
+def test_aliases_in_a_table_are_refused_before_they_expand(tmp_path, monkeypatch, capsys, verb):
     """Nine levels of nine are 387 million values in 400 bytes."""
     monkeypatch.chdir(tmp_path)
     levels = [f"&a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 9)]
     (tmp_path / "table.yaml").write_text(f"recipes: [&a0 [x], {', '.join(levels)}]")
     (tmp_path / "results" / "runs").mkdir(parents=True)
     assert main([verb, "table.yaml"]) == 1
-    said = f"maxup {verb}: table.yaml: line 1 uses the alias *a0; write out what it stands for\n"
-    assert capsys.readouterr().err == said
+    message = f"maxup {verb}: table.yaml: line 1 uses the alias *a0; write out what it stands for\n"
+    assert capsys.readouterr().err == message
 
 
 @pytest.mark.parametrize("kind", ["pipe", "hole", "tag"])
-def test_a_table_that_is_no_regular_file_or_has_a_strange_tag(kind, tmp_path):
+def test_a_table_that_is_not_a_regular_file_or_has_an_unknown_tag(kind, tmp_path):
     path = tmp_path / "table.yaml"
     if kind == "pipe":
         os.mkfifo(path)
@@ -147,7 +149,7 @@ def test_a_table_that_is_no_regular_file_or_has_a_strange_tag(kind, tmp_path):
 
 
 @pytest.mark.parametrize("verb", ["report", "reproduce"])
-def test_a_table_of_more_recipes_than_anybody_lists_is_refused_before_one_is_read(tmp_path, monkeypatch, capsys, verb):
+def test_a_table_with_too_many_recipes_is_refused_before_one_is_read(tmp_path, monkeypatch, capsys, verb):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("maxup.lab.report.custom_tables.parse_recipe", lambda *_: pytest.fail("a recipe was read"))
     Path("runs").mkdir()

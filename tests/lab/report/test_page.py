@@ -1,4 +1,4 @@
-"""The page is one well-formed file that loads nothing and has every number of the paper; a browser shows all of it."""
+"""The page is one well-formed file that loads nothing, has every number of the paper, and fits in a browser."""
 
 import json
 import re
@@ -43,7 +43,7 @@ class Reader(HTMLParser):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A page with results, among them names and hardware that try to be markup."""
+    """A page with results, some with markup in names and hardware."""
     root = tmp_path_factory.mktemp("page")
     curve = "".join(
         json.dumps({"step": e, "epoch": e, "train_loss": 1 / e, "test_accuracy": 1 - 0.5 / e}) + "\n"
@@ -91,14 +91,14 @@ def test_every_number_of_the_paper_is_there(read):
                     )
 
 
-def test_ours_and_where_it_was_measured_are_there(read):
+def test_our_results_and_their_hardware_are_there(read):
     text = "".join(read.text)
     assert "94.60 ± 0.10 (n = 3)" in text
     assert "+0.50 [+0.27, +0.73]" in text  # 0.1 * sqrt(2 / 3) * 2.776, the quantile of 4 degrees of freedom
     assert "60 of 200 epochs" in text
     assert "a <b>CPU</b>" in text  # as text, not as markup
-    assert "0000000 (changed)" in text
-    assert "left out" in text
+    assert "0000000 (dirty tree)" in text
+    assert "is skipped" in text
     assert "<script>alert(1)" in text
 
 
@@ -160,7 +160,7 @@ def test_it_prints_and_takes_a_picture(made, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "shared", "said"),
+    ("seconds", "shared", "summary"),
     [
         (60.0, True, "1 finished run. "),
         (1.57, False, "1 finished run, 1.6 seconds of training"),
@@ -168,9 +168,9 @@ def test_it_prints_and_takes_a_picture(made, tmp_path):
         (7.2e6, False, ", 2,000.0 hours of training"),
     ],
 )
-def test_times_are_added_up_where_all_are_known(tmp_path, seconds, shared, said):
+def test_times_are_summed_if_all_are_known(tmp_path, seconds, shared, summary):
     write_run(tmp_path / "results", "cifar10/resnet110-cutout", 0, 0.9, shared=shared, seconds=seconds)
     folders = ["--results", str(tmp_path / "results"), "--runs", str(tmp_path / "results")]
     assert main(["report", "table-cifar10", *folders, "--out", str(tmp_path / "out")]) == 0
     text = " ".join(Reader((tmp_path / "out" / "report.html").read_text()).text)
-    assert said in text
+    assert summary in text

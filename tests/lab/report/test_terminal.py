@@ -1,4 +1,4 @@
-"""On a terminal of any width, every number is whole."""
+"""Numbers are never cut, whatever the width of the terminal."""
 
 import io
 import re
@@ -6,10 +6,11 @@ import sys
 
 import pytest
 
-from maxup.lab.report.tables import compare, grid
+from maxup.lab.report.tables import grid
 from maxup.lab.report.terminal import WORDS, fold, show, widths
 from maxup.lab.results.files import load_results
 from maxup.lab.results.paper import load_paper
+from maxup.lab.results.tables import compare
 from tests.lab.report.runs import write_run
 
 PAPER = load_paper()
@@ -41,13 +42,13 @@ def test_nothing_is_cut_off(tmp_path, monkeypatch, width):
         assert max(map(len, text.splitlines())) <= width
 
 
-def test_the_widest_column_gives_way_first_and_only_names_are_cut():
+def test_the_widest_column_shrinks_first_and_only_names_are_cut():
     columns = [["model", "WideResNet-28-10"], ["ours", "95.41 ± 0.08 (n = 5)"]]
     assert [widths(columns, room) for room in (36, 30, 20, 1)] == [[16, 20], [16, 14], [13, 7], [8, 7]]
     assert fold("WideResNet-28-10", 13) == ["WideResNet-", "28-10"]
 
 
-def test_elsewhere_than_on_a_terminal_it_is_plain(capsys):
+def test_output_is_plain_without_a_terminal(capsys):
     show([compare(name, table, []) for name, table in PAPER.items()])
     out = capsys.readouterr().out
     assert "\x1b" not in out

@@ -19,7 +19,7 @@ def path(tmp_path):
     return tmp_path / "run.json"
 
 
-def test_shares_and_the_number_of_images_are_recorded(path):
+def test_accuracies_and_the_number_of_images_are_recorded(path):
     assert record(path, ROWS, SETTINGS, trained=0.5, images=20, step=30) is None
     run = json.loads(path.read_text())
     assert (run["last"]["certified_accuracy_0.5"], run["last"]["test_accuracy"]) == (0.5, 0.9)
@@ -27,16 +27,16 @@ def test_shares_and_the_number_of_images_are_recorded(path):
 
 
 @pytest.mark.parametrize("step", [20, 40, None])
-def test_certificates_of_another_step_are_not_the_run_s(path, step):
+def test_certificates_of_another_step_are_not_recorded(path, step):
     before = path.read_bytes()
-    said = record(path, ROWS, SETTINGS, trained=0.5, images=20, step=step)
-    assert said == f"{path} is unchanged: it is of step 30, and these certificates are of step {step}."
+    message = record(path, ROWS, SETTINGS, trained=0.5, images=20, step=step)
+    assert message == f"{path} is unchanged: it has step 30, but the certificates are for step {step}."
     assert path.read_bytes() == before
 
 
-def test_some_rows_of_all_are_not_recorded(path):
+def test_a_subset_of_the_images_is_not_recorded(path):
     before = path.read_bytes()
-    assert "reports want every 20th image, or --all" in str(
+    assert "reports need every 20th image, or --all" in str(
         record(path, ROWS[:-1], SETTINGS, trained=0.5, images=20, step=30)
     )
     assert path.read_bytes() == before

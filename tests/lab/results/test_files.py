@@ -1,4 +1,4 @@
-"""Which recipe, seed, m and budget a result is of; and what is left out, with a sentence."""
+"""The recipe, seed, m and budget of a result; and which files are skipped, with a message."""
 
 import json
 import math
@@ -9,93 +9,94 @@ from maxup.lab.results.files import budget_name, file_name, load_results, mean_s
 from maxup.lab.storage.atomic_io import write_json
 from tests.lab.report.runs import write_run
 
-TWIN, MAXUP = "digits/mlp-gaussian", "digits/mlp-gaussian-maxup"
+BASELINE, MAXUP = "digits/mlp-gaussian", "digits/mlp-gaussian-maxup"
 
 
-def test_results_of_a_recipe_we_have(tmp_path):
-    write_run(tmp_path, TWIN, 0, 0.9, known=True)
+def test_results_of_a_known_recipe(tmp_path):
+    write_run(tmp_path, BASELINE, 0, 0.9, known=True)
     write_run(tmp_path, MAXUP, 0, 0.9, known=True, recipe={"epochs": 18}, stem=file_name(0, budget=0.3))
     write_run(
         tmp_path, MAXUP, 1, 0.9, known=True, recipe={"objective": {"name": "maxup", "m": 10}}, stem=file_name(1, m=10)
     )
-    write_run(tmp_path, MAXUP, 2, 0.9, known=True, recipe={"epochs": 7})  # the name says nothing of a budget
+    write_run(tmp_path, MAXUP, 2, 0.9, known=True, recipe={"epochs": 7})  # no budget in the name
     found, notes = load_results(tmp_path, tmp_path / "nowhere")
     assert not notes
-    seen = [(r.recipe, r.seed, r.m, r.own_m, r.budget) for r in found]
+    seen = [(r.recipe, r.seed, r.m, r.default_m, r.budget) for r in found]
     assert seen == [
-        (TWIN, 0, 1, True, 1.0), (MAXUP, 0, 4, True, 0.3), (MAXUP, 1, 10, False, 1.0), (MAXUP, 2, 4, True, 0.117),
+        (BASELINE, 0, 1, True, 1.0), (MAXUP, 0, 4, True, 0.3), (MAXUP, 1, 10, False, 1.0), (MAXUP, 2, 4, True, 0.117),
     ]  # fmt: skip
 
 
-def test_results_of_a_recipe_we_do_not_have_yet_go_by_their_file_names(tmp_path):
+def test_results_of_an_unknown_recipe_use_their_file_names(tmp_path):
     write_run(tmp_path, "a/b", 0, 0.9, recipe={"objective": {"name": "maxup", "m": 10}}, stem="seed-0-m-10-budget-0.3")
     write_run(tmp_path, "a/b", 0, 0.9)
     found, _ = load_results(tmp_path, tmp_path / "nowhere")
-    assert [(r.m, r.own_m, r.budget) for r in found] == [(1, True, 1.0), (10, False, 0.3)]
+    assert [(r.m, r.default_m, r.budget) for r in found] == [(1, True, 1.0), (10, False, 0.3)]
 
 
-def test_a_run_and_its_result_count_once_and_keep_the_curve(tmp_path):
-    write_run(tmp_path / "results", TWIN, 0, 0.9, known=True)
-    write_run(tmp_path / "runs", TWIN, 0, 0.9, known=True, curve="")
-    write_run(tmp_path / "runs", TWIN, 1, 0.8, known=True, curve="")
+def test_a_run_and_its_result_file_count_once_and_keep_the_curve(tmp_path):
+    write_run(tmp_path / "results", BASELINE, 0, 0.9, known=True)
+    write_run(tmp_path / "runs", BASELINE, 0, 0.9, known=True, curve="")
+    write_run(tmp_path / "runs", BASELINE, 1, 0.8, known=True, curve="")
     found, _ = load_results(tmp_path / "results", tmp_path / "runs")
     assert [(r.seed, r.curve is not None) for r in found] == [(0, True), (1, True)]
 
 
-def test_the_time_of_a_run_that_shared_its_gpu_does_not_count(tmp_path):
-    write_run(tmp_path, TWIN, 0, 0.9, known=True, shared=True)
-    write_run(tmp_path, TWIN, 1, 0.9, known=True, training_seconds=7)
+def test_the_time_of_a_run_on_a_shared_gpu_does_not_count(tmp_path):
+    write_run(tmp_path, BASELINE, 0, 0.9, known=True, shared=True)
+    write_run(tmp_path, BASELINE, 1, 0.9, known=True, training_seconds=7)
     found, _ = load_results(tmp_path, tmp_path / "nowhere")
     assert [r.seconds for r in found] == [None, 7.0]
     assert mean_seconds(found) == 7.0
     assert mean_seconds(found[:1]) is None
 
 
-def test_a_run_whose_loss_is_not_finite_is_a_result(tmp_path):
-    path = tmp_path / TWIN / "seed-0.json"
-    write_run(tmp_path, TWIN, 0, 0.1, known=True, recipe={"objective": {"name": "adversarial", "p": math.inf}})
+def test_a_run_with_an_infinite_loss_is_a_result(tmp_path):
+    path = tmp_path / BASELINE / "seed-0.json"
+    write_run(tmp_path, BASELINE, 0, 0.1, known=True, recipe={"objective": {"name": "adversarial", "p": math.inf}})
     run = json.loads(path.read_text())
     write_json(path, run | {"last": run["last"] | {"test_loss": math.inf}})
     recipe = tmp_path / "mine.yaml"
-    recipe.write_text(f"base: {TWIN}\nadversarial: {{p: .inf}}\n")
-    found, notes = load_results(tmp_path, tmp_path / "nowhere", {TWIN: str(recipe)})
+    recipe.write_text(f"base: {BASELINE}\nobjective: {{name: adversarial, p: .inf}}\n")
+    found, notes = load_results(tmp_path, tmp_path / "nowhere", {BASELINE: str(recipe)})
     assert not notes
     assert (found[0].last["test_loss"], found[0].last["test_accuracy"]) == (math.inf, 0.1)
 
 
-def test_the_runs_of_a_comparison_are_its_own(tmp_path):
+def test_runs_of_a_comparison_are_ignored(tmp_path):
     write_run(tmp_path, f"compare/{MAXUP}/runs/m-4", 0, 0.9, curve="")
-    write_run(tmp_path, TWIN, 0, 0.9, known=True, curve="")
+    write_run(tmp_path, BASELINE, 0, 0.9, known=True, curve="")
     found, notes = load_results(tmp_path / "nowhere", tmp_path)
-    assert [r.recipe for r in found] == [TWIN]
+    assert [r.recipe for r in found] == [BASELINE]
     assert not notes
 
 
-def test_a_run_of_a_changed_recipe_is_left_out(tmp_path):
-    write_run(tmp_path, TWIN, 0, 0.9, known=True, recipe={"optim": {"lr": 9.0}})
-    write_run(tmp_path, TWIN, 1, 0.9, known=True, recipe={"data": {"root": "/somewhere"}})
+def test_a_run_of_a_changed_recipe_is_skipped(tmp_path):
+    write_run(tmp_path, BASELINE, 0, 0.9, known=True, recipe={"optim": {"lr": 9.0}})
+    write_run(tmp_path, BASELINE, 1, 0.9, known=True, recipe={"data": {"root": "/somewhere"}})
     found, notes = load_results(tmp_path, tmp_path / "nowhere")
     assert [r.seed for r in found] == [1]
-    assert "seed-0.json is left out" in notes[0]
+    assert "seed-0.json is skipped" in notes[0]
     assert "optim.lr" in notes[0]
 
 
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "{}", '{"recipe": 3}', "[" * 100_000, '{"a": NaN}', "\x00", '{"seed": 0, "seed": 0}']
 )
-def test_a_broken_file_is_left_out_with_a_sentence(tmp_path, text):
-    write_run(tmp_path, TWIN, 0, 0.9, known=True)
-    (tmp_path / TWIN / "seed-1.json").write_text(text)
+def test_a_corrupt_file_is_skipped_with_a_message(tmp_path, text):
+    write_run(tmp_path, BASELINE, 0, 0.9, known=True)
+    (tmp_path / BASELINE / "seed-1.json").write_text(text)
     found, notes = load_results(tmp_path, tmp_path / "nowhere")
     assert [r.seed for r in found] == [0]
     assert len(notes) == 1
     assert "\n" not in notes[0]
 
 
-def test_wrong_types_inside_are_left_out_too(tmp_path):
-    path = write_run(tmp_path, TWIN, 0, 0.9)
+def test_wrong_types_are_skipped(tmp_path):
+    path = write_run(tmp_path, BASELINE, 0, 0.9)
     run = json.loads(path.read_text())
-    for i, change in enumerate(({"maxup": 3}, {"epochs": "x"}, {"objective": {"name": "maxup", "m": None}})):
+    changes = [{"objective": {"name": 3}}, {"epochs": "x"}, {"objective": {"name": "maxup", "m": None}}]
+    for i, change in enumerate(changes):
         (path.parent / f"seed-{i}.json").write_text(json.dumps(run | {"recipe": run["recipe"] | change}))
     found, notes = load_results(tmp_path, tmp_path / "nowhere")
     assert not found
@@ -103,38 +104,38 @@ def test_wrong_types_inside_are_left_out_too(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"training_seconds": "nan"}, "nan seconds"),
         ({"training_seconds": -1}, "-1 seconds"),
         ({"seconds": 1e308}, "1e+308 seconds"),
         ({"last": {"test_accuracy": 7e300}}, "test_accuracy is 7e+300"),
         ({"last": {"certified_accuracy_0.25": "nan"}}, "certified_accuracy_0.25 is nan"),
-        ({"certified": {"n": 100}}, "its record of how it was certified is not whole"),
+        ({"certified": {"n": 100}}, "its certification settings are incomplete"),
         ({"certified": {"n": 0, "alpha": 1, "sigma": 1, "adaptive": False}}, "k=0, n=0, alpha=1"),
         ({"last": {"test_perplexity": "nan"}}, "test_perplexity is nan"),
         ({"last": {"test_loss": 10**400}}, "too large"),
-        ({"seed": 7}, "its name says seed 0, its content seed 7"),
+        ({"seed": 7}, "its name has seed 0, but its content has seed 7"),
     ],
 )
-def test_what_no_run_can_have_measured_is_left_out(tmp_path, change, said):
-    path = write_run(tmp_path, TWIN, 0, 0.9, known=True)
+def test_impossible_values_are_skipped(tmp_path, change, message):
+    path = write_run(tmp_path, BASELINE, 0, 0.9, known=True)
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     found, (note,) = load_results(tmp_path, tmp_path / "nowhere")
     assert not found
-    assert "seed-0.json is left out: " in note
-    assert said in note
+    assert "seed-0.json is skipped: " in note
+    assert message in note
 
 
-def test_of_two_results_with_one_seed_the_second_is_left_out(tmp_path):
-    write_run(tmp_path / "results", TWIN, 0, 0.9, known=True)
-    write_run(tmp_path / "runs", TWIN, 0, 0.8, known=True, curve="")
+def test_a_second_result_with_the_same_seed_is_skipped(tmp_path):
+    write_run(tmp_path / "results", BASELINE, 0, 0.9, known=True)
+    write_run(tmp_path / "runs", BASELINE, 0, 0.8, known=True, curve="")
     (one,), (note,) = load_results(tmp_path / "results", tmp_path / "runs")
     assert (one.last["test_accuracy"], one.curve) == (0.9, None)
-    assert "run.json is left out: another result is of the same recipe, seed, m and budget" in note
+    assert "run.json is skipped: another result has the same recipe, seed, m and budget" in note
 
 
-def test_a_budget_is_called_by_its_epochs_where_all_recipes_have_as_many():
-    assert budget_name(0.3, [TWIN, MAXUP]) == "18 of 60 epochs"
-    assert budget_name(0.3, [TWIN, "cifar10/resnet110-cutout"]) == "budget 0.3"
-    assert budget_name(2, [TWIN]) == "budget 2"
+def test_a_budget_is_named_in_epochs_if_all_recipes_have_as_many():
+    assert budget_name(0.3, [BASELINE, MAXUP]) == "18 of 60 epochs"
+    assert budget_name(0.3, [BASELINE, "cifar10/resnet110-cutout"]) == "budget 0.3"
+    assert budget_name(2, [BASELINE]) == "budget 2"

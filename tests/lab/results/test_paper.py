@@ -1,6 +1,6 @@
-"""The typed numbers make sense, and they are those on the page: cell by cell against the LaTeX source, if it is there.
+"""The typed numbers are plausible, and equal the LaTeX source of the paper cell by cell, if it is available.
 
-MAXUP_PAPER_TEX=path/to/maxup.tex says where the source is.
+Set MAXUP_PAPER_TEX to the path of the source.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ BESIDE = Path(__file__).parents[3].parent / "shared" / "paper" / "maxup.tex"
 @pytest.fixture(scope="module")
 def tex() -> str:
     if place := os.environ.get("MAXUP_PAPER_TEX"):
-        return Path(place).read_text(encoding="utf-8")  # named and not there: an error
+        return Path(place).read_text(encoding="utf-8")  # an error if it does not exist
     if BESIDE.exists():
         return BESIDE.read_text(encoding="utf-8")
     pytest.skip("needs the paper's LaTeX source: set MAXUP_PAPER_TEX to its path")
@@ -51,7 +51,7 @@ def test_the_tables_are_the_paper_s_eight():
 
 
 @pytest.mark.parametrize(("name", "key"), ROWS)
-def test_a_row_makes_sense(name, key):
+def test_a_row_is_plausible(name, key):
     table, row = PAPER[name], PAPER[name].rows[key]
     assert row.values
     for value in row.values.values():
@@ -86,7 +86,7 @@ def test_recipes_are_named_by_the_rule(name):
             assert row.method in {"NAS-RNN", "AWD-LSTM + FRAGE", "AWD-LSTM + MoS"}  # quoted only
             continue
         assert re.fullmatch(rf"{folder}/[a-z0-9_]+-[a-z_]+{'-maxup' if row.maxup else ''}", row.recipe)
-        if row.maxup and not table.rows[row.baseline].why:  # a mislabelled baseline is not the twin
+        if row.maxup and not table.rows[row.baseline].why:  # a mislabeled row is not the recipe's baseline
             assert row.recipe == table.rows[row.baseline].recipe + "-maxup"
     runs = [(row.recipe, row.m, row.dynamic) for row in table.rows.values() if row.recipe]
     assert len(set(runs)) == len(runs)
@@ -145,10 +145,10 @@ def test_no_key_is_written_twice():
             for part in child if isinstance(child, tuple) else (child,):
                 look(part)
 
-    look(yaml.compose(files("maxup.lab.report").joinpath("paper.yaml").read_text(encoding="utf-8")))
+    look(yaml.compose(files("maxup.lab.results").joinpath("paper.yaml").read_text(encoding="utf-8")))
 
 
-# Strictness, on a table of our own
+# Strictness, on a small table
 
 
 def small(**row) -> dict:
@@ -177,8 +177,8 @@ def test_a_maxup_row_has_its_baseline_s_size():
     ("row", "message"),
     [
         ({"vlaues": {}}, "small, row max: unknown key 'vlaues'; known: model, method"),
-        ({"m": "4"}, "m is '4'; quotes missing, or too many?"),
-        ({"method": 2.5}, "method is 2.5; quotes missing"),
+        ({"m": "4"}, "m is '4'; add or remove quotes"),
+        ({"method": 2.5}, "method is 2.5; add or remove quotes"),
         ({"baseline": "cutt"}, "baseline is 'cutt'"),
         ({"baseline": None}, "maxup is True and baseline is None"),
         ({"maxup": False}, "maxup is False"),
@@ -186,10 +186,10 @@ def test_a_maxup_row_has_its_baseline_s_size():
         ({"values": {"top1": "91.o"}}, "'91.o' is not a number"),
         ({"values": {"top1": True}}, "True is not a number"),
         ({"values": {"top1": [1, 2, 3]}}, "is not a number"),
-        ({"values": {"top1": {"printed": 1, "corrected": 2}}}, "a slip has printed, corrected and why"),
+        ({"values": {"top1": {"printed": 1, "corrected": 2}}}, "a correction has printed, corrected and why"),
         ({"params": "12Q"}, "'12Q' is not a number"),
-        ({"values": {}}, "a row has the paper's values, or is ours and has none"),
-        ({"ours": True}, "a row has the paper's values, or is ours and has none"),
+        ({"values": {}}, "a row must have values, or have ours: true and no values"),
+        ({"ours": True}, "a row must have values, or have ours: true and no values"),
     ],
 )
 def test_a_mistake_in_the_file_is_named(row, message):
@@ -308,7 +308,7 @@ def test_a_slip_is_printed_as_we_say(tex, slip):
 # A typo would be caught
 
 
-def test_the_comparison_on_a_table_of_our_own():
+def test_the_check_works_on_a_small_table():
     table = read_table(small(), "small")
     assert printed(SMALL, "tab:small") == typed(table)
     assert len(list(misprints(table))) == 4  # 90.5, 0.1, 1.5M and 91.0

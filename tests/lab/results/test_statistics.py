@@ -1,4 +1,4 @@
-"""Mean, deviation, and both intervals against scipy's own tests."""
+"""Mean, standard deviation and both intervals, against scipy."""
 
 import math
 import random
@@ -13,9 +13,9 @@ from maxup.lab.results.statistics import Estimate, estimate, paired_t, welch
 @pytest.mark.parametrize("level", [0.95, 0.8])
 def test_the_paired_interval_is_that_of_scipy(n, level):
     rng = random.Random(n)
-    ours, twin = ({seed: rng.gauss(95, 0.3) for seed in range(n)} for _ in range(2))
-    found = paired_t(ours | {99: 0.0}, twin | {98: 0.0}, level=level)  # seeds of one only do not count
-    expected = stats.ttest_rel(list(ours.values()), list(twin.values())).confidence_interval(level)
+    ours, baseline = ({seed: rng.gauss(95, 0.3) for seed in range(n)} for _ in range(2))
+    found = paired_t(ours | {99: 0.0}, baseline | {98: 0.0}, level=level)  # seeds of one only do not count
+    expected = stats.ttest_rel(list(ours.values()), list(baseline.values())).confidence_interval(level)
     assert (found.low, found.high) == pytest.approx(tuple(expected))
     assert found.n == n
 
@@ -24,20 +24,20 @@ def test_the_paired_interval_is_that_of_scipy(n, level):
 @pytest.mark.parametrize("level", [0.95, 0.8])
 def test_the_interval_of_welch_is_that_of_scipy(n, other, level):
     rng = random.Random(n)
-    ours, twin = [rng.gauss(95, 0.3) for _ in range(n)], [rng.gauss(94, 1.2) for _ in range(other)]
-    found = welch(ours, twin, level=level)
-    expected = stats.ttest_ind(ours, twin, equal_var=False).confidence_interval(level)
+    ours, baseline = [rng.gauss(95, 0.3) for _ in range(n)], [rng.gauss(94, 1.2) for _ in range(other)]
+    found = welch(ours, baseline, level=level)
+    expected = stats.ttest_ind(ours, baseline, equal_var=False).confidence_interval(level)
     assert (found.low, found.high) == pytest.approx(tuple(expected))
-    assert found.mean == pytest.approx(stats.tmean(ours) - stats.tmean(twin))
+    assert found.mean == pytest.approx(stats.tmean(ours) - stats.tmean(baseline))
     assert found.n == min(n, other)
 
 
 def test_welch_with_one_constant_side_is_the_closed_form():
     """The constant side adds no variance and no degree of freedom; scipy warns about such data."""
-    twin = [94.0, 95.5, 94.7, 94.1]
-    found = welch([95.1, 95.1, 95.1], twin)
-    margin = stats.t.ppf(0.975, df=3) * stats.tstd(twin) / 2
-    mean = 95.1 - stats.tmean(twin)
+    baseline = [94.0, 95.5, 94.7, 94.1]
+    found = welch([95.1, 95.1, 95.1], baseline)
+    margin = stats.t.ppf(0.975, df=3) * stats.tstd(baseline) / 2
+    mean = 95.1 - stats.tmean(baseline)
     assert (found.low, found.high) == pytest.approx((mean - margin, mean + margin))
 
 
@@ -81,9 +81,9 @@ def test_huge_numbers_are_counted_and_infinite_ones_claim_nothing():
     assert huge.mean == pytest.approx(0.8e308)
     assert huge.std == pytest.approx(0.8e308 * 2 / math.sqrt(3))
     assert estimate([math.inf, 1.0]) == Estimate(math.inf, None, 2)
-    for twin in ({0: 1.0, 1: 2.0}, {0: math.inf, 1: 2.0}, {0: math.inf, 1: math.inf}):
-        assert paired_t({0: math.inf, 1: 1.0}, twin) is None
-        assert welch([math.inf, 1.0], list(twin.values())) is None
+    for baseline in ({0: 1.0, 1: 2.0}, {0: math.inf, 1: 2.0}, {0: math.inf, 1: math.inf}):
+        assert paired_t({0: math.inf, 1: 1.0}, baseline) is None
+        assert welch([math.inf, 1.0], list(baseline.values())) is None
     wide = welch([7e300, 1.0, 1.6e300], [1.0, 2.0, 3.0])  # squares of these overflow
     margin = stats.t.ppf(0.975, df=2) * 1e300 * stats.tstd([7.0, 0.0, 1.6]) / math.sqrt(3)
     assert wide.high - wide.mean == pytest.approx(margin)

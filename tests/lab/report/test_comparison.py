@@ -1,0 +1,60 @@
+"""A comparison as text and as a plot."""
+
+import re
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from maxup.lab.report.comparison import plot, text
+from maxup.lab.results.comparison import METRICS
+from tests.lab.results.test_comparison import fake, result
+
+
+def test_text_has_every_row_ratio_and_gain_at_equal_time():
+    runs = fake()
+    printed = text(result(runs))
+    a, b = (np.array([run["attacked"] for run in runs[row]]) for row in ("m = 4", "m = 1, time of m = 4"))
+    low, high = stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
+    assert f"PGD {(a - b).mean():+.2f} [{low:+.2f}, {high:+.2f}]" in printed
+    for word in ("m = 4", "In brackets: Welch's 95 % interval", "radius 0.5, 10 steps", "120 epochs", "2.00 times"):
+        assert word in printed
+
+    assert "In brackets: the paired 95 % interval" in text(result(runs, paired=True))
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_two_seeds_have_no_interval(paired, tmp_path):
+    """Also if both differences are equal, so that a paired interval would have no width."""
+    runs = fake(seeds=2)
+    for row in runs.values():
+        row[1] = {m: v + 1 for m, v in row[0].items()}
+    found = result(runs, paired)
+    printed = text(found)
+    assert "[" not in printed.replace("[%]", "")
+    assert "3 or more seeds" in printed
+    difference = runs["m = 4"][0]["clean"] - runs["m = 1"][0]["clean"]
+    assert f"{difference:+.2f}\n" in printed
+    assert found["summary"]["clean"]["m = 4"]["low"] is None
+    plot(found, tmp_path / "a.png", "tiny")
+
+
+def test_seeds_that_agree_have_no_interval():
+    runs = {"m = 1": [dict.fromkeys(METRICS, 1.0)] * 3, "m = 4": [dict.fromkeys(METRICS, 2.0)] * 3}
+    printed = text(result(runs | {"m = 1, time of m = 4": runs["m = 1"]}))
+    assert "+1.00\n" in printed
+    assert "[+1.00" not in printed
+    assert "none if all seeds agree" in printed
+
+
+def test_an_infinite_metric_has_no_deviation(tmp_path):
+    runs = fake()
+    runs["m = 4"][1]["gradient"] = np.inf
+    printed = text(result(runs))
+    assert re.search(r"input-gradient norm.*\n.*\n  m = 4 +inf\n", printed)
+    plot(result(runs), tmp_path / "a.png", "tiny")
+
+
+def test_plot_writes_a_png(tmp_path):
+    plot(result(fake()), tmp_path / "a.png", "tiny")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
