@@ -26,6 +26,7 @@ from maxup.lab.recipes.load import recipe_from
 from maxup.lab.recipes.schema import Recipe
 from maxup.lab.tasks.vision import Vision
 from maxup.lab.train import loop
+from maxup.lab.train import step as training_step
 from maxup.lab.train.optim import learning_rate
 
 UserCode = dict[str, Callable[..., Any] | None]
@@ -91,23 +92,23 @@ def minimal(recipe: Recipe, device: torch.device, user_code: UserCode) -> float:
 
 def engine(recipe: Recipe, own: UserCode, *, captured: bool) -> float:
     """Seconds of the engine's loop, without building the task."""
-    against, go, seconds = loop.reason_against, loop._Run.go, list[float]()
+    against, run, seconds = training_step.reason_against, loop.Trainer.run, list[float]()
 
     def timed(*args: Any) -> Any:
         start = time.perf_counter()
         try:
-            return go(*args)
+            return run(*args)
         finally:
             seconds.append(time.perf_counter() - start)
 
     with tempfile.TemporaryDirectory() as folder:
         if not captured:
-            loop.reason_against = lambda *a, **k: "told not to"
-        loop._Run.go = timed  # type: ignore[method-assign, assignment]
+            training_step.reason_against = lambda *a, **k: "told not to"
+        loop.Trainer.run = timed  # type: ignore[method-assign, assignment]
         try:
             loop.train(recipe, Path(folder), quiet=True, save_every=1e9, save_best=False, **own)  # type: ignore[arg-type]
         finally:
-            loop.reason_against, loop._Run.go = against, go  # type: ignore[method-assign]
+            training_step.reason_against, loop.Trainer.run = against, run  # type: ignore[method-assign]
     return seconds[0]
 
 

@@ -21,7 +21,8 @@ from accelerate import Accelerator
 
 from maxup.lab.environment import environment
 from maxup.lab.recipes.load import parse_recipe
-from maxup.lab.train import loop
+from maxup.lab.train import step as training_step
+from maxup.lab.train.loop import Trainer
 
 
 def images(count: int) -> Callable[[], Any]:
@@ -30,27 +31,27 @@ def images(count: int) -> Callable[[], Any]:
     return lambda: (x, y, x[:1000], y[:1000])
 
 
-def prepare(recipe_name: str, settings: list[str], count: int | None = None, *, captured: bool = True) -> loop._Run:
+def prepare(recipe_name: str, settings: list[str], count: int | None = None, *, captured: bool = True) -> Trainer:
     """A run about to train, on so many random images or, without a number, on the recipe's data."""
     recipe = parse_recipe(recipe_name, settings)
     accelerator = Accelerator(mixed_precision=recipe.precision, cpu=not torch.cuda.is_available())
-    against = loop.reason_against
+    against = training_step.reason_against
     if not captured:
-        loop.reason_against = lambda *a, **k: "told not to"
+        training_step.reason_against = lambda *a, **k: "told not to"
     own = {"data_from": images(count)} if count else {}
-    run = loop._Run(recipe, Path(mkdtemp()), accelerator, quiet=True, **own)
-    loop.reason_against = against
-    run.total = 10**9
-    run.model.train()
-    return run
+    trainer = Trainer(recipe, Path(mkdtemp()), accelerator, quiet=True, **own)
+    training_step.reason_against = against
+    trainer.state.total = 10**9
+    trainer.state.model.train()
+    return trainer
 
 
-def timed(run: loop._Run, batches: Iterable[Any] | None = None) -> float:
+def timed(trainer: Trainer, batches: Iterable[Any] | None = None) -> float:
     """Seconds a step over some batches, or an epoch."""
     wait()
     start, steps = time.perf_counter(), 0
-    for batch in run.task.loader if batches is None else batches:
-        run._step(batch)
+    for batch in trainer.task.loader if batches is None else batches:
+        trainer.step(batch)
         steps += 1
     wait()
     return (time.perf_counter() - start) / steps

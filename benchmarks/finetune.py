@@ -57,7 +57,7 @@ def main() -> None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         result: dict[str, Any] = {"benchmark": "finetune", "device": device, "recipe": args.recipe}
         result |= {name: getattr(args, name) for name in ("m", "size", "batch_size", "workers", "rounds")}
-        result |= {"images_a_second": rate, "not_captured": [run.not_captured for run in runs.values()]}
+        result |= {"images_a_second": rate, "not_captured": [run.step.not_captured for run in runs.values()]}
         args.out.mkdir(parents=True, exist_ok=True)
         path = args.out / f"finetune-{device}.json"
         path.write_text(json.dumps(result | {"environment": environment()}, indent=1) + "\n")

@@ -15,7 +15,7 @@ from maxup.cli.main import main
 from maxup.lab.certify.run import TOGETHER
 from maxup.lab.certify.tsv import read
 from maxup.lab.recipes.load import parse_recipe
-from maxup.lab.storage.checkpoint import locked
+from maxup.lab.storage.locks import locked
 from maxup.lab.train.loop import train
 from tests.waiting import PATIENCE, maxup_after
 
@@ -349,7 +349,7 @@ def test_what_was_asked_for_is_shown_and_more_that_is_known_is_kept(run, capsys)
 def test_a_file_is_written_by_one_at_a_time(run, capsys):
     with locked(run, "certified-0.5.tsv"):
         assert certify(run, *QUICK) == 1
-    assert f"certified-0.5.tsv is in use by process {os.getpid()}: let it end" in capsys.readouterr().err
+    assert f"certified-0.5.tsv is in use by process {os.getpid()}; wait for it" in capsys.readouterr().err
     assert certify(run, *QUICK) == 0
     assert not list(run.glob(".certified*"))
 

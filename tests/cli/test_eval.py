@@ -35,7 +35,7 @@ def test_bad_folders_give_a_sentence(run, tmp_path, capsys):
     assert main(["eval", str(tmp_path / "nothing")]) == 1
     said = capsys.readouterr().err
     assert "not the folder of a run" in said
-    assert "there is no such folder" in said
+    assert "it does not exist" in said
     assert main(["eval", str(tmp_path)]) == 1
     assert "it has no folder checkpoints\n" in capsys.readouterr().err
     assert main(["eval", str(run[0].parent)]) == 1
@@ -46,4 +46,4 @@ def test_bad_folders_give_a_sentence(run, tmp_path, capsys):
     said = capsys.readouterr().err
     assert "no last checkpoint" in said
     assert "it has no other either: train it again" in said
-    assert "not a whole checkpoint" in said
+    assert "not a valid checkpoint" in said

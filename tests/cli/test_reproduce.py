@@ -118,7 +118,7 @@ def test_interrupted_politely_it_saves(tmp_path):
     assert process.returncode == 130, out
     assert "the same command resumes" in out
     assert "Traceback" not in out + log.read_text()
-    assert "the same command goes on" in log.read_text()
+    assert "the same command resumes" in log.read_text()
 
 
 def test_a_failing_job_is_reported_with_its_last_lines(tmp_path):

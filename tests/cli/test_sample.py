@@ -135,7 +135,7 @@ def test_a_run_whose_text_moved_is_opened_where_it_is_now(folder, tmp_path, caps
 def test_what_is_for_images_says_so(run, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["show", str(run)]) == 1
-    assert "is a run on text, and this is for runs on images" in capsys.readouterr().err
+    assert "is a run on text, but this command needs a run on images" in capsys.readouterr().err
     assert main(["compare", "smoke/awd_lstm-embedding_dropout", "--seeds", "2"]) == 1
     assert "maxup compare works on image classifiers" in capsys.readouterr().err
     for option, value in (("--words", "0"), ("--temperature", "-1"), ("--seed", "9" * 23), ("--seed", "-1")):
@@ -146,7 +146,7 @@ def test_what_is_for_images_says_so(run, tmp_path, capsys, monkeypatch):
     capsys.readouterr()
     for verb in (["sample"], ["eval", "--dynamic"]):
         assert main([verb[0], "digits", *verb[1:]]) == 1
-        assert "is a run on images, and this is for runs on text" in capsys.readouterr().err
+        assert "is a run on images, but this command needs a run on text" in capsys.readouterr().err
 
 
 def test_a_line_break_in_a_prompt_ends_a_sentence(run, capsys):

@@ -106,7 +106,7 @@ def test_a_loss_that_is_not_finite_ends_all_processes(tmp_path):
 
 
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_killed_rank_ends_the_job_with_a_sentence_and_the_same_command_goes_on(tmp_path, whole, rank):
+def test_a_killed_rank_ends_the_job_with_a_message_and_the_same_command_resumes(tmp_path, whole, rank):
     (tmp_path / "held.py").write_text(HELD)
     process = torchrun(tmp_path, tmp_path / "run", options=["--save_every", "0"], program=["held.py"])
     until(lambda: len(list(tmp_path.glob("held-*"))) == 2, process)  # in the twelfth step of forty
@@ -118,8 +118,8 @@ def test_a_killed_rank_ends_the_job_with_a_sentence_and_the_same_command_goes_on
     said = [line for line in out.splitlines() if line.startswith("maxup train: ")]
     assert len(said) == 1, out
     assert said[0].startswith("maxup train: lost another process of this run (")
-    assert said[0].endswith(f"; the same command goes on from the last checkpoint in {tmp_path / 'run'}")
-    assert "maxup/engine" not in out  # the one traceback is torchrun's own, of its child's failure
+    assert said[0].endswith(f"; the same command resumes from the last checkpoint in {tmp_path / 'run'}")
+    assert "maxup/lab" not in out  # the only traceback is torchrun's own, of its child's failure
     finish(torchrun(tmp_path, tmp_path / "run", options=["--save_every", "0"]))
     for name, tensor in weights(whole[0]).items():
         assert torch.equal(tensor, weights(tmp_path / "run")[name]), name
@@ -152,7 +152,7 @@ def test_another_number_of_processes_is_refused(tmp_path, whole):
     process = torchrun(tmp_path, tmp_path / "run", processes=1)
     out, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode != 0
-    assert "was begun by 2 processes and there are 1; use as many" in out
+    assert "was started with 2 processes, but there are 1; use 2" in out
 
 
 FROM_BATCH = """
@@ -177,16 +177,16 @@ class FromBatch:
 
 if __name__ == "__main__":
     from maxup.cli.main import main
-    from maxup.lab.train.loop import _Run
+    from maxup.lab.train.loop import Trainer
 
     PERTURBATIONS["from_batch"] = "from_batch:FromBatch"
-    close = _Run.close
+    close = Trainer.close
 
     def saving(run):
         torch.save(run.task.model.state_dict(), f"rank-{run.accelerator.process_index}.pt")
         close(run)
 
-    _Run.close = saving
+    Trainer.close = saving
     sys.exit(main(sys.argv[1:]))
 """
 JOINED = """

@@ -11,6 +11,7 @@ from maxup.cuda.capture import Captured
 from maxup.lab.recipes.load import recipe_from
 from maxup.lab.storage import checkpoint
 from maxup.lab.train import loop
+from maxup.lab.train import step as training_step
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
@@ -40,7 +41,7 @@ def run(folder, monkeypatch, captured, **changes):
     graphs, capture = [], Captured._capture
     monkeypatch.setattr(Captured, "_capture", lambda self, batch: graphs.append(1) or capture(self, batch))
     if not captured:
-        monkeypatch.setattr(loop, "reason_against", lambda *a, **k: "told not to")
+        monkeypatch.setattr(training_step, "reason_against", lambda *a, **k: "told not to")
     result = loop.train(recipe_from(RECIPE | changes), folder, quiet=True)
     monkeypatch.undo()
     assert bool(graphs) is captured
@@ -101,7 +102,7 @@ def test_smoothadv_is_captured_with_its_attack(tmp_path, monkeypatch):
 def test_an_interrupted_captured_run_resumes(tmp_path, monkeypatch):
     _, whole, _ = run(tmp_path / "whole", monkeypatch, True)
     steps = []
-    step = loop._Run._step
+    step = training_step.TrainingStep.__call__
 
     def stop_in_the_middle(self, batch):
         steps.append(1)
@@ -109,7 +110,7 @@ def test_an_interrupted_captured_run_resumes(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return step(self, batch)
 
-    monkeypatch.setattr(loop._Run, "_step", stop_in_the_middle)
+    monkeypatch.setattr(training_step.TrainingStep, "__call__", stop_in_the_middle)
     with pytest.raises(KeyboardInterrupt):
         loop.train(recipe_from(RECIPE), tmp_path / "cut", quiet=True, save_every=0)
     monkeypatch.undo()

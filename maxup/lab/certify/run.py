@@ -19,7 +19,7 @@ from maxup.lab.certify.target import Target, answers, digest
 from maxup.lab.certify.tsv import Row
 from maxup.lab.environment import environment
 from maxup.lab.storage.atomic_io import sweep
-from maxup.lab.storage.checkpoint import locked
+from maxup.lab.storage.locks import locked
 from maxup.smoothing.smooth import DTYPES, TOGETHER, Smooth, check_radii, check_sampling
 from maxup.validate import check_positive_int
 

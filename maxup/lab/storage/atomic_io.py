@@ -1,4 +1,8 @@
-"""Files that a kill cannot halve: written aside, synced, renamed. Files that may be hostile: read, never obeyed."""
+"""Atomic writes and safe reads.
+
+A file is written under a temporary name, synced and renamed, so a kill leaves the old file or the new one. Reading
+refuses links, pipes and files of the wrong size, and never executes what it reads.
+"""
 
 import errno
 import hashlib
@@ -13,11 +17,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-LONG = 1 << 28  # bytes of metrics.jsonl at most: a hundred million steps
+LONG = 1 << 28  # maximum size of metrics.jsonl in bytes: a hundred million steps
 
 
 def write(path: Path, data: bytes) -> None:
-    """Write a new file; when this returns it is on the disk, and what is missing is its name there: see `sync`."""
+    """Write a new file and sync it. Call `sync` on the folder to make the file's name durable too."""
     with open(path, "xb") as file:
         file.write(data)
         file.flush()
@@ -25,19 +29,19 @@ def write(path: Path, data: bytes) -> None:
 
 
 def sync(folder: Path) -> None:
-    """Bring the names in a folder to the disk."""
-    where = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    """Sync the names in a folder to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(where)
+        os.fsync(descriptor)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # which is how some file systems say that folders need none
+        if error.errno != errno.EINVAL:  # the file system does not sync folders
             raise
     finally:
-        os.close(where)
+        os.close(descriptor)
 
 
 def put(new: Path, final: Path) -> None:
-    """Rename a folder into place. What stood there is `final.old` for a moment: a reader looks for both."""
+    """Rename a folder. If `final` exists, it becomes `final.old`: a kill in between leaves that one to read."""
     old = final.with_name(f"{final.name}.old")
     if os.path.lexists(final):
         remove(old)
@@ -51,22 +55,22 @@ def put(new: Path, final: Path) -> None:
 
 
 def replace(path: Path, data: bytes) -> None:
-    """Write a file, in place of one that may be there; at any moment the old or the new one is there, whole."""
+    """Write a file, or replace it, atomically."""
     new = temporary(path)
-    remove(new)  # of a process of the same number, long dead
+    remove(new)  # of a dead process with the same number
     try:
         write(new, data)
         new.replace(path)
     except BaseException as error:
         remove(new)
         if isinstance(error, OSError):
-            error.filename = os.fspath(path)  # the name that the user knows; a write that failed has none
+            error.filename = os.fspath(path)  # the name that the user knows
         raise
     sync(path.parent)
 
 
 def write_json(path: Path, document: Any) -> None:
-    """Write a JSON file for people to read too, whole or not at all; NaN and infinity become words.
+    """Write an indented JSON file atomically. NaN and infinity become strings.
 
     Example:
         >>> import tempfile
@@ -81,12 +85,12 @@ def write_json(path: Path, document: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """What `write_json` wrote, or a ValueError: the file may be hostile."""
+    """Read what `write_json` wrote. Raises a ValueError if the file is invalid."""
     return from_words(parse(path.name, read(path)))
 
 
 def to_words(document: Any) -> Any:
-    """A document for JSON, which knows no NaN and no infinity: they are words.
+    """Replace NaN and infinity, which JSON does not have, by strings.
 
     Example:
         >>> to_words({"loss": math.nan, "epoch": 3})
@@ -100,7 +104,7 @@ def to_words(document: Any) -> Any:
 
 
 def from_words(document: Any) -> Any:
-    """What `to_words` was given; lists for tuples.
+    """Invert `to_words`. Tuples come back as lists.
 
     Example:
         >>> from_words({"loss": "nan", "epoch": 3})
@@ -114,7 +118,7 @@ def from_words(document: Any) -> Any:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, with those above it that are missing; when this returns their names are on the disk.
+    """Create a folder and its missing parents, and sync their names.
 
     Example:
         >>> import tempfile
@@ -130,34 +134,35 @@ def make_folder(folder: Path) -> None:
 
 
 def temporary(path: Path) -> Path:
-    """Where this process writes a path before it renames it."""
+    """Return the name under which this process writes a file before it renames it."""
     return path.with_name(f".tmp-{os.getpid()}-{path.name}")
 
 
 def sweep(folder: Path, name: str = "*") -> None:
-    """Remove temporary files of this process and of dead ones.
+    """Remove the temporary files of this process and of dead processes.
 
     Args:
-        folder: Where they are.
-        name: Pattern of the final names. In a folder that others may use too, name only files that you write.
+        folder: The folder to clean.
+        name: Pattern of the final names. In a folder that others use too, name only files that you write.
     """
     for path in folder.glob(".tmp-*"):
         match = re.fullmatch(r"\.tmp-(\d+)-(.*)", path.name, re.ASCII)
-        if match and fnmatchcase(match[2], name):
-            pid = int(match[1])
-            try:
-                os.kill(pid, 0)
-                dead = pid == os.getpid()
-            except PermissionError:  # another user's, alive
-                dead = False
-            except (ProcessLookupError, OverflowError):
-                dead = True
-            if dead:
-                remove(path)
+        if match and fnmatchcase(match[2], name) and not _is_running_elsewhere(int(match[1])):
+            remove(path)
+
+
+def _is_running_elsewhere(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # another user's process
+        return True
+    return pid != os.getpid()
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a link or a folder with all in it, as far as possible."""
+    """Remove a file, a link or a folder with its contents. Errors are ignored."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -166,7 +171,7 @@ def remove(path: Path) -> None:
 
 
 def check_regular(path: Path) -> None:
-    """A ValueError where a run's own file is there and is not a file: a link would be followed, a pipe waited for.
+    """Raise a ValueError if a path exists but is not a regular file, such as a link or a pipe.
 
     Example:
         >>> check_regular(Path("/dev/null"))
@@ -178,33 +183,32 @@ def check_regular(path: Path) -> None:
             raise ValueError(f"{path} is not a regular file; remove it, or put a regular file in its place")
 
 
-def read(path: Path, promise: Any = None, *, most: int = 1 << 16) -> bytes:
-    """A whole regular file: no link to elsewhere, no pipe to wait for.
+def read(path: Path, expected: Any = None, *, most: int = 1 << 16) -> bytes:
+    """Read a regular file. Links and pipes are refused.
 
     Args:
         path: The file.
-        promise: The `{"size": ..., "sha256": ...}` it must have.
-        most: The largest size in bytes of a file without a promise.
+        expected: The `{"size": ..., "sha256": ...}` that the file must have.
+        most: The maximum size in bytes, if nothing is expected.
     """
     status = os.lstat(path)
     size = status.st_size
     if not stat.S_ISREG(status.st_mode):
         raise ValueError(f"{path.name} is not a regular file")
-    if size > most if promise is None else type(promise) is not dict or promise.get("size") != size:
-        raise ValueError(f"{path.name} has a wrong size, {size} bytes")
-    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-        data = file.read(size)
-    if promise is not None and promise.get("sha256") != sha256(data):
+    if size > most if expected is None else type(expected) is not dict or expected.get("size") != size:
+        raise ValueError(f"{path.name} has the wrong size, {size} bytes")
+    data = path.read_bytes()
+    if expected is not None and expected.get("sha256") != sha256(data):
         raise ValueError(f"{path.name} has changed since it was written")
     return data
 
 
 def read_bytes(path: Path, *, most: int) -> bytes:
-    """The content of a regular file, or of a link to one, such as data: no pipe to wait for, no file without end.
+    """Read a regular file, or a link to one, such as a data file. Pipes and larger files are refused.
 
     Args:
         path: The file.
-        most: Its largest size in bytes.
+        most: The maximum size in bytes.
 
     Example:
         >>> read_bytes(Path("/dev/zero"), most=100)
@@ -212,25 +216,25 @@ def read_bytes(path: Path, *, most: int) -> bytes:
         ValueError: zero is not a regular file
     """
     status = path.stat()
-    if not stat.S_ISREG(status.st_mode) and not path.is_dir():  # reading a folder has a sentence of its own
+    if not stat.S_ISREG(status.st_mode) and not path.is_dir():  # the error of reading a folder is clear
         raise ValueError(f"{path.name} is not a regular file")
     if status.st_size > most:
-        raise ValueError(f"{path.name} has {status.st_size:,} bytes, and at most {most:,} are read")
+        raise ValueError(f"{path.name} has {status.st_size:,} bytes; the limit is {most:,}")
     return path.read_bytes()
 
 
 def read_text(path: Path, *, most: int = 1 << 24) -> str:
-    """The text of a file in UTF-8, such as a recipe; see `read_bytes`."""
+    """Read a text file in UTF-8, such as a recipe. See `read_bytes`."""
     return read_bytes(path, most=most).decode("utf-8")
 
 
 def sha256(data: bytes) -> str:
-    """The digest as 64 characters."""
+    """Return the digest in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 
 
 def dump(document: Any) -> bytes:
-    """Strict JSON, in ASCII.
+    """Convert a document to strict JSON in ASCII.
 
     Example:
         >>> parse("state.json", dump({"é": [None, 0.1]}))
@@ -240,23 +244,23 @@ def dump(document: Any) -> bytes:
 
 
 def parse(name: str, data: bytes) -> Any:
-    """The document in strict JSON: no NaN, no key twice.
+    """Parse strict JSON: NaN and duplicate keys are refused.
 
     Example:
         >>> parse("state.json", b'{"a": 1, "a": 2}')
         Traceback (most recent call last):
-        ValueError: state.json cannot be read: it has a key twice
+        ValueError: state.json cannot be read: it has a duplicate key
     """
 
     def refuse(word: str) -> None:
         raise ValueError(f"{word} is not JSON")
 
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(dict(pairs)) < len(pairs):
-            raise ValueError("it has a key twice")
+            raise ValueError("it has a duplicate key")
         return dict(pairs)
 
     try:
-        return json.loads(data.decode("ascii"), parse_constant=refuse, object_pairs_hook=once)
+        return json.loads(data.decode("ascii"), parse_constant=refuse, object_pairs_hook=unique)
     except ValueError as error:
         raise ValueError(f"{name} cannot be read: {error}") from error

@@ -1,4 +1,4 @@
-"""What a run tells: metrics.jsonl always, trackers through Accelerate, and progress for whoever watches."""
+"""The records of a run: metrics.jsonl while it trains, and run.json when it is finished."""
 
 import json
 import os
@@ -8,38 +8,37 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from maxup.errors import RunError, error_message
-from maxup.lab.storage.atomic_io import LONG, check_regular, from_words, read, to_words
+from maxup.lab.recipes.difference import difference
+from maxup.lab.recipes.schema import Recipe
+from maxup.lab.storage.atomic_io import LONG, check_regular, from_words, read, read_json, to_words, write_json
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """A sentence where a file of a run cannot be written, because the disk is full, say.
+    """Turn an OSError, such as a full disk, into a RunError.
 
     Example:
         >>> with writing(Path("run.json")):
         ...     raise OSError(28, "No space left on device")
         Traceback (most recent call last):
-        maxup.errors.RunError: could not write run.json: No space left on device; what is saved stays: \
-make room, and the same command goes on
+        maxup.errors.RunError: could not write run.json: No space left on device; the checkpoints are safe: \
+free some space and resume with the same command
     """
     try:
         yield
     except OSError as error:
         raise RunError(
-            f"could not write {path}: {error_message(error)}; what is saved stays: make room, and the same command "
-            "goes on"
+            f"could not write {path}: {error_message(error)}; the checkpoints are safe: free some space and resume "
+            "with the same command"
         ) from error
 
 
 class Metrics:
-    """metrics.jsonl: one line a record, in the order of steps, cut back to a checkpoint when a run goes on.
-
-    `shortened` says whether records from before that checkpoint are missing, `last_step` is the step of the last one
-    that was there.
+    """metrics.jsonl: one record per line, ordered by step.
 
     Args:
         path: The file.
-        size: Its length in bytes at the checkpoint the run continues from; what is behind it is cut off.
+        size: Its length in bytes at the checkpoint from which the run resumes. The rest is cut off.
     """
 
     def __init__(self, path: Path, size: int = 0) -> None:
@@ -48,12 +47,20 @@ class Metrics:
         with writing(path):
             path.touch()
             kept = read(path, most=LONG)[:size]
-            kept = kept[: kept.rfind(b"\n") + 1]  # where somebody shortened it, back to the end of a line
-            records = _records(kept, path)  # refused before anything is cut off
+            kept = kept[: kept.rfind(b"\n") + 1]  # if someone shortened it, back to the end of a line
+            records = _parse(kept, path)  # refuse the file before changing it
             self.shortened = len(kept) < size
             self.last_step = records[-1]["step"] if records else 0
             os.truncate(path, len(kept))
             self.file: TextIO = path.open("a")
+
+    def missing(self, recorded: int) -> str:
+        """Return a message if records up to the checkpoint's last one are missing, otherwise ""."""
+        if not self.shortened:
+            return ""
+        first = self.last_step + 1
+        which = f"of steps {first} to {recorded}" if first <= recorded else f"up to step {recorded}"
+        return f"{self.path} was shortened: records {which} are missing from its curve"
 
     def write(self, **record: Any) -> None:
         """Append a record."""
@@ -61,20 +68,20 @@ class Metrics:
             self.file.write(json.dumps(to_words(record)) + "\n")
 
     def flush(self) -> int:
-        """Put everything on disk and return the file's length, for the checkpoint to remember."""
+        """Sync the file to disk and return its length, which a checkpoint stores."""
         with writing(self.path):
             self.file.flush()
             os.fsync(self.file.fileno())
         return os.fstat(self.file.fileno()).st_size
 
     def close(self) -> None:
-        """Let go of the file; what was not flushed, no checkpoint remembers, and it may be lost."""
+        """Close the file. Records after the last flush may be lost; no checkpoint depends on them."""
         with suppress(OSError):
             self.file.close()
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """What metrics.jsonl holds, or a sentence where a line is no record.
+    """Read metrics.jsonl. Raises a ValueError if a line is not a record.
 
     Example:
         >>> import tempfile
@@ -85,14 +92,30 @@ def read_records(path: Path) -> list[dict[str, Any]]:
         ...     read_records(Path(folder, "metrics.jsonl"))
         [{'step': 1, 'loss': 0.5}]
     """
-    return _records(read(path, most=LONG), path)
+    return _parse(read(path, most=LONG), path)
 
 
-def _records(held: bytes, path: Path) -> list[dict[str, Any]]:
+def write_record(folder: Path, record: dict[str, Any]) -> None:
+    """Write run.json."""
+    with writing(folder / "run.json"):
+        write_json(folder / "run.json", record)
+
+
+def read_record(folder: Path, recipe: Recipe, step: int) -> dict[str, Any] | None:
+    """Return run.json, or None if it does not exist or is of another recipe or step."""
     try:
-        records = [json.loads(line) for line in held.decode().splitlines()]
+        record = read_json(folder / "run.json")
+        same = not difference(record["recipe"], recipe, ignore=()) and record["steps"] == step
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return dict(record) if same else None
+
+
+def _parse(text: bytes, path: Path) -> list[dict[str, Any]]:
+    try:
+        records = [json.loads(line) for line in text.decode().splitlines()]
     except (ValueError, RecursionError):
         records = [None]
     if not all(isinstance(record, dict) and type(record.get("step")) is int for record in records):
-        raise ValueError(f"{path} has a line that is no record; remove it, and the run goes on without its past lines")
+        raise ValueError(f"{path} has a line that is not a record; remove the file to resume without past records")
     return [from_words(record) for record in records]

@@ -1,4 +1,4 @@
-"""Optimizers, and learning rates as functions of how far training is."""
+"""Optimizers, learning rate schedules, and averages of the weights."""
 
 import math
 from typing import Any
@@ -11,7 +11,7 @@ from maxup.lab.recipes.schema import Optim
 
 
 def create_optimizer(model: nn.Module, optim: Optim) -> Optimizer:
-    """The recipe's optimizer over the parameters that are trained.
+    """Build the recipe's optimizer for the parameters that require gradients.
 
     Example:
         >>> type(create_optimizer(nn.Linear(2, 2), Optim(name="adamw", lr=1e-3))).__name__
@@ -21,17 +21,15 @@ def create_optimizer(model: nn.Module, optim: Optim) -> Optimizer:
     if not parameters:
         raise ValueError("the model has no parameter to train")
     shared: dict[str, Any] = {"lr": optim.lr, "weight_decay": optim.weight_decay}
-    if parameters[0].is_cuda:  # the rate as a tensor, so that a CUDA graph reads it anew at every step
-        shared["lr"] = torch.tensor(optim.lr, device=parameters[0].device)
-        shared |= {"fused": True}
-        shared |= {"capturable": True} if optim.name == "adamw" else {}
+    if parameters[0].is_cuda:  # the rate as a tensor, which a CUDA graph reads at every step
+        shared |= {"lr": torch.tensor(optim.lr, device=parameters[0].device), "fused": True}
     if optim.name == "adamw":
-        return AdamW(parameters, **shared)
-    return SGD(parameters, momentum=optim.momentum, nesterov=optim.nesterov, **shared)  # the loop averages, of "asgd"
+        return AdamW(parameters, capturable=parameters[0].is_cuda, **shared)
+    return SGD(parameters, momentum=optim.momentum, nesterov=optim.nesterov, **shared)  # "asgd": the loop averages
 
 
 def learning_rate(optim: Optim, done: float) -> float:
-    """The rate when a fraction `done` of the epochs is over.
+    """Return the learning rate after a fraction `done` of the run.
 
     Example:
         >>> steps = Optim(lr=1.0, schedule="steps", milestones=[0.5, 0.75], gamma=0.1)
@@ -49,7 +47,7 @@ def learning_rate(optim: Optim, done: float) -> float:
 
 
 def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
-    """Set the rate of all groups; a rate that is a tensor (as in a CUDA graph) is filled in place."""
+    """Set the learning rate of all groups. A rate that is a tensor is filled in place, as a CUDA graph needs it."""
     for group in optimizer.param_groups:
         if isinstance(group["lr"], torch.Tensor):
             group["lr"].fill_(rate)
@@ -59,7 +57,7 @@ def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
 
 @torch.no_grad()
 def average(ema: nn.Module, model: nn.Module, decay: float) -> None:
-    """Move an average of the weights towards the weights; buffers become the model's own.
+    """Update an average of the weights: ema = decay * ema + (1 - decay) * model. Buffers are copied.
 
     Example:
         >>> ema, model = nn.Linear(1, 1), nn.Linear(1, 1)
@@ -68,7 +66,7 @@ def average(ema: nn.Module, model: nn.Module, decay: float) -> None:
         >>> ema.weight.item()
         0.25
     """
-    for kept, new in zip(ema.parameters(), model.parameters(), strict=True):
-        kept.lerp_(new, 1 - decay)
-    for old, buffer in zip(ema.buffers(), model.buffers(), strict=True):
-        old.copy_(buffer)
+    for averaged, weight in zip(ema.parameters(), model.parameters(), strict=True):
+        averaged.lerp_(weight, 1 - decay)
+    for copy, buffer in zip(ema.buffers(), model.buffers(), strict=True):
+        copy.copy_(buffer)

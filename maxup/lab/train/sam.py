@@ -1,9 +1,9 @@
-"""Sharpness-aware minimization (Foret, Kleiner, Mobahi and Neyshabur, 2021), a rival that composes with MaxUp.
+"""Sharpness-aware minimization (SAM; Foret, Kleiner, Mobahi and Neyshabur, 2021), which composes with MaxUp.
 
     min_w  max_{|e| <= rho} L(w + e),    e = rho g / |g|,    g = grad L(w)
 
-MaxUp looks for the worst copy of an example, SAM for the worst weights near the present ones; together, the second is
-found for the copies that the first has chosen.
+MaxUp looks for the worst copy of an example, SAM for the worst weights nearby. Together, SAM uses the loss of the
+copies that MaxUp selected.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,50 +18,52 @@ from maxup.rng import remember_rng
 from maxup.validate import is_capturing
 
 
-def sharp(model: nn.Module, loss: Callable[[], Tensor], backward: Callable[[Tensor], None], *, rho: float) -> Tensor:
-    """Leave the gradient of the loss at the worst weights near, under the first pass's dropout masks.
+def sam_backward(
+    model: nn.Module, loss_fn: Callable[[], Tensor], backward: Callable[[Tensor], None], *, rho: float
+) -> Tensor:
+    """Compute the gradient of the loss at the worst weights nearby.
 
-    BatchNorm records the first pass only, and random streams are left where it left them.
+    Both passes use the same dropout masks. BatchNorm statistics and random states are those after the first pass.
 
     Args:
-        model: What is trained, without gradients.
-        loss: Computes the loss with the weights of now.
-        backward: Back-propagates it.
-        rho: How near.
+        model: The model, without gradients.
+        loss_fn: Computes the loss at the current weights.
+        backward: Backpropagates it.
+        rho: Distance to the worst weights.
 
     Returns:
-        The loss with the weights as they are.
+        The loss at the current weights.
 
     Example:
         >>> line = nn.Linear(1, 1, bias=False)
         >>> x = torch.ones(4, 1)
-        >>> _ = sharp(line, lambda: line(x).pow(2).mean() / 2, Tensor.backward, rho=0.5)
-        >>> bool(line.weight.grad.abs() > line.weight.abs())  # that of a steeper point
+        >>> _ = sam_backward(line, lambda: line(x).pow(2).mean() / 2, Tensor.backward, rho=0.5)
+        >>> bool(line.weight.grad.abs() > line.weight.abs())  # the gradient of a steeper point
         True
     """
-    weight = next(model.parameters())  # says which device
+    weight = next(model.parameters())
     rewind = remember_rng([] if is_capturing(weight.device) else [weight.device])
-    first = loss()
-    backward(first)
-    with climbed(model, rho), preserve_state(bare(model), (weight, weight)):
+    loss = loss_fn()
+    backward(loss)
+    with worst_weights(model, rho), preserve_state(bare(model), (weight, weight)):
         rewind()
-        backward(loss())
-    return first.detach()
+        backward(loss_fn())
+    return loss.detach()
 
 
 @contextmanager
-def climbed(model: nn.Module, rho: float) -> Iterator[None]:
-    """Inside, the weights are at w + rho g / |g| and gradients are cleared; afterwards, at w again, to the last bit.
+def worst_weights(model: nn.Module, rho: float) -> Iterator[None]:
+    """Move the weights to w + rho g / |g| and clear the gradients; on exit, restore w exactly.
 
     Args:
-        model: Its parameters have the gradient of the loss at w.
-        rho: How far to climb.
+        model: A model whose parameters have the gradient of the loss at w.
+        rho: The distance to move.
 
     Example:
         >>> line = nn.Linear(1, 1, bias=False)
         >>> before = line.weight.item()
         >>> line(torch.ones(1)).backward()
-        >>> with climbed(line, 0.5):
+        >>> with worst_weights(line, 0.5):
         ...     print(round(line.weight.item() - before, 4), line.weight.grad)
         0.5 None
         >>> line.weight.item() == before

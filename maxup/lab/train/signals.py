@@ -1,4 +1,4 @@
-"""How a run ends before its last step: asked to, or unable to go on; in a sentence in either case."""
+"""How a run ends early: it is asked to stop, or another process of it dies."""
 
 import os
 import re
@@ -13,18 +13,18 @@ from torch.distributed import DistError
 
 from maxup.errors import InterruptedRunError, RunError, error_message
 
-# What backends say where a peer is gone: gloo's errors have no type of their own.
+# Messages of backends when a peer is gone. Gloo's errors have no type of their own.
 GONE = re.compile(r"gloo|connection (closed|reset|refused)|broken pipe|timed out", re.IGNORECASE)
-PATIENCE = 5.0  # seconds that a step may go on after the run was asked to stop
+PATIENCE = 5.0  # seconds that a step may take to finish after the run was asked to stop
 
 
 @contextmanager
-def losing_peers(processes: int, folder: Path) -> Iterator[None]:
-    """Turn a collective that fails because another process died into a sentence.
+def report_lost_peers(processes: int, folder: Path) -> Iterator[None]:
+    """Turn the error of a collective into a RunError if it fails because another process died.
 
     Args:
-        processes: How many there are; with one, nothing is changed.
-        folder: The run's.
+        processes: The number of processes. With one, nothing changes.
+        folder: The folder of the run.
     """
     try:
         yield
@@ -33,16 +33,16 @@ def losing_peers(processes: int, folder: Path) -> Iterator[None]:
         if processes == 1 or isinstance(error, RunError) or not gone:
             raise
         raise RunError(
-            f"lost another process of this run ({error_message(error)[:150]}); the same command goes on from the last "
+            f"lost another process of this run ({error_message(error)[:150]}); the same command resumes from the last "
             f"checkpoint in {folder}"
         ) from error
 
 
 @contextmanager
 def asked_to_stop() -> Iterator[Callable[[], bool]]:
-    """Turn Ctrl-C, a polite kill and a closed terminal into a question asked between steps; a second Ctrl-C insists.
+    """Return a function that is True after Ctrl-C, SIGTERM or a closed terminal. A second Ctrl-C interrupts at once.
 
-    A terminal that closes may say so twice, once itself and once by its shell, which is no insisting; nohup ignores it.
+    A closed terminal may send SIGHUP twice, which counts once. Under nohup it is ignored.
 
     Example:
         >>> with asked_to_stop() as asked:
@@ -60,7 +60,7 @@ def asked_to_stop() -> Iterator[Callable[[], bool]]:
     def note(number: int, frame: Any) -> None:
         requests.append(number)
         if number == signal.SIGHUP:
-            _write_nowhere([output for output in terminals if not os.isatty(output)])
+            _discard_output([output for output in terminals if not os.isatty(output)])
         elif len(requests) > 1:
             raise KeyboardInterrupt
 
@@ -73,15 +73,15 @@ def asked_to_stop() -> Iterator[Callable[[], bool]]:
 
 
 def interruptible(call: Callable[..., Any], asked: Callable[[], bool], folder: Path) -> Callable[..., Any]:
-    """A function that a step calls once per copy, such as the forward pass, as one that can end the step.
+    """Wrap a function that a step calls per copy, such as the forward pass, so that it can end a long step.
 
-    Once asked to stop, a step has `PATIENCE` seconds to finish, and the run is saved after it. A longer step is dropped
-    at the next call: nothing of it is applied, and the run resumes from its last checkpoint.
+    Once asked to stop, a step has `PATIENCE` seconds to finish; then the run is saved. A longer step is dropped at the
+    next call. None of it is applied, and the run resumes from its last checkpoint.
 
     Args:
         call: The function.
         asked: Whether the run was asked to stop.
-        folder: The run's.
+        folder: The folder of the run.
 
     Example:
         >>> interruptible(max, lambda: False, Path("run"))(3, 4)
@@ -103,9 +103,9 @@ def interruptible(call: Callable[..., Any], asked: Callable[[], bool], folder: P
     return called
 
 
-def _write_nowhere(outputs: list[int]) -> None:
-    """Where a terminal is gone, showing progress would fail before anything is saved."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
+def _discard_output(outputs: list[int]) -> None:
+    """Send outputs to /dev/null: printing to a closed terminal would fail before the run is saved."""
+    null = os.open(os.devnull, os.O_WRONLY)
     for output in outputs:
-        os.dup2(nowhere, output)
-    os.close(nowhere)
+        os.dup2(null, output)
+    os.close(null)

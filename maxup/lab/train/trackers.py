@@ -1,6 +1,6 @@
-"""Accelerate's trackers: TensorBoard, W&B, MLflow and the rest get the records that metrics.jsonl has.
+"""Trackers of Accelerate: TensorBoard, W&B, MLflow and others get the records of metrics.jsonl.
 
-Whenever a run goes on, tracking begins anew and is told all records so far, so that no step appears twice.
+When a run resumes, tracking starts over with all records so far, so that no step appears twice.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,11 +17,11 @@ from maxup.lab.storage.atomic_io import remove, temporary, write
 from maxup.lab.train.log import read_records, writing
 
 KNOWN = sorted(str(kind) for kind in LoggerType if kind != LoggerType.ALL)
-EXTRA = ("wandb", "mlflow")  # what `pip install '.[track]'` brings
+EXTRA = ("wandb", "mlflow")  # installed by `pip install '.[track]'`
 
 
 def check_trackers(names: Sequence[str]) -> None:
-    """A sentence about a tracker that Accelerate does not know, or whose package is not here.
+    """Raise a RunError if a tracker is unknown or its package is not installed.
 
     Example:
         >>> check_trackers(["tensorboard"])
@@ -34,23 +34,23 @@ def check_trackers(names: Sequence[str]) -> None:
             raise RunError(unknown_name(name, KNOWN, "tracker"))
         if LoggerType(name) not in get_available_trackers():
             package = "'.[track]'" if name in EXTRA else name.replace("_", "-")
-            raise RunError(f"tracker {name!r} needs a package that is not here; pip install {package}")
+            raise RunError(f"tracker {name!r} needs a package that is not installed; pip install {package}")
 
 
 def start_trackers(accelerator: Accelerator, folder: Path) -> None:
-    """Begin tracking, and tell the records so far; TensorBoard's events of before are removed."""
+    """Start tracking, and replay the records so far. Earlier TensorBoard events are removed."""
     if not accelerator.log_with:
         return
     if accelerator.is_main_process:
-        remove(folder / "maxup")  # not what a link leads to
-        _look_for_room(folder)
+        remove(folder / "maxup")
+        _check_disk(folder)
     name = f"{folder.parent.name}-{folder.name}".strip("-")
-    about = {"wandb": {"name": name, "dir": str(folder)}, "mlflow": {"run_name": name}}
+    settings = {"wandb": {"name": name, "dir": str(folder)}, "mlflow": {"run_name": name}}
     try:
-        with _sentence():
-            accelerator.init_trackers("maxup", init_kwargs=about)
+        with _tracker_errors():
+            accelerator.init_trackers("maxup", init_kwargs=settings)
     except RunError:
-        accelerator.trackers = []  # those half begun cannot be ended
+        accelerator.trackers = []  # trackers that failed to start cannot be closed
         raise
     if accelerator.is_main_process:
         for record in read_records(folder / "metrics.jsonl"):
@@ -58,13 +58,13 @@ def start_trackers(accelerator: Accelerator, folder: Path) -> None:
 
 
 def track(accelerator: Accelerator, record: dict[str, Any]) -> None:
-    """Tell the trackers a record of metrics.jsonl."""
-    with _sentence():
+    """Log a record of metrics.jsonl."""
+    with _tracker_errors():
         accelerator.log({k: v for k, v in record.items() if k != "step"}, step=record["step"])
 
 
-def _look_for_room(folder: Path) -> None:
-    """TensorBoard writes in a thread, whose errors nobody can catch: a disk that is full already is told before."""
+def _check_disk(folder: Path) -> None:
+    """Raise a RunError if the disk is full: TensorBoard writes in a thread, whose errors cannot be caught."""
     probe = temporary(folder / "room")
     try:
         with writing(folder / "maxup"):
@@ -74,12 +74,12 @@ def _look_for_room(folder: Path) -> None:
 
 
 @contextmanager
-def _sentence() -> Iterator[None]:
-    """For what goes wrong in other people's packages, or between them and their servers."""
+def _tracker_errors() -> Iterator[None]:
+    """Turn any error of a tracker into a RunError."""
     try:
         yield
     except Exception as error:
         raise RunError(
             f"a tracker failed ({format_error(error)[:200]}); fix that, or use --trackers none: "
-            "the run goes on from its last checkpoint"
+            "the run resumes from its last checkpoint"
         ) from error

@@ -131,7 +131,7 @@ def test_files_that_are_too_large_or_too_long_are_an_error(tmp_path, monkeypatch
     with pytest.raises(DataError, match="more than 100 opcodes"):
         read_pickle(file)
     monkeypatch.setattr(pickles, "MOST_BYTES", 100)
-    with pytest.raises(DataError, match="has 204 bytes, and at most 100 are read"):
+    with pytest.raises(DataError, match="has 204 bytes; the limit is 100"):
         read_pickle(file)
 
 

@@ -122,7 +122,7 @@ def test_an_export_of_version_0_1_loads(tmp_path, normalise):
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"note": "x" * LARGEST}, "config.json has a wrong size"),
+        ({"note": "x" * LARGEST}, "config.json has the wrong size"),
         ({"classes": ["a", "b"]}, "does not fit the model"),
         ({"recipe": {"model": {"name": "nothing", "args": {}}}}, "nothing"),
     ],

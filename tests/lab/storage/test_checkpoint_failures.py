@@ -14,7 +14,8 @@ import torch
 
 from maxup.errors import CheckpointError
 from maxup.lab.storage import atomic_io
-from maxup.lab.storage.checkpoint import best, latest, load, locked, save
+from maxup.lab.storage.checkpoint import best, latest, load, save
+from maxup.lab.storage.locks import locked
 from tests.lab.storage.test_checkpoint import Training, processes, refuse, state_of, steps, temporary
 from tests.lab.storage.test_state_io import same
 

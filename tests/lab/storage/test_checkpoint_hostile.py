@@ -1,4 +1,4 @@
-"""Damaged and hostile checkpoints: one sentence, the one before it, and nothing runs."""
+"""Damaged and malicious checkpoints: one message, the checkpoint before it is used, and nothing is executed."""
 
 import hashlib
 import json
@@ -13,7 +13,8 @@ import torch
 
 from maxup.errors import CheckpointError
 from maxup.lab.storage import atomic_io, checkpoint, state_io
-from maxup.lab.storage.checkpoint import best, latest, load, locked, save
+from maxup.lab.storage.checkpoint import best, latest, load, save
+from maxup.lab.storage.locks import locked
 from tests.lab.storage.test_checkpoint import FILES, state_of
 from tests.lab.storage.test_state_io import same
 
@@ -61,7 +62,7 @@ def test_mutations(name, forged, tmp_path):
         if step == 1:
             assert same(found, state_of(1))
             assert len(warnings) == 1
-            assert warnings[0].startswith(f"{bad} is not a whole checkpoint: ")
+            assert warnings[0].startswith(f"{bad} is not a valid checkpoint: ")
             assert "\n" not in warnings[0]
         elif not forged:
             assert same(found, state), round_
@@ -99,7 +100,7 @@ def test_foreign_tensors(data, tmp_path):
     path = save(tmp_path, 1, {"a": torch.ones(1)})
     (path / "tensors.safetensors").write_bytes(data)
     forge(path)
-    with pytest.raises(CheckpointError, match=r"^\S+ is not a whole checkpoint: [^\n]+$"):
+    with pytest.raises(CheckpointError, match=r"^\S+ is not a valid checkpoint: [^\n]+$"):
         load(path)
 
 
@@ -129,10 +130,10 @@ def test_foreign_documents(text, tmp_path):
     path = save(tmp_path, 1, {"a": torch.ones(1)})
     (path / "state.json").write_text(text)
     forge(path)
-    with pytest.raises(CheckpointError, match=r"is not a whole checkpoint: \S.*$"):
+    with pytest.raises(CheckpointError, match=r"is not a valid checkpoint: \S.*$"):
         load(path)
     (path / "manifest.json").write_text(text)
-    with pytest.raises(CheckpointError, match=r"is not a whole checkpoint: .*manifest.json|recursion|nested"):
+    with pytest.raises(CheckpointError, match=r"is not a valid checkpoint: .*manifest.json|recursion|nested"):
         load(path)
 
 
@@ -157,11 +158,13 @@ def test_foreign_manifests(change, tmp_path):
     path = save(tmp_path, 1, {})
     manifest = json.loads((path / "manifest.json").read_text())
     (path / "manifest.json").write_text(json.dumps(manifest | change))
-    with pytest.raises(CheckpointError, match="another version" if "version" in change else "manifest|wrong size"):
+    with pytest.raises(
+        CheckpointError, match="another format version" if "version" in change else "manifest|wrong size"
+    ):
         load(path)
     for key in manifest:
         (path / "manifest.json").write_text(json.dumps({k: v for k, v in manifest.items() if k != key}))
-        with pytest.raises(CheckpointError, match=r"manifest.json is not that of a checkpoint"):
+        with pytest.raises(CheckpointError, match=r"manifest.json does not describe a checkpoint"):
             load(path)
     (path / "manifest.json").write_text(json.dumps(manifest | {"step": 7}))
     warnings = []
@@ -194,7 +197,7 @@ def test_links_pipes_folders_and_holes(name, tmp_path):
     (tmp_path / "step-000004").mkdir()
     warnings = []
     assert latest(tmp_path, warnings.append)[0] == 1
-    assert [w.split(" is not a whole checkpoint: ")[0] for w in warnings] == [
+    assert [w.split(" is not a valid checkpoint: ")[0] for w in warnings] == [
         f"{tmp_path}/step-00000{n}" for n in (4, 3, 2)
     ]
 
@@ -209,7 +212,7 @@ class Payload:
 
 @pytest.mark.parametrize("name", [*FILES, "best.json", ".lock"])
 @pytest.mark.parametrize("kind", ["pickle", "torch"])
-def test_hostile_pickles_do_not_run(name, kind, tmp_path):
+def test_malicious_pickles_do_not_run(name, kind, tmp_path):
     marker = str(tmp_path / "marker")
     folder = tmp_path / "run"
     path = save(folder, 1, {"a": torch.ones(1)}, best=True)

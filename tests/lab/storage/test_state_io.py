@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from maxup.lab.storage.state_io import BITS, DEPTH, DTYPES, pack, unpack
+from maxup.lab.storage.state_io import DTYPES, pack, unpack
 
 
 def same(a, b):
@@ -129,18 +129,16 @@ class Float(float):
         torch.Size([1]),
         namedtuple("Pair", "a b")(1, 2),
         Counter("a"),
-        2 ** (BITS + 1),
-        "\ud83d\ude00",  # two halves, which JSON would join
         torch.ones(2, device="meta"),
         torch.ones(2).to_sparse(),
         torch.ones(2, dtype=torch.complex128),
         lambda: 0,
-        *({key: 1} for key in (True, None, 1.0, (1,), "\ud800")),
+        *({key: 1} for key in (True, None, 1.0, (1,))),
     ],
     ids=lambda bad: type(bad).__name__,
 )
-def test_anything_else_is_refused_in_a_sentence(bad):
-    with pytest.raises(TypeError, match=r"(?s)^(a key of )?here/0 cannot be saved, a .*: convert it first$"):
+def test_anything_else_is_refused(bad):
+    with pytest.raises(TypeError, match=r"(?s)^here/0 cannot be saved, because it is a .*: convert it first$"):
         pack({"here": [bad]})
     with pytest.raises(TypeError, match="the state cannot be saved"):
         pack(bad)
@@ -152,49 +150,31 @@ def test_compressed_tensors_are_refused():
         pack(torch.ones(2, 2).to_sparse_csr())
 
 
-def test_depth():
+def test_deep_nesting():
     deep = torch.ones(1)
-    for kind in range(DEPTH):
+    for kind in range(60):
         deep = [[deep], (deep,), {"a": deep}, {0: deep}, OrderedDict(a=deep)][kind % 5]
     assert same(through_files(deep), deep)
-    with pytest.raises(TypeError, match="deeper than 64"):
-        pack([deep])
-    endless: list = []
-    endless.append(endless)
-    with pytest.raises(TypeError, match="does it hold itself"):
-        pack(endless)
-
-
-nested: list = []
-for _ in range(DEPTH + 1):
-    nested = [nested]
 
 
 @pytest.mark.parametrize(
     ("document", "reason"),
     [
-        ({}, "unknown or used twice"),
-        ({"float": "1"}, "no state"),
-        ({"float": math.nan}, "no state"),
-        (math.inf, "no state"),
-        ({"tuple": {}}, "no state"),
-        ({"tuple": [], "dict": []}, "no state"),
-        ({"pickle": "gASV"}, "no state"),
-        ({"dict": {"a": 1}}, "no state"),
-        ({"dict": [["a", 1, 2]]}, "no key"),
-        ({"dict": [["a", 1], ["a", 2]]}, "twice"),
-        ({"dict": [[True, 1]]}, "bad one"),
-        ({"dict": [[[], 1]]}, "bad one"),
-        ({"dict": ["ab"]}, "no key"),
-        ({"ordered": [[]]}, "no state"),
-        ({"tensor": "b"}, "unknown"),
-        ({"tensor": ["a"]}, "unknown"),
+        ({}, "an entry is invalid"),
+        ({"tuple": {}}, "an entry is invalid"),
+        ({"pickle": "gASV"}, "an entry is invalid"),
+        ({"dict": {"a": 1}}, "an entry is invalid"),
+        ({"dict": [["a", 1, 2]]}, "too many values"),
+        ({"dict": [[[], 1]]}, "a dict is invalid: unhashable"),
+        ({"dict": [3]}, "a dict is invalid: cannot unpack"),
+        ({"ordered": [[]]}, "an entry is invalid"),
+        ({"float": "x"}, "could not convert"),
+        ({"tensor": "b"}, "its tensor is missing"),
+        ({"tensor": ["a"]}, "an entry is invalid"),
         ([{"tensor": "a"}, {"tensor": "a"}], "used twice"),
-        (None, "the tensor 'a' belongs nowhere"),
-        (nested, "deeper than 64"),
-        (b"", "no state"),
+        (None, "no entry uses the tensor 'a'"),
     ],
 )
-def test_a_document_nobody_wrote(document, reason):
+def test_a_document_that_pack_did_not_write(document, reason):
     with pytest.raises(ValueError, match=re.escape(reason)):
         unpack({"a": torch.ones(1)}, document)

@@ -41,16 +41,16 @@ def test_a_file_that_was_shortened_ends_with_a_whole_line(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]\n", b'{"step": "1"}\n', b"\x80\n", b"[" * 100_000 + b"\n"])
-def test_a_line_that_is_no_record_gets_a_sentence(tmp_path, content):
+def test_a_line_that_is_not_a_record_gets_a_message(tmp_path, content):
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n' + content)
-    with pytest.raises(ValueError, match="has a line that is no record; remove it"):
+    with pytest.raises(ValueError, match="has a line that is not a record; remove the file"):
         read_records(tmp_path / "metrics.jsonl")
 
 
 def test_rubbish_in_its_place_is_refused_and_left_as_it_is(tmp_path):
     path, rubbish = tmp_path / "metrics.jsonl", pickle.dumps(["\n" * 30, bytes(range(256))])
     path.write_bytes(rubbish)
-    with pytest.raises(ValueError, match="has a line that is no record; remove it, and the run goes on"):
+    with pytest.raises(ValueError, match="has a line that is not a record; remove the file to resume"):
         Metrics(path, 200)
     assert path.read_bytes() == rubbish
 
@@ -101,14 +101,16 @@ def test_a_bar_that_was_interrupted_stays_where_it_is(monkeypatch):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
-def test_a_full_disk_gets_a_sentence_that_says_what_stays(tmp_path):
+def test_a_full_disk_gets_a_clear_message(tmp_path):
     metrics = Metrics(tmp_path / "metrics.jsonl")
     metrics.write(step=1)
     size = metrics.flush()
     metrics.file.close()
     metrics.file = Path("/dev/full").open("a")  # noqa: SIM115
     metrics.write(step=2)
-    with pytest.raises(RunError, match=r"metrics\.jsonl: No space left on device; what is saved stays: make room"):
+    with pytest.raises(
+        RunError, match=r"metrics\.jsonl: No space left on device; the checkpoints are safe: free some space"
+    ):
         metrics.flush()
     with pytest.raises(RunError, match="No space left on device"):
         metrics.write(step=3, much="x" * 1_000_000)
@@ -138,5 +140,5 @@ def test_a_file_without_end_is_refused(tmp_path):
     path.touch()
     os.truncate(path, 1 << 40)
     for read in (read_records, Metrics):
-        with pytest.raises(ValueError, match=r"^metrics.jsonl has a wrong size, 1099511627776 bytes$"):
+        with pytest.raises(ValueError, match=r"^metrics.jsonl has the wrong size, 1099511627776 bytes$"):
             read(path)

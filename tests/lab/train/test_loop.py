@@ -11,8 +11,9 @@ from accelerate.utils import set_seed
 from maxup.errors import CheckpointError, RunError
 from maxup.lab.recipes.load import recipe_from
 from maxup.lab.storage import checkpoint
+from maxup.lab.storage.locks import locked
 from maxup.lab.tasks.vision import Vision
-from maxup.lab.train import loop
+from maxup.lab.train import loop, step
 from tests.waiting import PATIENCE
 
 RECIPE = {
@@ -79,9 +80,9 @@ def test_the_loop_does_what_a_hand_written_one_does(whole):
         torch.testing.assert_close(tensor, saved[name], msg=name)
 
 
-@pytest.mark.parametrize("objective", ["standard", "average", "adversarial", "hard_examples"])
+@pytest.mark.parametrize("objective", ["standard", "average", {"name": "adversarial", "steps": 2}, "hard_examples"])
 def test_every_objective_trains(tmp_path, objective):
-    result = train(tmp_path, {"objective": {"name": objective, "steps": 2}, "epochs": 2})
+    result = train(tmp_path, {"objective": objective, "epochs": 2})
     assert result["steps"] == 8
 
 
@@ -96,7 +97,7 @@ def test_accumulation_equals_the_joined_batch(tmp_path):
 
 
 def hold(folder, ready, done):
-    with checkpoint.locked(folder):
+    with locked(folder):
         ready.set()
         done.wait(PATIENCE)
 
@@ -131,7 +132,7 @@ def spoil(monkeypatch, step, make):
     monkeypatch.setattr(Vision, "step", spoilt)
 
 
-def test_a_run_that_met_a_bad_loss_goes_on_from_its_last_good_checkpoint(tmp_path, monkeypatch):
+def test_a_run_that_met_a_bad_loss_resumes_from_its_last_good_checkpoint(tmp_path, monkeypatch):
     """However often the same is tried: good checkpoints stay as they are, and the end is that of a run without."""
     expected = train(tmp_path / "whole", save_every=0)["last"]
     for _ in range(3):
@@ -184,7 +185,7 @@ def test_an_evaluation_that_is_not_finite_is_no_success(tmp_path, monkeypatch, v
 
 def test_weights_that_went_bad_do_not_replace_good_checkpoints(tmp_path, monkeypatch):
     """As on a GPU, where the loss is looked at now and then."""
-    monkeypatch.setattr(loop, "math", SimpleNamespace(isfinite=lambda value: True))
+    monkeypatch.setattr(step, "math", SimpleNamespace(isfinite=lambda value: True))
     changes = {"optim": {"lr": 1e9, "schedule": "constant"}, "epochs": 20}
     with pytest.raises(RunError, match=r"the loss became .*; the state is saved in .*not-finite"):
         train(tmp_path, changes, save_every=0)

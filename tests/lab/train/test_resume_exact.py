@@ -1,4 +1,4 @@
-"""A run killed at any moment and begun again ends bit-identical to one never interrupted."""
+"""A run that is killed at any moment and resumed ends bit-identical to one that was never interrupted."""
 
 import hashlib
 import json
@@ -85,11 +85,11 @@ def test_killed_runs_end_bit_identical_every_time(tmp_path, whole, seed):
     killed_until_done(tmp_path, whole, kills=2, seed=seed)
 
 
-def test_interrupted_politely_it_saves_and_says_how_to_go_on(tmp_path, whole):
+def test_interrupted_politely_it_saves_and_says_how_to_resume(tmp_path, whole):
     process = start(tmp_path, tmp_path / "run", AT_STEP.format(name="SIGINT", step=12, act="send"))
     out, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, out
-    assert "the same command goes on from there" in out
+    assert "the same command resumes" in out
     assert "Traceback" not in out
     finish(start(tmp_path, tmp_path / "run"))
     assert fingerprint(tmp_path / "run") == whole

@@ -62,13 +62,13 @@ def test_a_damaged_checkpoint_is_named_and_an_older_one_taken(run, tmp_path, cap
     assert open_run(copy).step == step
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err.startswith(f"{newest} is not a whole checkpoint: tensors.safetensors ")
-    assert said.err.endswith(f"; step {step} is taken instead\n")
+    assert said.err.startswith(f"{newest} is not a valid checkpoint: tensors.safetensors ")
+    assert said.err.endswith(f"; step {step} is used instead\n")
     assert open_run(run[0]).step > step
     assert capsys.readouterr().err == ""
 
 
-def test_a_whole_checkpoint_of_something_else_gives_a_sentence(tmp_path):
+def test_a_valid_checkpoint_of_something_else_gets_a_message(tmp_path):
     foreign = [
         {"lr": 0.1},
         [1, 2],
@@ -89,7 +89,7 @@ def test_a_whole_checkpoint_of_something_else_gives_a_sentence(tmp_path):
         assert "\n" not in str(caught.value)
 
 
-def test_a_recipe_that_cannot_be_built_gets_a_sentence():
+def test_a_recipe_that_cannot_be_built_gets_a_message():
     with pytest.raises(RunError, match=r"^the recipe cannot be built: .*perturb is empty"):
         build_task(Recipe(perturb=[], data=Data(train_size=50)))
 
@@ -127,8 +127,8 @@ def on_meta_only(monkeypatch, where):
 def test_a_forged_recipe_takes_no_memory(run, tmp_path, monkeypatch, model):
     shutil.copytree(run[0], tmp_path / "run")
     forge_recipe(tmp_path / "run", **model)
-    on_meta_only(monkeypatch, "maxup.lab.tasks.vision.create_model")
-    with pytest.raises(RunError, match=r"run holds weights that do not fit its recipe: \S+ is \S.*, but should be \S"):
+    on_meta_only(monkeypatch, "maxup.lab.tasks.network.create_model")
+    with pytest.raises(RunError, match=r"the weights in .*run do not fit its recipe: \S+ is \S.*, but should be \S"):
         open_run(tmp_path / "run")
 
 

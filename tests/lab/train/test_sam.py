@@ -10,7 +10,7 @@ from maxup.lab.recipes.load import recipe_from
 from maxup.lab.tasks.vision import Vision
 from maxup.lab.train.loop import train
 from maxup.lab.train.runs import open_run
-from maxup.lab.train.sam import climbed, sharp
+from maxup.lab.train.sam import sam_backward, worst_weights
 
 RECIPE = {
     "data": {"name": "digits", "train_size": 200},
@@ -27,7 +27,7 @@ def test_the_gradient_is_that_at_the_worst_weights_near():
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).double()
     x, y = torch.randn(5, 6, dtype=torch.double), torch.randint(3, (5,))
     weights = [p.detach().clone() for p in model.parameters()]
-    loss = sharp(model, lambda: F.cross_entropy(model(x), y), torch.Tensor.backward, rho=0.3)
+    loss = sam_backward(model, lambda: F.cross_entropy(model(x), y), torch.Tensor.backward, rho=0.3)
 
     # By hand, with functions of the weights.
     def at(values):
@@ -50,7 +50,7 @@ def test_batch_norm_records_the_first_pass_only():
     model, x = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8)), torch.randn(5, 6)
     once = copy.deepcopy(model)
     once(x)
-    sharp(model, lambda: model(x).square().mean(), torch.Tensor.backward, rho=5.0)
+    sam_backward(model, lambda: model(x).square().mean(), torch.Tensor.backward, rho=5.0)
     for name, buffer in once.named_buffers():
         assert torch.equal(dict(model.named_buffers())[name], buffer), name
 
@@ -61,7 +61,7 @@ def test_both_passes_of_a_step_see_the_same_dropout_masks_and_the_next_step_othe
     x, twin = torch.randn(5, 6), nn.Dropout(0.5)
     torch.manual_seed(0)
     for _ in range(2):
-        sharp(model, lambda: model(x).square().mean(), torch.torch.Tensor.backward, rho=0.1)
+        sam_backward(model, lambda: model(x).square().mean(), torch.torch.Tensor.backward, rho=0.1)
         model.zero_grad()
     after = torch.get_rng_state()
     assert torch.equal(masks[0], masks[1])
@@ -79,7 +79,7 @@ def test_weights_come_back_when_the_second_pass_fails():
     before = model.weight.detach().clone()
 
     def fail():
-        with climbed(model, 0.5):
+        with worst_weights(model, 0.5):
             assert not torch.equal(model.weight, before)
             raise KeyError
 
@@ -143,5 +143,5 @@ def test_the_first_parameter_may_be_a_number():
             return self.scale * self.linear(x)
 
     model, x = Scaled(), torch.ones(4, 3)
-    sharp(model, lambda: model(x).square().mean(), torch.Tensor.backward, rho=0.1)
+    sam_backward(model, lambda: model(x).square().mean(), torch.Tensor.backward, rho=0.1)
     assert all(p.grad is not None for p in model.parameters())

@@ -1,4 +1,4 @@
-"""Asked to stop: once is a question between steps, twice is now. Left by another process: a sentence."""
+"""Signals: the first one stops a run between steps, the second one at once. The death of another process: a message."""
 
 import fcntl
 import os
@@ -14,7 +14,7 @@ from torch.distributed import DistNetworkError
 
 from maxup.errors import InterruptedRunError, RunError
 from maxup.lab.storage.checkpoint import latest
-from maxup.lab.train.signals import asked_to_stop, losing_peers
+from maxup.lab.train.signals import asked_to_stop, report_lost_peers
 from tests.lab.train.test_loop import train
 from tests.lab.train.test_resume_exact import fingerprint
 from tests.waiting import PATIENCE
@@ -133,7 +133,7 @@ def test_a_short_step_ends_and_is_saved(tmp_path, monkeypatch):
 
     monkeypatch.setattr("maxup.lab.train.signals.PATIENCE", 1e9)
     monkeypatch.setattr(nn.Linear, "forward", counted)
-    with pytest.raises(InterruptedRunError, match="stopped at step 2 of 4; saved in"):
+    with pytest.raises(InterruptedRunError, match=r"stopped at step 2 of 4 and saved in .*; the same command resumes"):
         train(tmp_path, NET | {"objective": {"name": "maxup", "m": 40, "warmup": 0}, "epochs": 1})
     assert len(calls) == 82
 
@@ -152,8 +152,8 @@ GLOO = RuntimeError("[/gloo/transport/tcp/pair.cc:537] Connection closed by peer
         (2, RunError("the loss became nan; gloo"), False),
     ],
 )
-def test_what_fails_for_want_of_another_process_is_a_sentence(processes, error, changed):
-    with pytest.raises((RuntimeError, ValueError)) as caught, losing_peers(processes, Path("run")):
+def test_the_error_after_another_process_died_is_a_message(processes, error, changed):
+    with pytest.raises((RuntimeError, ValueError)) as caught, report_lost_peers(processes, Path("run")):
         raise error
     if not changed:
         assert caught.value is error

@@ -1,4 +1,4 @@
-"""What trackers hold of a run, of one that went on too; those of other packages are tried where these are installed."""
+"""What trackers contain after a run, resumed or not. Trackers of other packages are tested if they are installed."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ from tests.lab.train.test_loop import train
 
 
 def train_twice(folder, tracker):
-    """A run that goes on: its last checkpoint is lost. Returns the records of metrics.jsonl."""
+    """Train, lose the last checkpoint, and resume. Returns the records of metrics.jsonl."""
     train(folder, trackers=[tracker])
     shutil.rmtree(folder / "checkpoints" / "step-000012")
     train(folder, trackers=[tracker])
@@ -24,7 +24,7 @@ def test_tensorboard_holds_every_step_once(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     train_twice(tmp_path, "tensorboard")
-    train(tmp_path, trackers=["tensorboard"])  # a finished run begun again: the events are written anew
+    train(tmp_path, trackers=["tensorboard"])  # a finished run: the events are written again
     events = EventAccumulator(str(next(tmp_path.rglob("events.out.tfevents.*")).parent))
     events.Reload()
     steps = [e.step for e in events.Scalars("test_accuracy")]
@@ -32,7 +32,7 @@ def test_tensorboard_holds_every_step_once(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")  # of its own dependencies
-def test_mlflow_holds_every_step_once_in_a_run_that_went_on(tmp_path, monkeypatch):
+def test_mlflow_holds_every_step_once_in_a_run_that_resumed(tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     monkeypatch.chdir(tmp_path)
@@ -47,7 +47,7 @@ def test_mlflow_holds_every_step_once_in_a_run_that_went_on(tmp_path, monkeypatc
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_wandb_offline_holds_every_step_once_in_a_run_that_went_on(tmp_path, monkeypatch):
+def test_wandb_offline_holds_every_step_once_in_a_run_that_resumed(tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.chdir(tmp_path)
@@ -79,24 +79,24 @@ def wandb_steps(content):
 
 
 @pytest.mark.parametrize(
-    ("names", "sentence"),
+    ("names", "message"),
     [
         ("wandbb", "tracker 'wandbb' is unknown; did you mean 'wandb'?"),
         ("x", "tracker 'x' is unknown; known: aim, clearml, comet_ml, "),
         ("", "tracker '' is unknown; known: "),
         ("all", "tracker 'all' is unknown; "),
-        ("tensorboard,mlflow", "tracker 'mlflow' needs a package that is not here; pip install '.[track]'"),
-        ("comet_ml", "tracker 'comet_ml' needs a package that is not here; pip install comet-ml"),
+        ("tensorboard,mlflow", "tracker 'mlflow' needs a package that is not installed; pip install '.[track]'"),
+        ("comet_ml", "tracker 'comet_ml' needs a package that is not installed; pip install comet-ml"),
     ],
 )
-def test_trackers_that_are_not_there_get_a_sentence(tmp_path, monkeypatch, capsys, names, sentence):
+def test_trackers_that_are_not_there_get_a_message(tmp_path, monkeypatch, capsys, names, message):
     monkeypatch.setattr(trackers, "get_available_trackers", lambda: [LoggerType.TENSORBOARD])
     assert main(["train", "digits/mlp-gaussian", "--out", str(tmp_path / "run"), "--trackers", names]) == 1
-    assert capsys.readouterr().err.startswith(f"maxup train: {sentence}")
+    assert capsys.readouterr().err.startswith(f"maxup train: {message}")
     assert not (tmp_path / "run").exists()
 
 
-def test_a_tracker_that_fails_gets_a_sentence(tmp_path, monkeypatch):
+def test_a_tracker_that_fails_gets_a_message(tmp_path, monkeypatch):
     from accelerate.tracking import TensorBoardTracker
 
     def fail(self, *args, **kwargs):
@@ -115,6 +115,6 @@ def test_a_full_disk_is_told_before_anybody_writes_in_a_thread(tmp_path, monkeyp
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(trackers, "write", full)
-    with pytest.raises(RunError, match=r"could not write .*maxup: No space left on device; what is saved stays"):
+    with pytest.raises(RunError, match=r"could not write .*maxup: No space left on device; the checkpoints are safe"):
         train(tmp_path, trackers=["tensorboard"])
     assert not (tmp_path / "maxup").exists()

@@ -114,5 +114,5 @@ def test_a_signal_to_all_processes_saves_and_ends_all_of_them(tmp_path, number):
     os.killpg(process.pid, number)  # like Ctrl-C in a terminal: the workers get it too
     out, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, out
-    assert re.search("stopped at step .* the same command goes on", out), out
+    assert re.search("stopped at step .* the same command resumes", out), out
     until(lambda: subprocess.run(["pgrep", "-g", str(process.pid)], capture_output=True).stdout == b"")

@@ -1,16 +1,21 @@
-"""What a run does with the checkpoints it finds; that it ends as if never interrupted is in test_resume_exact.py."""
+"""Which checkpoint a run resumes from, and what it says of the others. test_resume_exact.py checks the result."""
 
 import json
+import os
+import random
+import re
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
 
-from maxup.errors import RunError
+from maxup.errors import MaxUpError, RunError
 from maxup.lab.recipes.load import recipe_from
 from maxup.lab.storage import checkpoint
 from maxup.lab.train import loop
 from tests.lab.data.fake import write_folders
+from tests.lab.storage.test_checkpoint_hostile import mutate
 from tests.lab.train.test_loop import RECIPE, train
 
 
@@ -40,7 +45,7 @@ def test_when_none_can_be_read_it_says_so(tmp_path, whole):
 
 def test_another_recipe_in_the_same_folder_is_refused(tmp_path, whole):
     shutil.copytree(whole[0], tmp_path / "run")
-    with pytest.raises(RunError, match=r"another recipe \(different: maxup\.m\)"):
+    with pytest.raises(RunError, match=r"another recipe \(different: objective\.m\)"):
         train(tmp_path / "run", {"objective": {"name": "maxup", "m": 3, "warmup": 0}})
     with pytest.raises(RunError, match=r"another recipe \(different: epochs\)"):
         train(tmp_path / "run", {"epochs": 5})
@@ -60,7 +65,7 @@ def test_a_run_begun_before_a_setting_was_known_is_resumed(tmp_path, whole):
     shutil.copytree(whole[0], tmp_path / "run")
 
     def forget(recipe):
-        del recipe["maxup"]["masks"], recipe["optim"]["sam"], recipe["hard_fraction"]
+        del recipe["objective"]["masks"], recipe["optim"]["sam"]
 
     rewrite(tmp_path / "run", forget)
     record = json.loads((tmp_path / "run/run.json").read_text())
@@ -72,8 +77,8 @@ def test_a_run_begun_before_a_setting_was_known_is_resumed(tmp_path, whole):
     (tmp_path / "run/run.json").unlink()
     shutil.rmtree(max((tmp_path / "run/checkpoints").glob("step-*")))
     assert train(tmp_path / "run")["last"] == whole[1]["last"]
-    rewrite(tmp_path / "run", lambda recipe: recipe["maxup"].update(m=3))
-    with pytest.raises(RunError, match=r"another recipe \(different: maxup\.m\)"):
+    rewrite(tmp_path / "run", lambda recipe: recipe["objective"].update(m=3))
+    with pytest.raises(RunError, match=r"another recipe \(different: objective\.m\)"):
         train(tmp_path / "run")
 
 
@@ -84,13 +89,13 @@ def test_a_checkpoint_of_another_recipe_is_named_and_an_older_one_of_this_taken(
     shutil.rmtree(newest)
     shutil.copytree(tmp_path / "other" / "checkpoints" / newest.name, newest)
     result = loop.train(recipe_from(RECIPE), tmp_path / "run")
-    assert f"{newest} is skipped for step 8, which is of this run: " in (out := capsys.readouterr().out)
-    assert "another recipe (different: maxup.m)" in out
+    assert f"{newest} is skipped, and step 8 is used: " in (out := capsys.readouterr().out)
+    assert "another recipe (different: objective.m)" in out
     assert result["last"] == whole[1]["last"]
 
 
 def test_the_number_of_workers_may_change(tmp_path):
-    """It changes no image, and a run that lost one for want of memory goes on with fewer."""
+    """It changes no image. A run that ran out of memory can resume with fewer."""
     write_folders(tmp_path / "imagenette2-160")
     data = {"name": "imagenette", "root": str(tmp_path), "size": 32, "workers": 0}
     said = {"data": data, "model": {"name": "resnet20"}, "batch_size": 4}
@@ -106,7 +111,7 @@ def twelve_classes():
     return torch.randint(256, (240, 1, 4, 4), generator=g, dtype=torch.uint8), y
 
 
-def test_a_run_with_top_5_accuracy_goes_on(tmp_path):
+def test_a_run_with_top_5_accuracy_resumes(tmp_path):
     """More than ten classes have a metric more, which checkpoints hold too."""
     options = {"data_from": twelve_classes, "save_every": 0}
     result = train(tmp_path / "whole", **options)
@@ -124,3 +129,86 @@ def test_a_run_with_top_5_accuracy_goes_on(tmp_path):
     )
     assert old == new
     assert again["seconds"] != result["seconds"]  # it trained
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "why"),
+    [
+        ("model", {}, "Missing key"),
+        ("model", {"0.weight": torch.zeros(2)}, "size mismatch|Missing key"),
+        ("ema", {"0.weight": torch.zeros(2)}, "Missing key"),
+        ("optimizer", {}, "'state' is missing|'param_groups' is missing"),
+        ("loader", {"epoch": 0, "position": 1000}, "position 1000 is beyond"),
+        ("step", "8", "step is of type str"),
+        ("best", None, "best is of type NoneType"),
+        ("metrics_size", None, "int"),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_is_named_and_the_one_before_taken(tmp_path, whole, capsys, key, value, why):
+    shutil.copytree(whole[0], tmp_path / "run")
+    step, state = checkpoint.latest(tmp_path / "run" / "checkpoints", print)
+    checkpoint.save(tmp_path / "run" / "checkpoints", step, state | {key: value})
+    result = loop.train(recipe_from(RECIPE), tmp_path / "run")
+    out, err = capsys.readouterr()
+    assert err == ""
+    [line] = [line for line in out.splitlines() if "does not fit this run: " in line]
+    assert f"step-{step:06d}" in line
+    assert re.search(why, line)
+    assert result["last"] == whole[1]["last"]
+
+
+def damage(run, chance):
+    """Change, remove or replace a file or a folder of a run's checkpoints. Returns what was done."""
+    newest = max((run / "checkpoints").glob("step-*"))
+    file = chance.choice(sorted(p for p in (run / "checkpoints").rglob("*") if p.is_file()))
+    other = chance.choice(sorted(p for p in run.rglob("*") if p.is_file()))
+    beyond = run / "checkpoints" / "step-000099"
+    kind = chance.randrange(18)
+    if kind < 3:
+        file.write_bytes(mutate(file.read_bytes(), chance))
+    elif kind == 3:
+        file.unlink()
+    elif kind == 4:
+        file.write_bytes(other.read_bytes())
+    elif kind == 5:
+        file.rename(file.with_name(chance.choice(["x", ".tmp-1-x", "state.json.old", "manifest.json"])))
+    elif kind == 6:
+        file.unlink()
+        file.symlink_to(chance.choice([other, file, run, Path("/dev/zero")]))
+    elif kind == 7:
+        file.unlink()
+        chance.choice([file.mkdir, lambda: os.mkfifo(file)])()
+    else:
+        [
+            lambda: beyond.mkdir(),
+            lambda: beyond.symlink_to(newest),
+            lambda: beyond.write_text("x"),
+            lambda: newest.rename(newest.with_name("step-000004")),
+            lambda: shutil.copytree(newest, newest.with_name(f"{newest.name}.old")),
+            lambda: shutil.rmtree(newest),
+            lambda: shutil.rmtree(run / "checkpoints"),
+            lambda: (run / "metrics.jsonl").write_text("{"),
+            lambda: (run / "metrics.jsonl").unlink(),
+            lambda: (run / "checkpoints" / "extra").write_bytes(bytes(9)),
+        ][kind - 8]()
+    return f"{kind} {file.relative_to(run)}"
+
+
+@pytest.mark.parametrize("seeds", [range(40), pytest.param(range(40, 240), marks=pytest.mark.slow)], ids=["40", "200"])
+def test_a_damaged_folder_ends_in_the_same_run_or_in_one_message(tmp_path, whole, seeds):
+    """Never in another run, and never in another kind of error."""
+    refused = 0
+    for seed in seeds:
+        run = Path(shutil.copytree(whole[0], tmp_path / "run"))
+        (run / "run.json").unlink()
+        shutil.rmtree(max((run / "checkpoints").glob("step-*")))  # so that there is something left to train
+        what = damage(run, random.Random(seed))
+        message = ""
+        try:
+            assert train(run)["last"] == whole[1]["last"], (seed, what)
+        except (MaxUpError, ValueError) as error:
+            message = str(error)
+        assert "\n" not in message, (seed, what)
+        refused += message != ""
+        shutil.rmtree(run)
+    assert 0 < refused < len(seeds)

@@ -1,0 +1,104 @@
+"""Write the checkpoints of a run, and resume from them.
+
+`RunState.state_dict` returns what a checkpoint contains; `maxup.lab.storage.checkpoint` writes the files.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from accelerate.utils import gather_object
+
+from maxup.errors import RunError, error_message
+from maxup.lab.recipes.difference import difference
+from maxup.lab.storage import checkpoint
+from maxup.lab.train.log import Metrics
+from maxup.lab.train.state import RunState
+
+
+def save(state: RunState, folder: Path, metrics: Metrics | None, *, best: bool = False) -> None:
+    """Write a checkpoint. Every process must call this; the main process writes.
+
+    Args:
+        state: The state of the run.
+        folder: The folder of the checkpoints.
+        metrics: metrics.jsonl, in the main process.
+        best: Whether this is the best epoch so far.
+    """
+    contents = state.state_dict()
+    if state.accelerator.is_main_process:
+        contents["metrics_size"] = metrics.flush() if metrics else 0
+        checkpoint.save(folder, state.step, contents, best=best)
+    state.accelerator.wait_for_everyone()
+
+
+def resume(state: RunState, run_folder: Path, warn: Callable[[str], None], *, accept_changed_data: bool = False) -> int:
+    """Load the newest valid checkpoint of this run, if there is one.
+
+    Damaged checkpoints are skipped with a warning. So are checkpoints of another run if an older one is of this run.
+
+    Args:
+        state: The state of the run.
+        run_folder: The folder of the run.
+        warn: Called with a message for every checkpoint that is skipped.
+        accept_changed_data: Whether the images may differ from those at the start of the run.
+
+    Returns:
+        The length of metrics.jsonl at the checkpoint, or 0 for a new run.
+
+    Raises:
+        RunError: No checkpoint can be used, or the folder belongs to another run.
+    """
+    folder, size = run_folder / "checkpoints", None
+    foreign: dict[int, RunError] = {}
+    for step, saved in checkpoint.each(folder, warn):
+        try:
+            _refuse_other_run(state, saved, run_folder, accept_changed_data=accept_changed_data)
+            state.load_state_dict(saved)
+            size = int(saved["metrics_size"])
+        except RunError as error:
+            foreign[step] = error
+        except Exception as error:  # load_state_dict of models, optimizers and generators raise many types
+            why = f"{error} is missing" if isinstance(error, KeyError) else error_message(error)
+            warn(f"{folder / f'step-{step:06d}'} does not fit this run: {why}")
+        else:
+            for other, refusal in foreign.items():
+                warn(f"{folder / f'step-{other:06d}'} is skipped, and step {step} is used: {refusal}")
+            break
+    if size is None and foreign:
+        raise next(iter(foreign.values()))
+    if size is None and any(folder.glob("step-*")):
+        raise RunError(f"none of the checkpoints in {folder} can be used; remove {run_folder} to start over")
+    steps = gather_object([state.step])
+    if len(set(steps)) > 1:
+        raise RunError(
+            f"the processes found different checkpoints in {folder}, of steps {steps}; give all of them the same folder"
+        )
+    return size or 0
+
+
+def load_best(state: RunState, folder: Path) -> None:
+    """Load the weights that were evaluated in the best epoch into the model."""
+    warnings: list[str] = []
+    found = checkpoint.best(folder, warnings.append)
+    if found is None:
+        raise RunError(f"{folder} has no best checkpoint to restart from{': ' + warnings[0] if warnings else ''}")
+    _, saved = found
+    state.network.load_state_dict(saved["model"] if saved["ema"] is None else saved["ema"])
+
+
+def _refuse_other_run(state: RunState, saved: dict[str, Any], folder: Path, *, accept_changed_data: bool) -> None:
+    """Raise a RunError if a checkpoint is of another recipe, other data, or another number of processes."""
+    ignore = ["data.workers"]  # has no effect on the result
+    if state.recipe.task == "language":
+        ignore.append("data.root")  # the task compares the text itself
+    if changed := difference(saved["recipe"], state.recipe, ignore=ignore):
+        raise RunError(
+            f"{folder} contains a run of another recipe (different: {', '.join(changed)}); "
+            "choose another folder with --out, or remove it"
+        )
+    identity = {key: value for key, value in saved["task"].items() if key != "data" or not accept_changed_data}
+    state.task.refuse_another(identity, folder)
+    before, now = len(saved["ranks"]), state.accelerator.num_processes
+    if before != now:
+        raise RunError(f"{folder} was started with {before} processes, but there are {now}; use {before}")
