@@ -3,7 +3,8 @@
 from importlib.util import find_spec
 
 REQUIRES = (
-    "accelerate", "jsonargparse", "matplotlib", "PIL", "rich", "safetensors", "scipy", "sklearn", "tensorboard", "yaml",
+    "accelerate", "filelock", "jsonargparse", "matplotlib", "PIL", "rich", "safetensors", "scipy", "sklearn",
+    "tensorboard", "yaml",
 )  # fmt: skip
 
 if missing := [name for name in REQUIRES if find_spec(name) is None]:
