@@ -1,4 +1,4 @@
-"""`python -m maxup`, and `torchrun -m maxup`."""
+"""Run the command with `python -m maxup` or `torchrun -m maxup`."""
 
 import os
 import sys

@@ -111,17 +111,16 @@ model, x, y = torch.nn.Linear(5, 3), torch.rand(8, 5), torch.randint(3, (8,))
 maxup.MaxUp(maxup.Gaussian(0.1), m=2)(model, x, y).backward()
 maxup.Smooth(model, num_classes=3, sigma=0.5).certify(x[0], n0=10, n=100, alpha=0.01, batch_size=50)
 maxup.theory.penalty(model, x, y, m=4, sigma=0.2)
-for access in ("maxup.load", "__import__('maxup.lab.recipes.load')", "__import__('maxup.cli.main')"):
+for access in ("maxup.load", "__import__('maxup.lab.recipes.load')"):
     try:
         eval(access)
-    except (ImportError, SystemExit) as error:
+    except ImportError as error:
         print(error)
 """
-    load, lab, command = run_python(code).splitlines()
+    load, lab = run_python(code).splitlines()
     assert load == "maxup.load needs the lab: pip install 'maxup[lab]'"
-    for message in (lab, command):
-        assert "maxup.lab needs packages that are not installed (accelerate, " in message
-        assert message.endswith("): pip install 'maxup[lab]'")
+    assert lab.startswith("maxup.lab needs packages that are not installed (accelerate, ")
+    assert lab.endswith("): pip install 'maxup[lab]'")
 
 
 def test_the_lab_checks_for_its_requirements():

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import maxup as mu
-from maxup.cli.main import told
+from maxup.cli.main import user_message
 from maxup.errors import BuildError
 from maxup.lab.recipes.build import build_perturbation
 from maxup.lab.registry import PERTURBATIONS, takes
@@ -55,7 +55,7 @@ def test_any_value_raises_a_message_or_works(name, argument):
     for value in STRANGE:
         found = attempt({"name": name, **NEEDED.get(name, {}), argument: value})
         if isinstance(found, Exception):
-            assert told(found), (value, found)
+            assert user_message(found), (value, found)
             assert "\n" not in str(found)
             if isinstance(found, BuildError):  # our message, not Python's
                 assert not isinstance(found.__cause__, TypeError), found

@@ -1,4 +1,4 @@
-"""`maxup certify`: certify a network by randomized smoothing, or show what certificates amount to."""
+"""Certify predictions by randomized smoothing."""
 
 import argparse
 import json
@@ -8,9 +8,9 @@ from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from maxup.cli.parser import add_root, check_count, parser_of
+from maxup.cli.parser import add_checkpoint, add_root, check_count, parser_of
 from maxup.cli.show import FORMATS
-from maxup.cli.user_code import add_own, own, own_of
+from maxup.cli.user_code import add_user_code, load_function, user_functions
 from maxup.lab.limits import option as limited
 from maxup.lab.output import say
 
@@ -19,109 +19,128 @@ if TYPE_CHECKING:
     from maxup.lab.certify.target import Target
     from maxup.lab.certify.tsv import Row
 
+GROUP = "Trained models"
 EXAMPLES = """examples:
-  maxup certify runs/certify/resnet110-gaussian-maxup/seed-0          500 images, n = 100,000, sigma of the training
-  maxup certify runs/smoke/digits-gaussian/seed-0 --n 1000            quicker, with shorter radii
-  maxup certify my-model --sigma 0.25 --radii 0.25 0.5                stop early where these radii are settled
-  maxup certify --module mine:net --data cifar10 --sigma 0.25         your own network, which takes pixels in [0, 1]
-  maxup certify runs/smoke/digits-gaussian/seed-0 --n 1000 --attack   then attack within the certified radii
-  maxup certify runs/smoke/digits-gaussian/seed-0 --picture out.png   one image, its noisy copies, classes and radius
-  maxup certify a.tsv b.tsv --plot certified.png                      a table and a plot of several
-  torchrun --nproc_per_node 8 -m -- maxup certify RUN --n 1000        processes share the images
-The same command goes on where it stopped. Columns: idx label predict radius correct time hash; -1 is an abstention.
+  500 images of CIFAR-10, n = 100,000, with the sigma of training:
+    maxup certify runs/certify/resnet110-gaussian-maxup/seed-0
+  faster, with smaller radii:
+    maxup certify runs/smoke/digits-gaussian/seed-0 --n 1000
+  an exported model; stop early once these radii are decided:
+    maxup certify my-model --sigma 0.25 --radii 0.25 0.5
+  your network, which takes pixels in [0, 1]:
+    maxup certify --module mine:net --data cifar10 --sigma 0.25
+  attack within the certified radii afterwards:
+    maxup certify runs/smoke/digits-gaussian/seed-0 --n 1000 --attack
+  draw one image with its noisy copies, their classes and the radius:
+    maxup certify runs/smoke/digits-gaussian/seed-0 --picture out.png
+  a table and a plot of several results:
+    maxup certify a.tsv b.tsv --plot certified.png
+  several processes that share the images:
+    torchrun --nproc_per_node 8 -m -- maxup certify RUN --n 1000
+The same command resumes. The columns are idx label predict radius correct time
+hash. A prediction of -1 is an abstention.
 """
 
 
 def main(argv: Sequence[str]) -> int:
-    """Certify."""
-    about = (
-        "Certify test images by randomized smoothing: within its radius no perturbation (l2, of pixels in [0, 1]) "
-        "changes the smoothed classifier's answer, except with probability alpha."
-    )
-    parser = parser_of("certify", about, EXAMPLES)
-    add_root(parser)
-    add_own(parser)
-    option = parser.add_argument
-    option("what", nargs="*", type=Path, help="folder of a run or of an exported model; or TSV files, to be shown")
-    option("--module", metavar="MODULE:FUNCTION", help="your network: a function that returns it; it takes pixels")
-    option("--data", help="certify on the test images of this data set (with --module)")
-    option("--checkpoint", choices=["best", "last"], default="last", help="of a run (default: last)")
-    option("--sigma", type=limited("certify --sigma"), help="the noise's standard deviation (default: the training's)")
-    option("--n0", type=limited("certify --n0"), default=100, help="noisy copies that choose the class (default: 100)")
-    option(
-        "--n",
-        type=limited("certify --n"),
-        default=100_000,
-        help="noisy copies that bound its probability (default: 100000)",
-    )
-    option(
-        "--alpha",
-        type=limited("certify --alpha"),
-        default=0.001,
-        help="probability of a wrong certificate (default: 0.001)",
-    )
-    option(
-        "--batch", type=limited("certify --batch"), default=2000, help="noisy copies of a forward pass (default: 2000)"
-    )
-    option("--dtype", choices=["float32", "bfloat16", "float16"], default="float32", help="precision of the network")
-    option("--seed", type=limited("certify --seed"), default=0, help="decides the noise (default: 0)")
-    option("--adaptive", action="store_true", help="look early, and stop where an abstention is settled")
-    option(
-        "--radii",
-        type=partial(_number, "certify --radii"),
-        nargs="+",
-        metavar="R",
-        help="adaptive: stop where these are settled; after the folder",
-    )
-    images = parser.add_mutually_exclusive_group()
-    images.add_argument("--skip", type=limited("certify --skip"), help="certify every SKIP-th image (default: 20)")
-    images.add_argument("--all", action="store_true", help="certify every image")
-    option("--max", type=limited("certify --max"), help="certify no more than this many")
-    option("--eager", action="store_true", help="on a GPU, neither compile nor capture the network")
-    option("--out", type=_file, help="the TSV (default: certified-SIGMA.tsv in the run's folder)")
-    option(
-        "--attack", type=partial(_number, "certify --attack"), nargs="?", const=1.0, metavar="F",
-        help="then attack at F times the radii (default: 1); after the folder",
-    )  # fmt: skip
-    option("--picture", type=_drawing, metavar="FILE", help="only draw what smoothing does to one image")
-    option("--image", type=limited("certify --image"), default=0, metavar="IDX", help="which one (default: 0)")
-    option("--plot", type=_drawing, metavar="FILE", help="plot certified accuracy against the radius: PNG, SVG or PDF")
+    """Certify images, or show certificates."""
+    parser = _parser()
     args = parser.parse_args(argv)
     check_count(parser, "--radii", args.radii)
     tables = [path for path in args.what if path.suffix == ".tsv" or path.is_file()]
-    showing = bool(tables) and len(tables) == len(args.what) and args.module is None
-    _refuse_idle(parser, args, showing=showing)
-    if showing:
+    show_only = bool(tables) and len(tables) == len(args.what) and args.module is None
+    _refuse_without_effect(parser, args, show_only=show_only)
+    if show_only:
         from maxup.lab.certify.tsv import read
 
         _show({path: read(path) for path in tables}, args.plot)
         return 0
     if len(args.what) + (args.module is not None) != 1:
-        parser.error("give one folder, or --module; or TSV files to be shown")
+        parser.error("give one folder, or --module; or TSV files to show")
     _certify(args)
     return 0
 
 
-def _refuse_idle(parser: argparse.ArgumentParser, args: argparse.Namespace, *, showing: bool) -> None:
-    """Options that would do nothing."""
+def _parser() -> argparse.ArgumentParser:
+    about = (
+        "Certify test images by randomized smoothing. Within the certified radius (l2, for pixels in [0, 1]) no "
+        "perturbation changes the prediction of the smoothed classifier, except with probability alpha."
+    )
+    parser = parser_of("certify", about, EXAMPLES)
+    option = parser.add_argument
+    option("what", nargs="*", type=Path, help="folder of a run or of an exported model; or TSV files to show")
+    option("--module", metavar="MODULE:FUNCTION", help="your network: a function that returns it")
+    option("--data", metavar="NAME", help="with --module: certify the test images of this data set")
+    add_checkpoint(parser)
+    option(
+        "--sigma", type=limited("certify --sigma"), help="standard deviation of the noise (default: that of training)"
+    )
+    option(
+        "--n0", type=limited("certify --n0"), default=100, metavar="N",
+        help="noisy copies that choose the class (default: 100)",
+    )  # fmt: skip
+    option(
+        "--n", type=limited("certify --n"), default=100_000, metavar="N",
+        help="noisy copies that bound its probability (default: 100000)",
+    )  # fmt: skip
+    option(
+        "--alpha", type=limited("certify --alpha"), default=0.001,
+        help="probability of a wrong certificate (default: 0.001)",
+    )  # fmt: skip
+    option(
+        "--batch", type=limited("certify --batch"), default=2000, metavar="N",
+        help="noisy copies per forward pass (default: 2000)",
+    )  # fmt: skip
+    option(
+        "--dtype", choices=["float32", "bfloat16", "float16"], default="float32",
+        help="precision of the network (default: float32)",
+    )  # fmt: skip
+    option("--seed", type=limited("certify --seed"), default=0, metavar="N", help="seed of the noise (default: 0)")
+    option("--adaptive", action="store_true", help="stop early once an abstention is certain")
+    option(
+        "--radii", type=partial(_number, "certify --radii"), nargs="+", metavar="R",
+        help="adaptive: stop early once these radii are decided; put this after the folder",
+    )  # fmt: skip
+    images = parser.add_mutually_exclusive_group()
+    images.add_argument(
+        "--skip", type=limited("certify --skip"), metavar="N", help="certify every N-th image (default: 20)"
+    )
+    images.add_argument("--all", action="store_true", help="certify every image")
+    option("--max", type=limited("certify --max"), metavar="N", help="certify at most N images")
+    option("--eager", action="store_true", help="GPU: do not compile or capture the network")
+    option("--out", type=_file, metavar="FILE", help="TSV file (default: certified-SIGMA.tsv in the run folder)")
+    option(
+        "--attack", type=partial(_number, "certify --attack"), nargs="?", const=1.0, metavar="F",
+        help="then attack at F times the radii (default: 1); put this after the folder",
+    )  # fmt: skip
+    option("--picture", type=_drawing, metavar="FILE", help="only draw how smoothing classifies one image")
+    option("--image", type=limited("certify --image"), default=0, metavar="IDX", help="image of --picture (default: 0)")
+    option("--plot", type=_drawing, metavar="FILE", help="plot certified accuracy over the radius: PNG, SVG or PDF")
+    add_root(parser)
+    add_user_code(parser)
+    return parser
+
+
+def _refuse_without_effect(parser: argparse.ArgumentParser, args: argparse.Namespace, *, show_only: bool) -> None:
+    """Exit with an error if an option has no effect together with the others."""
     given = {name for name, value in vars(args).items() if value != parser.get_default(name)} - {"what"}
     of_many = {"adaptive", "radii", "skip", "all", "max", "out", "attack", "plot"}
-    idle = {
-        "does nothing where TSV files are shown": given - {"plot"} if showing else set(),
-        "does nothing with --picture, which certifies one image": given & of_many if args.picture else set(),
-        "does nothing without --picture": set() if args.picture else given & {"image"},
-        "does nothing with --module": given & {"model_from", "checkpoint"} if args.module else set(),
-        "does nothing with --data": given & {"data_from"} if args.module and args.data else set(),
+    without_effect = {
+        "when TSV files are shown": given - {"plot"} if show_only else set(),
+        "with --picture, which certifies one image": given & of_many if args.picture else set(),
+        "without --picture": set() if args.picture else given & {"image"},
+        "with --module": given & {"model_from", "checkpoint"} if args.module else set(),
+        "with --data": given & {"data_from"} if args.module and args.data else set(),
     }
-    for why, names in idle.items():
+    for when, names in without_effect.items():
         for name in sorted(names):
-            parser.error(f"--{'data.root' if name == 'root' else name} {why}; leave it out")
+            parser.error(f"--{'data.root' if name == 'root' else name} has no effect {when}; remove it")
 
 
 def _file(text: str) -> Path:
-    """A file to be written."""
+    """Return the path of a file to write."""
     if not text or Path(text).is_dir():
-        raise argparse.ArgumentTypeError(f"{text!r} is {'a folder' if text else 'no name'}; name a file")
+        raise argparse.ArgumentTypeError(f"{text!r} is {'a folder' if text else 'not a name'}; give a file")
     return Path(text)
 
 
@@ -133,14 +152,14 @@ def _drawing(text: str) -> Path:
 
 
 def _number(name: str, text: str) -> float:
-    """Of options that take some numbers or none: a folder behind them is taken for one."""
+    """Parse a number of an option that takes several or none, which would also take a folder that follows it."""
     try:
         float(text)
     except ValueError:
         if text.replace(",", "").replace(".", "").isdigit():
-            raise argparse.ArgumentTypeError(f"{text!r} is no number; separate numbers by spaces") from None
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number; separate numbers by spaces") from None
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no number; the folder comes before the options: maxup certify {text} ..."
+            f"{text!r} is not a number; put the folder before the options: maxup certify {text} ..."
         ) from None
     number: float = limited(name)(text)
     return number
@@ -156,7 +175,7 @@ def _certify(args: argparse.Namespace) -> None:
     target = _target(args)
     sigma = args.sigma if args.sigma is not None else target.sigma
     if sigma is None:
-        raise RunError(f"{target.name} was not trained with Gaussian noise on pixels; say which noise with --sigma")
+        raise RunError(f"{target.name} was not trained with Gaussian noise on pixels; set the noise with --sigma")
     settings = Settings(
         sigma=sigma, n0=args.n0, n=args.n, alpha=args.alpha, batch_size=args.batch, dtype=args.dtype, seed=args.seed,
         adaptive=args.adaptive or args.radii is not None, radii=tuple(args.radii) if args.radii else None,
@@ -167,34 +186,35 @@ def _certify(args: argparse.Namespace) -> None:
         return
     path = args.out or (args.what[0] if args.what else Path()) / f"certified-{sigma:g}.tsv"
     if args.plot is not None and args.plot.resolve() == path.resolve():
-        raise RunError(f"--plot {args.plot} would replace the certificates in that file; name another")
+        raise RunError(f"--plot {args.plot} would overwrite the certificates in that file; give another file")
     if args.what and args.out is None and args.checkpoint == "last":
         _refuse_another_step(args.what[0] / "run.json", target.step)
-    if args.out is None:  # a run's own file, and those that several processes left
+    if args.out is None:  # the file in the run folder, and those of several processes
         for file in (path, *path.parent.glob(f"{escape(path.name)}.rank-*")):
             check_regular(file)
     for file in (path, args.plot):
         if file is not None:
-            _try_place(file)
+            _check_writable(file)
     indices = list(range(0, len(target.images), 1 if args.all else args.skip or 20))[: args.max]
     try:
         rows = certify(target, settings, indices, path, say=partial(say, flush=True))
     except KeyboardInterrupt:
-        raise InterruptedRunError("interrupted; the same command goes on where it stopped") from None
+        raise InterruptedRunError(f"interrupted; the same command resumes (certificates: {path})") from None
     if _rank():
         return
-    done = read(path)[0] | {"asked": len(rows)}  # these images are shown, whatever else is in the file
-    _show({path: (done, rows)}, args.plot)
+    header = read(path)[0] | {"asked": len(rows)}  # show only these images, even if the file has more
+    _show({path: (header, rows)}, args.plot)
+    say(f"Certificates: {path}")
     if settings.adaptive:
         used, most = sum(row.samples or 0 for row in rows), settings.n * len(rows)
-        say(f"Adaptive sampling took {used:,} of {most:,} samples: {100 * (1 - used / most):.1f} % saved.")
+        say(f"Adaptive sampling used {used:,} of {most:,} samples: {100 * (1 - used / most):.1f} % saved.")
     if args.what and (args.what[0] / "run.json").is_file():
-        why = record(
+        unchanged = record(
             args.what[0] / "run.json", rows, settings, trained=target.sigma, images=len(target.images),
             step=target.step, last=args.checkpoint == "last", own_file=args.out is None,
         )  # fmt: skip
-        if why:
-            say(why)
+        if unchanged:
+            say(unchanged)
     if args.attack is not None:
         _attack(args, target, settings, rows, path)
 
@@ -205,47 +225,47 @@ def _target(args: argparse.Namespace) -> "Target":
     from maxup.lab.data import load_data
     from maxup.lab.data.images import Images, from_arrays
 
-    build, mine = own(args.module, "--module"), own_of(args)
+    build, functions = load_function(args.module, "--module"), user_functions(args)
     if build is None:
         if args.data is not None:
-            raise RunError("--data is for --module: a run or an exported model is certified on its own test images")
-        return of_folder(args.what[0], args.checkpoint, root=args.root, **mine)
-    found: Any = None
-    if mine["data_from"] is not None:
-        found = from_arrays(mine["data_from"]())
+            raise RunError("--data is for --module; a run or an exported model is certified on its test images")
+        return of_folder(args.what[0], args.checkpoint, root=args.root, **functions)
+    data: Any = None
+    if functions["data_from"] is not None:
+        data = from_arrays(functions["data_from"]())
     elif args.data is not None:
-        found = load_data(args.data, args.root)
+        data = load_data(args.data, args.root)
     else:
-        raise RunError("--module needs images: name a data set with --data, or your own with --data_from")
-    train, test = found if isinstance(found, tuple) else (None, None)
+        raise RunError("--module needs images; set a data set with --data, or your images with --data_from")
+    train, test = data if isinstance(data, tuple) else (None, None)
     images = train if test is None else test
     if not isinstance(images, Images) or not len(images):
-        raise RunError(f"{args.data or args.data_from} has no test images in memory to certify on; choose other data")
+        raise RunError(f"{args.data or args.data_from} has no test images in memory; choose other data")
     if test is None and not _rank():
-        say(f"{args.data or args.data_from} has no test part: all its images are certified, also those of a training")
+        say(f"{args.data or args.data_from} has no test split, so training images are certified too")
     return of_module(args.module, build, images)
 
 
 def _refuse_another_step(record: Path, step: int | None) -> None:
-    """A finished run is certified at the step it finished with, whatever else its folder holds."""
+    """Raise a RunError if the checkpoint is not at the last step of a finished run."""
     from maxup.errors import RunError
     from maxup.lab.storage.atomic_io import read_json
 
     try:
         finished = read_json(record)["steps"]
-    except FileNotFoundError:  # not finished, or an export
+    except FileNotFoundError:  # an unfinished run, or an exported model
         return
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        raise RunError(f"{record} is not the record of a run; restore it, or name another file with --out") from None
+        raise RunError(f"{record} is not a valid run.json; restore it, or choose another file with --out") from None
     if finished != step:
         raise RunError(
-            f"{record} is of step {finished}, but the newest checkpoint that can be read is of step {step}; finish the "
-            "training with the same maxup train command, or name another file with --out"
+            f"{record} is of step {finished}, but the newest valid checkpoint is of step {step}; resume the training "
+            "with the same maxup train command, or choose another file with --out"
         )
 
 
-def _try_place(path: Path) -> None:
-    """See that a file can be written, before hours of work."""
+def _check_writable(path: Path) -> None:
+    """Raise a RunError if a file cannot be written, before hours of work."""
     from tempfile import TemporaryFile
 
     from maxup.errors import RunError, error_message
@@ -254,7 +274,7 @@ def _try_place(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         TemporaryFile(dir=path.parent).close()
     except OSError as error:
-        raise RunError(f"{path} cannot be written: {error_message(error)}; choose another place") from None
+        raise RunError(f"{path} cannot be written: {error_message(error)}; choose another file") from None
 
 
 def _show(tables: "Mapping[Path, tuple[dict[str, Any], list[Row]]]", plot: Path | None) -> None:
@@ -264,11 +284,11 @@ def _show(tables: "Mapping[Path, tuple[dict[str, Any], list[Row]]]", plot: Path 
     for path, (_, rows) in tables.items():
         if not rows:
             raise CertificateError(f"{path} has no certificates yet")
-    found = [(about | {"file": str(path)}, rows) for path, (about, rows) in tables.items()]
-    show(found)
+    named = [(header | {"file": str(path)}, rows) for path, (header, rows) in tables.items()]
+    show(named)
     if plot is not None:
-        _try_place(plot)
-        draw(plot, found)
+        _check_writable(plot)
+        draw(plot, named)
         say(f"Written: {plot}")
 
 
@@ -290,15 +310,15 @@ def _attack(args: argparse.Namespace, target: "Target", settings: "Settings", ro
     report = check(
         smooth, x, [row.predict for row in rows], [row.radius for row in rows], batch_size=settings.batch_size, **how
     )
-    if _holds_more(out, about | how):
-        say(f"{out} stays as it is: it is of more images.")
+    if _covers_more(out, about | how):
+        say(f"{out} is unchanged: it already covers more images.")
     else:
         write_json(out, about | how | asdict(report) | {"environment": environment()})
     say(f"At {args.attack:g} times the certified radii: {report}.")
 
 
-def _holds_more(report: Path, about: dict[str, Any]) -> bool:
-    """Whether an earlier report of the same network and settings is of more images."""
+def _covers_more(report: Path, about: dict[str, Any]) -> bool:
+    """Whether an earlier report of the same network and settings covers more images."""
     from maxup.lab.storage.atomic_io import read_json
 
     try:
@@ -318,16 +338,16 @@ def _picture(args: argparse.Namespace, target: "Target", settings: "Settings") -
     from maxup.lab.report.smoothing import picture
 
     if not args.image < len(target.images):
-        raise RunError(f"there is no image {args.image}: they are 0 to {len(target.images) - 1}")
-    _try_place(args.picture)
+        raise RunError(f"there is no image {args.image}; choose 0 to {len(target.images) - 1}")
+    _check_writable(args.picture)
     smooth, x = make_smooth(target, settings, find_device()), target.pixels([args.image])
-    (found,) = smooth.certify_many(
+    (certificate,) = smooth.certify_many(
         x, settings.n0, settings.n, settings.alpha, settings.batch_size, indices=[args.image]
     )
     counts = smooth.counts(x[0], 1000, settings.batch_size, index=args.image)
     label = int(target.images.y[args.image])
-    picture(args.picture, x[0], counts, found, sigma=settings.sigma, label=label, classes=target.images.classes)
-    say(json.dumps({"image": args.image, "label": label, "predict": found.predict, "radius": found.radius}))
+    picture(args.picture, x[0], counts, certificate, sigma=settings.sigma, label=label, classes=target.images.classes)
+    say(json.dumps({"image": args.image, "label": label, "predict": certificate.predict, "radius": certificate.radius}))
     say(f"Written: {args.picture}")
 
 

@@ -1,61 +1,64 @@
-"""`maxup compare RECIPE`: the recipe with and without MaxUp, at equal epochs and equal time, over several seeds."""
+"""Train a recipe with and without MaxUp over several seeds."""
 
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from maxup.cli.parser import check_count, new_folder, parser_of
-from maxup.cli.user_code import add_own, own_of
+from maxup.cli.user_code import add_user_code, user_functions
 from maxup.lab.limits import option
 from maxup.lab.output import say
 
+GROUP = "Training"
+ONE_PROCESS = True
 EXAMPLES = """examples:
   maxup compare digits/mlp-gaussian-maxup --seeds 5
-  maxup compare digits/mlp-gaussian-maxup --seeds 8 --m 1 4 20 --no_equal_time --out out
-  maxup compare digits/mlp-gaussian-maxup --seeds 5 --objectives average adversarial hard_examples
-  maxup compare digits/mlp-gaussian-maxup --seeds 2 --epochs 5 --out /tmp/try
-Any setting of the recipe can be given as an option, as for maxup train. The same command goes on where it stopped.
+  maxup compare digits/mlp-gaussian-maxup --seeds 8 --m 1 4 20 --no_equal_time
+  maxup compare digits/mlp-gaussian-maxup --seeds 5 --objectives average
+  maxup compare digits/mlp-gaussian-maxup --seeds 2 --epochs 5 --out out/try
+The same command resumes. Settings of the recipe are options too: see
+maxup train --help.
 """
 
 
 def main(argv: Sequence[str]) -> int:
-    """Compare."""
+    """Compare a recipe with its baseline."""
     parser = parser_of(
         "compare",
-        "Train a recipe with m = 1 and with MaxUp, at equal epochs and at equal measured time, over some "
-        "seeds; measure accuracy on clean images, on the worst of 20 copies and under attack, the input-gradient norm "
-        "and the time; print the table, and write compare.json and compare.png.",
+        "Train a recipe with m = 1 and with MaxUp over several seeds, at equal epochs and at equal measured time. "
+        "Measures the accuracy on clean images, on the worst of 20 copies and under attack, the norm of the input "
+        "gradient, and the time. Prints a table and writes compare.json and compare.png.",
         EXAMPLES,
     )
     parser.add_argument("recipe", help="name of a recipe (see maxup ls), or a YAML file")
     parser.add_argument(
-        "--seeds", type=option("compare --seeds"), required=True, metavar="N", help="runs of every row, at least 2"
+        "--seeds", type=option("compare --seeds"), required=True, metavar="N", help="number of seeds, at least 2"
     )
     parser.add_argument(
-        "--m", type=option("compare --m"), nargs="+", help="copies to compare with m = 1 (default: the recipe's)"
+        "--m", type=option("compare --m"), nargs="+", help="values of m to compare with m = 1 (default: the recipe's)"
     )
     parser.add_argument(
         "--objectives", nargs="+", default=[], choices=["average", "adversarial", "hard_examples"],
-        help="further objectives: the average over copies, PGD adversarial training, hard example mining",
+        metavar="NAME", help="more objectives: average, adversarial or hard_examples",
     )  # fmt: skip
-    parser.add_argument("--out", type=new_folder, metavar="DIR", help="results and runs (default: runs/compare/RECIPE)")
     parser.add_argument(
-        "--no_equal_time", action="store_true", help="leave out m = 1 trained for as long as MaxUp takes"
+        "--out", type=new_folder, metavar="DIR", help="folder for results and runs (default: runs/compare/RECIPE)"
     )
+    parser.add_argument("--no_equal_time", action="store_true", help="do not train m = 1 for as long as MaxUp takes")
     parser.add_argument(
         "--radius",
         type=option("compare --radius"),
         default=0.5,
         metavar="R",
-        help="radius of the PGD attack and of adversarial training, in units of the network's input (default: 0.5)",
+        help="radius of the PGD attack and of adversarial training, in the units of the network's input (default: 0.5)",
     )
-    parser.add_argument("--attack_norm", choices=["2", "inf"], default="2", help="norm of the attack (default: 2)")
+    parser.add_argument("--attack_norm", choices=["2", "inf"], default="2", help="norm of the PGD attack (default: 2)")
     parser.add_argument(
         "--attack_steps", type=option("compare --attack_steps"), default=10, metavar="N",
-        help="gradient steps of the attack (default: 10)",
+        help="gradient steps of the PGD attack (default: 10)",
     )  # fmt: skip
-    parser.add_argument("--progress", action="store_true", help="show every run's own progress too")
-    add_own(parser)
+    parser.add_argument("--progress", action="store_true", help="show the progress of every run")
+    add_user_code(parser)
     args, overrides = parser.parse_known_args(argv)
     check_count(parser, "--m", args.m)
     from maxup.lab.recipes.load import parse_recipe, run_name
@@ -70,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
     result = compare(
         recipe, out, seeds=args.seeds, ms=args.m or [recipe.objective.get("m", 4)], objectives=args.objectives,
         attack=attack, equal_time=not args.no_equal_time, say=partial(say, flush=True), quiet=not args.progress,
-        **own_of(args),
+        **user_functions(args),
     )  # fmt: skip
     say(text(result))
     plot(result, out / "compare.png", name)

@@ -1,31 +1,37 @@
-"""`maxup doctor MODULE:FUNCTION`: is MaxUp applied right to your model?"""
+"""Check that MaxUp is applied correctly to your model and batch."""
 
 from collections.abc import Sequence
 
 from maxup.cli.parser import parser_of
 from maxup.lab.output import say
 
+GROUP = "Your code"
 EXAMPLES = """example:
   maxup doctor mine:setup        for a mine.py with
 
     def setup():
         return {"model": model, "batch": (x, y)}
 
-  and, where they are not the default, "loss_fn": a loss per example, "perturbation": an object such as CutMix(10)
-  (default: Gaussian noise of a tenth of x's own deviation), "forward": how the model is called, forward(model, x).
+  The dict may also have
+    "loss_fn"         loss per example (default: cross-entropy)
+    "perturbation"    an object such as CutMix(10)
+                      (default: Gaussian noise, 0.1 times the std of x)
+    "forward"         how to call the model (default: model(x))
 """
 
 
 def main(argv: Sequence[str]) -> int:
-    """Examine."""
+    """Check the user's model and batch."""
     parser = parser_of(
         "doctor",
-        "Examine your model, loss and batch: does the worst copy differ from the average one, does "
-        "selecting leave a trace, is m = 1 the baseline, what does it cost? Your function is imported and called. Exit "
-        "code 1 if something is wrong.",
+        "Check your model, loss and batch: is the worst copy worse than the average one, does selection leave side "
+        "effects, does m = 1 equal plain training, and what does a step cost? Your function is imported and called. "
+        "The exit code is 1 if something is wrong.",
         EXAMPLES,
     )
-    parser.add_argument("function", metavar="MODULE:FUNCTION", help="returns model and batch, as a dict or a tuple")
+    parser.add_argument(
+        "function", metavar="MODULE:FUNCTION", help="function that returns a dict or a tuple with model and batch"
+    )
     args = parser.parse_args(argv)
     from maxup.diagnostics.checks import run_checks
     from maxup.diagnostics.inputs import make_inputs

@@ -1,31 +1,34 @@
-"""`maxup eval RUN`: loss and accuracy, or perplexity, of a run's checkpoint on its splits."""
+"""Evaluate a checkpoint of a run."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from maxup.cli.parser import add_accept, add_root, parser_of
-from maxup.cli.user_code import add_own, own_of
+from maxup.cli.parser import add_accept, add_checkpoint, add_root, parser_of
+from maxup.cli.user_code import add_user_code, user_functions
 from maxup.lab.output import say
 
+GROUP = "Trained models"
+ONE_PROCESS = True
 EXAMPLES = """examples:
   maxup eval runs/digits/mlp-gaussian-maxup/seed-0
   maxup eval runs/digits/mlp-gaussian-maxup/seed-0 --checkpoint best
   maxup eval runs/ptb/awd_lstm-embedding_dropout/seed-0 --dynamic
-  maxup eval runs/text/awd_lstm-embedding_dropout/seed-0 --data.root my_folder     where the text is now
+  maxup eval runs/text/awd_lstm-embedding_dropout/seed-0 --data.root my_folder
 """
 
 
 def main(argv: Sequence[str]) -> int:
-    """Evaluate."""
-    parser = parser_of("eval", "Evaluate a run's checkpoint on its splits, as training did.", EXAMPLES)
-    parser.add_argument("run", type=Path, help="folder of a run, as maxup train made it")
-    parser.add_argument("--checkpoint", choices=["best", "last"], default="last", help="which one (default: last)")
+    """Evaluate a checkpoint."""
+    about = "Print loss and accuracy, or perplexity, of a checkpoint of a run on its validation and test splits."
+    parser = parser_of("eval", about, EXAMPLES)
+    parser.add_argument("run", type=Path, help="run folder, as written by maxup train")
+    add_checkpoint(parser)
     parser.add_argument(
-        "--dynamic", action="store_true", help="of text: with dynamic evaluation, too; goes on where it stopped"
+        "--dynamic", action="store_true", help="text: also run dynamic evaluation; the same command resumes it"
     )
     add_root(parser)
     add_accept(parser)
-    add_own(parser)
+    add_user_code(parser)
     args = parser.parse_args(argv)
     from maxup.lab.progress import amount
     from maxup.lab.train.runs import evaluate, open_run
@@ -37,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
         task=task,
         root=args.root,
         accept_changed_data=args.accept_changed_data,
-        **own_of(args),
+        **user_functions(args),
     )
     say(f"{args.run}, {args.checkpoint} checkpoint, step {run.step}")
     for name, found in evaluate(run).items():
@@ -47,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
         score = f"{metric} {amount(metric, found[metric])}{top5}"
         say(f"  {name:<10}  {score}  loss {found['loss']:.4f}  ({found['count']:,} {'words' if words else 'images'})")
     if skipped := sorted(run.task.skipped()):
-        say(f"  images skipped because they cannot be read: {len(skipped)}, such as {skipped[0]}")
+        say(f"  skipped {len(skipped)} images that cannot be read, such as {skipped[0]}")
     if args.dynamic:
         from maxup.lab.tasks.dynamic_evaluation import dynamic_evaluation
         from maxup.lab.train.signals import asked_to_stop

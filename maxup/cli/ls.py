@@ -1,4 +1,4 @@
-"""`maxup ls [WORD]`: the recipes, those whose name holds a word; `--models` the networks and their size."""
+"""List recipes and networks."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -9,30 +9,31 @@ from maxup.cli.parser import parser_of
 from maxup.cli.report import folder
 from maxup.lab.output import say
 
+GROUP = "Recipes and data"
 EXAMPLES = """examples:
-  maxup ls                         every recipe
-  maxup ls digits                  those with "digits" in their name
-  maxup ls --models                the networks a recipe can name
-  maxup ls --models timm/resnet    those of timm whose names begin with that
+  maxup ls                         all recipes
+  maxup ls digits                  recipes with "digits" in their name
+  maxup ls --models                networks that a recipe can name
+  maxup ls --models timm/resnet    networks of timm that start with "resnet"
 """
-HEADING = f"{'network':<34} {'parameters':>11} {'multiply-adds':>14}  of an image"
-FEW = 5  # networks of other packages that are built to be counted
-CLASSES = {"cifar10": 10, "cifar100": 100, "svhn": 10, "cub": 200}  # by how pytorchcv's names end; ImageNet's have none
+HEADING = f"{'network':<34} {'parameters':>11} {'multiply-adds':>14}  input"
+FEW = 5  # build at most this many networks of another package to count their parameters
+CLASSES = {"cifar10": 10, "cifar100": 100, "svhn": 10, "cub": 200}  # by the last part of pytorchcv's names
 
 
 def main(argv: Sequence[str]) -> int:
-    """List."""
+    """List recipes or networks."""
     parser = parser_of(
         "ls",
-        "List recipes: what each is, the paper's number for it, ours from the runs there are (mean ± std, "
-        "n seeds), and its cost: seconds of training where measured, else the copies m forwarded for every example.",
+        "List recipes with a description, the paper's number, our number (mean ± std, n seeds), and the cost: seconds "
+        "of training if measured, otherwise m, the copies per example.",
         EXAMPLES,
     )
-    parser.add_argument("word", nargs="?", default="", help="show recipes, or networks, whose name holds this")
+    parser.add_argument("word", nargs="?", default="", help="list only names that contain this")
     parser.add_argument("--models", action="store_true", help="list networks instead")
     option = partial(parser.add_argument, metavar="DIR", type=folder)
-    option("--results", default=Path("results/runs"), help="result files (default: results/runs)")
-    option("--runs", default=Path("runs"), help="folders of runs (default: runs)")
+    option("--results", default=Path("results/runs"), help="folder of the result files (default: results/runs)")
+    option("--runs", default=Path("runs"), help="folder of the runs (default: runs)")
     args = parser.parse_args(argv)
     if args.models:
         found = 0
@@ -53,22 +54,22 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _models(word: str) -> Iterator[str]:
-    """A line for every network: ours and the paper's of other packages, or those of the package that the word names."""
+    """Yield a line per network: ours and the paper's, or those of the package that the word names."""
     from maxup.lab.models import list_models
     from maxup.lab.models.external import PAPER, is_external, list_external
     from maxup.lab.registry import LANGUAGE_MODELS
 
     if is_external(word):
         names = list_external(f"{word}*")
-        yield from (_counted(name) if name in PAPER or len(names) <= FEW else name for name in names)
+        yield from (_count(name) if name in PAPER or len(names) <= FEW else name for name in names)
         return
-    yield from (_counted(name) for name in (*list_models(), *PAPER, *LANGUAGE_MODELS) if word in name)
+    yield from (_count(name) for name in (*list_models(), *PAPER, *LANGUAGE_MODELS) if word in name)
     if not word:
-        yield "Those of timm and pytorchcv can be named too: maxup ls --models timm/ or pytorchcv/ lists them."
+        yield "Recipes can also name networks of timm and pytorchcv: maxup ls --models timm/ or pytorchcv/ lists them."
 
 
-def _counted(name: str) -> str:
-    """A network with its parameters, and the multiply-adds of an image where its size is known."""
+def _count(name: str) -> str:
+    """Return a line with the parameters of a network, and its multiply-adds if the input size is known."""
     import torch
 
     from maxup.errors import ModelError
@@ -80,15 +81,15 @@ def _counted(name: str) -> str:
     size = PAPER.get(name, 8 if name == "mlp" else 32)
     shape = (1 if name == "mlp" else 3, size, size)
     classes = CLASSES.get(name.rpartition("_")[2], 1000) if is_external(name) else 10
-    adds, of = "", ""
+    adds, inputs = "", ""
     try:
-        with torch.device("meta"):  # costs neither memory nor time
+        with torch.device("meta"):  # needs no memory
             if name in LANGUAGE_MODELS:
-                model, of = build(LANGUAGE_MODELS, "language model", name, words=10_000), "text of 10,000 words"
+                model, inputs = build(LANGUAGE_MODELS, "language model", name, words=10_000), "text of 10,000 words"
             else:
                 model = create_model(name, shape=shape, num_classes=classes)
     except ModelError as error:
         return f"{name:<34} {str(error).removeprefix(name).strip()}"
-    if name in PAPER or not (of or is_external(name)):
-        adds, of = format_count(count_multiply_adds(model, shape)), " x ".join(map(str, shape))
-    return f"{name:<34} {format_count(count_parameters(model)):>11} {adds:>14}  {of}".rstrip()
+    if name in PAPER or not (inputs or is_external(name)):
+        adds, inputs = format_count(count_multiply_adds(model, shape)), " x ".join(map(str, shape))
+    return f"{name:<34} {format_count(count_parameters(model)):>11} {adds:>14}  {inputs}".rstrip()

@@ -1,88 +1,158 @@
-"""The `maxup` command: one verb a file, imported when called, so that `maxup --help` does not import torch."""
+"""The `maxup` command. Every file in this folder that defines `main(argv)` is a verb.
 
+The first line of a verb's docstring is its summary in `maxup --help`. A verb can set `GROUP`, its heading there, and
+`ONE_PROCESS = True` if it must not run under torchrun. This module parses the files and imports only the verb that is
+called, so that `maxup --help` is fast and works without the lab.
+"""
+
+import ast
+import dis
 import os
 import sys
+from collections import defaultdict
+from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 
-from maxup.lab.output import say
-from maxup.lab.output import sentence as shortened
+from maxup.errors import InterruptedQueueError, InterruptedRunError, MaxUpError, error_message, unknown_name
 
-VERBS = {
-    "ls": "list recipes",
-    "cp": "copy a recipe to change it",
-    "train": "train a recipe; the same command goes on where it stopped",
-    "compare": "a recipe with and without MaxUp, over several seeds",
-    "eval": "evaluate a run's checkpoint",
-    "certify": "certify a network's answers by randomized smoothing",
-    "sample": "write some text with a run's language model",
-    "show": "draw the copies a run's images have, their losses and the worst",
-    "export": "write a run's model to share it",
-    "doctor": "examine your own model and batch",
-    "reproduce": "train the recipes of a table of the paper with several seeds",
-    "report": "show our results beside the paper's",
-    "data": "show which data sets are found where",
-}
-ALONE = ("compare", "reproduce", "eval", "export")  # what would be done once by every process of torchrun
-HELP = f"""usage: maxup VERB ...
+FOLDER = Path(__file__).parent
+GROUPS = ("Recipes and data", "Training", "Trained models", "Results", "Your code")  # in the order of --help
+HELP = """usage: maxup VERB ...
 
 Train on the worst of m random copies of every example.
-
-{chr(10).join(f"  {verb:<10} {what}" for verb, what in VERBS.items())}
-
-  maxup ls digits                                     what there is
-  maxup train digits/mlp-gaussian-maxup --objective.m 8   train, with a setting changed
-  maxup VERB --help                                   more about a verb
+{}
+Examples:
+  maxup ls digits                              list recipes
+  maxup train digits/mlp-gaussian-maxup        train; the same command resumes
+  maxup train digits/mlp-gaussian-maxup --objective.m 8 --out runs/m8
+  maxup VERB --help                            explain a verb and its options
 """
 
 
+@dataclass(frozen=True)
+class Verb:
+    """What `maxup --help` and the dispatcher need to know about a verb."""
+
+    summary: str
+    group: str = "Other"
+    one_process: bool = False
+
+
+def find_verbs() -> dict[str, Verb]:
+    """Return the verbs by name.
+
+    Example:
+        >>> find_verbs()["ls"].summary
+        'List recipes and networks.'
+    """
+    verbs = {path.stem: _parse_verb(path) for path in sorted(FOLDER.glob("*.py")) if path.stem != "main"}
+    return {name: verb for name, verb in verbs.items() if verb is not None}
+
+
 def main(argv: list[str] | None = None) -> int:
-    """Run a verb; 0 is success, 1 a failure told in a sentence, 2 a wrong call, 130 Ctrl-C, 141 a closed pipe."""
+    """Run a verb.
+
+    Returns:
+        0: success, 1: an error, 2: invalid arguments, 130: interrupted, 141: the reader of the output closed it.
+    """
     argv = sys.argv[1:] if argv is None else argv
     if not argv or argv[0] in ("-h", "--help", "help"):
-        say(HELP, end="")
+        sys.stdout.write(_help())
         return 0 if argv else 2
     if argv[0] in ("-V", "--version"):
         import maxup
 
-        say(f"maxup {maxup.__version__}")
+        sys.stdout.write(f"maxup {maxup.__version__}\n")
         return 0
-    verb, rest = argv[0], argv[1:]
-    if verb not in VERBS:
-        from maxup.errors import unknown_name
-
-        say(f"maxup: {unknown_name(verb, VERBS, 'verb')}", file=sys.stderr)
-        return 2
+    name, rest = argv[0], argv[1:]
+    file = FOLDER / f"{name}.py"
+    verb = _parse_verb(file) if name.isidentifier() and name != "main" and file.is_file() else None
+    if verb is None:
+        return _fail(2, f"maxup: {unknown_name(name, find_verbs(), 'verb')}")
+    if not _has_lab():
+        return _fail(1, "maxup: the command needs the lab: pip install 'maxup[lab]'")
     world = os.environ.get("WORLD_SIZE", "")
-    if verb in ALONE and world.isdecimal() and int(world) > 1:
-        wanted = "call it without torchrun, or unset WORLD_SIZE"
-        say(f"maxup {verb}: it runs in one process, but WORLD_SIZE is {world}; {wanted}", file=sys.stderr)
-        return 2
-    module = import_module(f"maxup.cli.{verb}")
+    if verb.one_process and world.isdecimal() and int(world) > 1:
+        advice = "call it without torchrun, or unset WORLD_SIZE"
+        return _fail(2, f"maxup {name}: it runs in one process, but WORLD_SIZE is {world}; {advice}")
     try:
-        return int(module.main(rest) or 0)
+        return int(import_module(f"maxup.cli.{name}").main(rest) or 0)
     except KeyboardInterrupt:
-        say("maxup: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # whoever read our output is gone
+        return _fail(130, "maxup: interrupted")
+    except BrokenPipeError:
         return 141
     except Exception as error:
-        from maxup.errors import error_message
-        from maxup.lab.user_code import raised_in_user_code
-
-        said = error_message(error) if isinstance(error, OSError) else str(error)
-        sentence = raised_in_user_code(error) or (said if told(error) else None)
-        if sentence is None and isinstance(error, UnicodeEncodeError):
-            sentence = f"{error.object!r:.60} has characters that no file name can have; choose another name"
-        if sentence is None:
+        message = user_message(error)
+        if message is None:
             raise
-        say(f"maxup {verb}: {shortened(sentence)}", file=sys.stderr)
-        return 130 if type(error).__name__.startswith("Interrupted") else 1
+        from maxup.lab.output import sentence
+
+        interrupted = isinstance(error, InterruptedRunError | InterruptedQueueError)
+        return _fail(130 if interrupted else 1, f"maxup {name}: {sentence(message)}")
 
 
-def told(error: Exception) -> bool:
-    """Whether an error is a sentence already: one this package raised itself, or the system's own."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    ours = trace is not None and str(trace.tb_frame.f_globals.get("__name__")).startswith("maxup.")
-    return isinstance(error, OSError) or (ours and isinstance(error, RuntimeError | ValueError | TypeError))
+def _help() -> str:
+    groups = defaultdict[str, list[str]](list)
+    for name, verb in find_verbs().items():
+        groups[verb.group].append(f"  {name:<10} {verb.summary}")
+    order = [*(group for group in GROUPS if group in groups), *sorted(groups.keys() - set(GROUPS))]
+    return HELP.format("".join(f"\n{group}:\n" + "\n".join(groups[group]) + "\n" for group in order))
+
+
+def _parse_verb(path: Path) -> Verb | None:
+    """Read the docstring and the constants of a verb. Returns None if the file does not define `main`."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    if not any(isinstance(node, ast.FunctionDef) and node.name == "main" for node in tree.body):
+        return None
+    constants = {"GROUP": "Other", "ONE_PROCESS": False}
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id="GROUP" | "ONE_PROCESS" as name)], value=ast.Constant(value=value)):
+                constants[name] = value
+    summary = (ast.get_docstring(tree) or "").partition("\n")[0]
+    return Verb(summary, str(constants["GROUP"]), bool(constants["ONE_PROCESS"]))
+
+
+def _has_lab() -> bool:
+    try:
+        import maxup.lab  # noqa: F401
+    except ImportError as error:
+        if (error.name or "").startswith("maxup"):
+            raise
+        return False
+    return True
+
+
+def _fail(code: int, message: str) -> int:
+    sys.stderr.write(f"{message}\n")
+    return code
+
+
+def user_message(error: Exception) -> str | None:
+    """Return the message for the user, or None for a bug of ours, which keeps its traceback."""
+    from maxup.lab.user_code import raised_in_user_code
+
+    if message := raised_in_user_code(error):
+        return message
+    if isinstance(error, OSError):
+        return error_message(error)
+    if isinstance(error, UnicodeEncodeError):
+        return f"{error.object!r:.60} has characters that a file name cannot have; choose another name"
+    if isinstance(error, MaxUpError) or _raised_by_check(error):
+        return str(error)
+    return None
+
+
+def _raised_by_check(error: Exception) -> bool:
+    """Whether a `raise` statement of this package raised a built-in error, as argument checks of the core do.
+
+    An operation that fails, such as None + 1, is not a `raise` statement.
+    """
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if last is None or not isinstance(error, ValueError | TypeError | RuntimeError):
+        return False
+    code, ours = last.tb_frame.f_code, str(last.tb_frame.f_globals.get("__name__")).startswith("maxup.")
+    return ours and code.co_code[last.tb_lasti] == dis.opmap["RAISE_VARARGS"]

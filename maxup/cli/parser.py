@@ -1,17 +1,25 @@
-"""The parser all verbs share: a description, examples at the end of --help, options in full only."""
+"""The argument parser of the verbs, and options that several verbs share."""
 
 import argparse
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from maxup.lab.limits import MOST_VALUES
 from maxup.lab.output import sentence
 
+WIDTH = 80
 
-class _Parser(argparse.ArgumentParser):
-    """Its errors are printable, and no longer than needed."""
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose errors are one line, and whose help can end with a long appendix.
+
+    Attributes:
+        appendix: Returns the appendix. Called only for `--help`.
+    """
+
+    appendix: Callable[[], str] | None = None
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         for word in args or ():
@@ -20,27 +28,36 @@ class _Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        super().error(sentence(message))
+        self.exit(2, f"{self.prog}: {sentence(message)} (see {self.prog} --help)\n")
+
+    def format_help(self) -> str:
+        text = super().format_help()
+        return text if self.appendix is None else f"{text}\n{self.appendix()}"
 
 
-def parser_of(verb: str, description: str, examples: str) -> argparse.ArgumentParser:
-    """A parser for a verb's arguments.
+def parser_of(verb: str, description: str, examples: str) -> Parser:
+    """Return a parser for the arguments of a verb.
+
+    Args:
+        verb: Its name.
+        description: What it does.
+        examples: Printed at the end of `--help`. Line breaks are kept.
 
     Example:
         >>> parser_of("ls", "List recipes.", "example: maxup ls").prog
         'maxup ls'
     """
-    return _Parser(
+    return Parser(
         f"maxup {verb}",
-        description=textwrap.fill(description, 100),
+        description=textwrap.fill(description, WIDTH),
         epilog=examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,  # or a setting of the recipe might be taken for an option
+        allow_abbrev=False,  # otherwise argparse takes a setting of the recipe for an option
     )
 
 
 def check_count(parser: argparse.ArgumentParser, option: str, values: Sequence[float] | None) -> None:
-    """Refuse an option that has too many values.
+    """Exit with an error if an option has too many values.
 
     Example:
         >>> check_count(parser_of("compare", "Compare.", ""), "--m", [1, 4])
@@ -49,8 +66,22 @@ def check_count(parser: argparse.ArgumentParser, option: str, values: Sequence[f
         parser.error(f"{option} has {len(values)} values; give {MOST_VALUES} at most")
 
 
+def add_checkpoint(parser: argparse.ArgumentParser) -> None:
+    """Add the option for verbs that load a checkpoint of a run.
+
+    Example:
+        >>> parser = parser_of("eval", "Evaluate.", "")
+        >>> add_checkpoint(parser)
+        >>> parser.parse_args([]).checkpoint
+        'last'
+    """
+    parser.add_argument(
+        "--checkpoint", choices=["best", "last"], default="last", help="checkpoint of the run (default: last)"
+    )
+
+
 def add_root(parser: argparse.ArgumentParser) -> None:
-    """The option of verbs that open a run, named as the setting is.
+    """Add the option for verbs that open the data of a run. It is named like the setting.
 
     Example:
         >>> parser = parser_of("eval", "Evaluate.", "")
@@ -59,12 +90,12 @@ def add_root(parser: argparse.ArgumentParser) -> None:
         '.'
     """
     parser.add_argument(
-        "--data.root", dest="root", type=_folder, metavar="DIR", help="where the data are now (default: as in training)"
+        "--data.root", dest="root", type=_folder, metavar="DIR", help="folder of the data (default: as in training)"
     )
 
 
 def add_accept(parser: argparse.ArgumentParser) -> None:
-    """The option of verbs that use a run's images again.
+    """Add the option for verbs that use the images of a run again.
 
     Example:
         >>> parser = parser_of("eval", "Evaluate.", "")
@@ -73,7 +104,9 @@ def add_accept(parser: argparse.ArgumentParser) -> None:
         False
     """
     parser.add_argument(
-        "--accept_changed_data", action="store_true", help="use images that changed since training began; never a text"
+        "--accept_changed_data",
+        action="store_true",
+        help="accept images that have changed since training started",
     )
 
 
@@ -84,7 +117,7 @@ def _folder(text: str) -> str:
 
 
 def new_folder(text: str) -> Path:
-    """The type of options that name a folder to write to, which need not be there.
+    """Return the path of a folder to write to, which need not exist. Use it as the `type` of an option.
 
     Example:
         >>> new_folder("runs/mine").parts
@@ -93,5 +126,22 @@ def new_folder(text: str) -> Path:
     path = Path(text)
     for place in (path, *path.parents):
         if place.exists() and not place.is_dir():
-            raise argparse.ArgumentTypeError(f"{place} is a file; name a folder, which need not be there yet")
+            raise argparse.ArgumentTypeError(f"{place} is a file; give a folder, which need not exist")
     return path
+
+
+def wrap(words: Sequence[str]) -> str:
+    """Return a list of words as indented lines, for the end of `--help`.
+
+    Example:
+        >>> wrap(["table-cifar10", "table-ptb"])
+        '  table-cifar10 table-ptb'
+    """
+    return textwrap.fill(
+        " ".join(words),
+        WIDTH,
+        initial_indent="  ",
+        subsequent_indent="  ",
+        break_on_hyphens=False,
+        break_long_words=False,
+    )

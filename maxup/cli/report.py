@@ -1,36 +1,39 @@
-"""`maxup report [TABLE]`: ours beside the paper's, on the terminal, as plots and as one HTML page."""
+"""Show our results beside the paper's numbers."""
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from maxup.cli.parser import parser_of
+from maxup.cli.parser import parser_of, wrap
 from maxup.lab.output import say
 
+GROUP = "Results"
 EXAMPLES = """examples:
-  maxup report                   every table of the paper, and recipes of our own that have results
+  maxup report                   all tables, and other recipes with results
   maxup report table-cifar10     one table
-  maxup report table.yaml        the recipes of a file such as  recipes: [digits/mlp-gaussian, mine.yaml]
-tables: {}
+  maxup report table.yaml
+    with a file such as  recipes: [digits/mlp-gaussian, mine.yaml]
+tables:
+{}
 """
 
 
 def main(argv: Sequence[str]) -> int:
-    """Report."""
+    """Report results."""
     from maxup.lab.results.paper import table_names
 
     parser = parser_of(
         "report",
-        "Show our results beside the paper's: tables here, plots and a self-contained page in a folder.",
-        EXAMPLES.format(" ".join(table_names())),
+        "Show our results beside the paper's numbers. Prints tables, and writes plots and an HTML page to a folder.",
+        EXAMPLES.format(wrap(table_names())),
     )
     parser.add_argument(
         "table", nargs="?", help="a table of the paper, or a YAML file that lists recipes (default: all)"
     )
     for option, kind, default, what in (
-        ("--results", folder, "results/runs", "result files"),
-        ("--runs", folder, "runs", "folders of runs, which have the learning curves"),
-        ("--out", Path, "out/report", "where report.html and the plots go"),
+        ("--results", folder, "results/runs", "folder of the result files"),
+        ("--runs", folder, "runs", "folder of the runs, which have the learning curves"),
+        ("--out", Path, "out/report", "folder for report.html and the plots"),
     ):
         parser.add_argument(
             option, type=kind, default=Path(default), metavar="DIR", help=f"{what} (default: {default})"
@@ -46,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def folder(text: str) -> Path:
-    """A folder to read from, named as an option: it must be there."""
+    """Return the path of a folder that must exist. Use it as the `type` of an option."""
     if Path(text).is_dir():
         return Path(text)
     raise argparse.ArgumentTypeError(f"there is no folder {text}")

@@ -1,4 +1,4 @@
-"""`maxup reproduce TABLE`: train the recipes of a table with several seeds; killed, the same command goes on."""
+"""Train all recipes of a table with several seeds."""
 
 import sys
 from collections.abc import Sequence
@@ -6,30 +6,35 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from maxup.cli.parser import new_folder, parser_of
+from maxup.cli.parser import new_folder, parser_of, wrap
 from maxup.lab.limits import option as limited
 from maxup.lab.output import say
 
 if TYPE_CHECKING:
     from maxup.lab.experiments.jobs import Job
 
+GROUP = "Training"
+ONE_PROCESS = True
 EXAMPLES = """examples:
-  maxup reproduce table-cifar10                            5 seeds of every recipe, as the paper
-  maxup reproduce table-cifar10 --seeds 3 --budget 0.3     with 0.3 of the epochs; a column of its own in the report
-  maxup reproduce mytable.yaml --dry_run                   the recipes of a file such as  recipes: [digits/mlp-gaussian]
-tables: {}
-What is done is skipped, so the same command goes on after an interruption. maxup report TABLE shows the results.
+  maxup reproduce table-cifar10                         5 seeds, as in the paper
+  maxup reproduce table-cifar10 --seeds 3 --budget 0.3  30 % of the epochs
+  maxup reproduce table.yaml --dry_run
+    with a file such as  recipes: [digits/mlp-gaussian, mine.yaml]
+tables:
+{}
+The same command resumes and skips finished runs. maxup report TABLE shows the
+results. Runs with another budget have a separate column.
 """
 
 
 def main(argv: Sequence[str]) -> int:
-    """Train a table."""
+    """Train the recipes of a table."""
     from maxup.lab.results.paper import table_names
 
     parser = parser_of(
         "reproduce",
-        "Train the recipes of a table, each with several seeds, one at a time on every visible GPU.",
-        EXAMPLES.format(" ".join(table_names())),
+        "Train the recipes of a table with several seeds each, one run at a time per visible GPU.",
+        EXAMPLES.format(wrap(table_names())),
     )
     option = partial(parser.add_argument, metavar="DIR", type=new_folder)
     parser.add_argument("table", help="a table of the paper, or a YAML file that lists recipes")
@@ -37,12 +42,16 @@ def main(argv: Sequence[str]) -> int:
         "--seeds", type=limited("reproduce --seeds"), default=5, metavar="N", help="seeds 0 to N - 1 (default: 5)"
     )
     parser.add_argument(
-        "--budget", type=limited("reproduce --budget"), default=1.0, metavar="F", help="part of the epochs (default: 1)"
+        "--budget",
+        type=limited("reproduce --budget"),
+        default=1.0,
+        metavar="F",
+        help="fraction of the epochs (default: 1)",
     )
-    option("--out", default=Path("runs"), help="where runs go (default: runs)")
-    option("--results", default=Path("results/runs"), help="where results go (default: results/runs)")
-    parser.add_argument("--trackers", default="tensorboard", help="as of maxup train (default: tensorboard)")
-    parser.add_argument("--dry_run", "--dry-run", action="store_true", help="print the queue, and stop")
+    option("--out", default=Path("runs"), help="folder for the runs (default: runs)")
+    option("--results", default=Path("results/runs"), help="folder for the results (default: results/runs)")
+    parser.add_argument("--trackers", default="tensorboard", metavar="NAMES", help="as in maxup train")
+    parser.add_argument("--dry_run", "--dry-run", action="store_true", help="print the runs and exit")
     args = parser.parse_args(argv)
     from maxup.errors import TableError
     from maxup.lab.experiments.jobs import describe, jobs_of, keep, state
@@ -54,14 +63,14 @@ def main(argv: Sequence[str]) -> int:
         say("\n".join(describe(jobs, states, missing)))
         return 0
     if not jobs:
-        raise TableError(f"{args.table} has no recipe that is there yet; missing: {', '.join(missing)}")
+        raise TableError(f"none of the recipes of {args.table} exist; missing: {', '.join(missing)}")
     say("\n".join(describe([], [], missing)), end="\n" if missing else "")
     refused = [s for s in states if s not in ("done", "to do")]
     todo = [job for job, s in zip(jobs, states, strict=True) if s == "to do"]
-    absent = _absent(todo)
-    refused += absent.values()
-    todo = [job for job in todo if _data_of(job) not in absent]
-    say(f"{len(jobs)} trainings, {states.count('done')} done before, {len(todo)} to do", flush=True)
+    without_data = _without_data(todo)
+    refused += without_data.values()
+    todo = [job for job in todo if _data_of(job) not in without_data]
+    say(f"{len(jobs)} runs, {states.count('done')} done before, {len(todo)} to do", flush=True)
     failures = []
     if todo:
         from maxup.lab.experiments.queue import Task, run_queue, visible_devices
@@ -69,32 +78,39 @@ def main(argv: Sequence[str]) -> int:
         tasks = []
         for job in todo:
             out = args.out / job.name
-            command = [sys.executable, "-P", "-m", "maxup", "train", *job.arguments]  # -P: not from this folder
+            command = [
+                sys.executable,
+                "-P",
+                "-m",
+                "maxup",
+                "train",
+                *job.arguments,
+            ]  # -P: import nothing from this folder
             command += ["--out", str(out), "--trackers", args.trackers]
             tasks.append(Task(job.name, command, out, partial(keep, job, out, args.results)))
         failures = run_queue(tasks, visible_devices(), say=partial(say, flush=True))
-    for sentence in refused:
-        say(sentence, file=sys.stderr)
+    for message in refused:
+        say(message, file=sys.stderr)
     for failure in failures:
         say(f"{failure.name} {failure.why}", *failure.last_lines, sep="\n    ", file=sys.stderr)
     return 1 if failures or refused else 0
 
 
 def _data_of(job: "Job") -> tuple[str, str | None]:
-    """The data set a job needs, and where it is said to be."""
+    """Return the name and the folder of the data set of a job."""
     data = job.resolved().data
     return data.name, data.root
 
 
-def _absent(jobs: "Sequence[Job]") -> dict[tuple[str, str | None], str]:
-    """A sentence for each data set that some of them need, and that is not there."""
+def _without_data(jobs: "Sequence[Job]") -> dict[tuple[str, str | None], str]:
+    """Return a message for each data set that is missing."""
     from maxup.errors import DataError
     from maxup.lab.data.find import find
 
-    found = {}
+    messages = {}
     for name, root in dict.fromkeys(map(_data_of, jobs)):
         try:
             find(name, root)
         except DataError as error:
-            found[name, root] = f"trainings on {name} are left out: {error}"
-    return found
+            messages[name, root] = f"runs on {name} are skipped: {error}"
+    return messages

@@ -1,37 +1,43 @@
-"""`maxup sample RUN`: some text that a run's language model writes."""
+"""Generate text with the language model of a run."""
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from maxup.cli.parser import add_root, parser_of
+from maxup.cli.parser import add_checkpoint, add_root, parser_of
 from maxup.lab.limits import option
 from maxup.lab.output import say
 
+GROUP = "Trained models"
 EXAMPLES = """examples:
   maxup sample runs/text/awd_lstm-embedding_dropout-maxup/seed-0
-  maxup sample runs/ptb/adv_awd_lstm-embedding_dropout-maxup/seed-0 --prompt "the company said" --temperature 0.8
+  maxup sample runs/ptb/adv_awd_lstm-embedding_dropout-maxup/seed-0 \\
+    --prompt "the company said" --temperature 0.8
 """
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write."""
-    parser = parser_of("sample", "Write some text with a run's language model.", EXAMPLES)
-    parser.add_argument("run", type=Path, help="folder of a run on text, as maxup train made it")
+    """Generate text."""
+    parser = parser_of("sample", "Generate text with the language model of a run.", EXAMPLES)
+    parser.add_argument("run", type=Path, help="run folder of a language model, as written by maxup train")
     parser.add_argument(
-        "--words", type=option("sample --words"), default=100, metavar="N", help="how many (default: 100)"
+        "--words", type=option("sample --words"), default=100, metavar="N", help="number of words (default: 100)"
     )
     parser.add_argument(
         "--temperature",
         type=option("sample --temperature"),
         default=1.0,
-        help="below 1 prefers probable words, 0 takes the most probable one",
+        metavar="T",
+        help="below 1 prefers probable words; 0 always takes the most probable one (default: 1)",
     )
     parser.add_argument(
-        "--prompt", default="", help="words to begin with, in the vocabulary's spelling; a line break ends a sentence"
+        "--prompt",
+        default="",
+        metavar="TEXT",
+        help="first words, spelled as in the vocabulary; a line break ends a sentence",
     )
-    parser.add_argument("--seed", type=option("sample --seed"), default=0, help="of the draws (default: 0)")
-    parser.add_argument("--checkpoint", choices=["best", "last"], default="last", help="which one (default: last)")
+    parser.add_argument("--seed", type=option("sample --seed"), default=0, metavar="N", help="random seed (default: 0)")
+    add_checkpoint(parser)
     add_root(parser)
     args = parser.parse_args(argv)
     from torch import Generator
@@ -43,8 +49,8 @@ def main(argv: Sequence[str]) -> int:
     run = open_run(args.run, args.checkpoint, task="language", root=args.root)
     generator = Generator(run.task.generator.device).manual_seed(args.seed)
     options = {"words": args.words, "temperature": args.temperature, "prompt": args.prompt}
-    known = run.task.text.words
-    if UNKNOWN in known and (unknown := [word for word in args.prompt.split() if word not in known]):
-        say(f"not in the vocabulary, so read as {UNKNOWN}: {' '.join(unknown)}", file=sys.stderr)
+    vocabulary = run.task.text.words
+    if UNKNOWN in vocabulary and (unknown := [word for word in args.prompt.split() if word not in vocabulary]):
+        say(f"not in the vocabulary, replaced by {UNKNOWN}: {' '.join(unknown)}", file=sys.stderr)
     say(sample(run.model, run.task.text, generator=generator, **options))
     return 0

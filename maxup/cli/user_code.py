@@ -1,4 +1,4 @@
-"""Options that name code of the user's own, --model_from and --data_from."""
+"""The options --model_from and --data_from, which name functions in the user's code."""
 
 import functools
 from argparse import ArgumentParser, Namespace
@@ -9,27 +9,8 @@ from maxup.errors import UserCodeError, format_error
 from maxup.lab.user_code import find_function
 
 
-def own(name: str | None, option: str) -> Callable[..., Any] | None:
-    """The function a MODULE:FUNCTION names, whose errors name the option; None where none is named."""
-    if name is None:
-        return None
-    try:
-        found = find_function(name)
-    except UserCodeError as error:
-        raise UserCodeError(f"{option} {name}: {error}") from error
-
-    @functools.wraps(found)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return found(*args, **kwargs)
-        except (Exception, SystemExit) as error:
-            raise UserCodeError(f"{option} {name}: your code raised {format_error(error)}") from error
-
-    return call
-
-
-def add_own(parser: ArgumentParser) -> None:
-    """The options by which a verb takes code of the user's own."""
+def add_user_code(parser: ArgumentParser) -> None:
+    """Add --model_from and --data_from."""
     parser.add_argument(
         "--model_from", metavar="MODULE:FUNCTION", help="your network: (shape, num_classes, **model.args)"
     )
@@ -38,6 +19,25 @@ def add_own(parser: ArgumentParser) -> None:
     )
 
 
-def own_of(args: Namespace) -> dict[str, Any]:
-    """What these options name."""
-    return {option: own(getattr(args, option), f"--{option}") for option in ("model_from", "data_from")}
+def user_functions(args: Namespace) -> dict[str, Any]:
+    """Return the functions that --model_from and --data_from name, or None."""
+    return {option: load_function(getattr(args, option), f"--{option}") for option in ("model_from", "data_from")}
+
+
+def load_function(name: str | None, option: str) -> Callable[..., Any] | None:
+    """Return the function MODULE:FUNCTION that an option names. Its errors are raised as UserCodeError."""
+    if name is None:
+        return None
+    try:
+        function = find_function(name)
+    except UserCodeError as error:
+        raise UserCodeError(f"{option} {name}: {error}") from error
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except (Exception, SystemExit) as error:
+            raise UserCodeError(f"{option} {name}: your code raised {format_error(error)}") from error
+
+    return call

@@ -1,4 +1,4 @@
-"""Image folders that changed since training began: every verb that uses them again refuses, unless told to accept."""
+"""Image folders that changed since training started: verbs refuse them without --accept_changed_data."""
 
 import json
 import shutil
@@ -87,7 +87,7 @@ def test_the_same_images_elsewhere_are_the_same(place, verb):
     assert main([*VERBS[verb], *words]) == 0
 
 
-def test_a_run_that_goes_on_with_changed_images_knows_them_then(place, capsys):
+def test_a_run_that_resumes_with_changed_images_records_them(place, capsys):
     for step in (place / "run" / "checkpoints").glob("step-*"):
         if step.name != "step-000003":  # the end of the first epoch
             shutil.rmtree(step)

@@ -1,4 +1,4 @@
-"""The command: certify a run, an export, one's own network; killed and resumed; by two processes; what it refuses."""
+"""`maxup certify`: a run, an export, a user's network; killed and resumed; by two processes; what it refuses."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def lines(path):
     return [line.split("\t")[:5] for line in path.read_text().splitlines()[1:]]
 
 
-def test_a_run_is_certified_with_its_own_noise_and_the_result_is_kept(run, capsys):
+def test_a_run_is_certified_with_its_training_noise_and_recorded(run, capsys):
     assert certify(run, *QUICK, "--plot", run / "plot.png") == 0
     about, rows = read(run / "certified-0.5.tsv")
     assert (about["sigma"], about["dtype"], about["n"], about["alpha"]) == (0.5, "float32", 500, 0.001)
@@ -58,6 +58,7 @@ def test_a_run_is_certified_with_its_own_noise_and_the_result_is_kept(run, capsy
     assert sum(row.correct for row in rows) > 30
     printed = capsys.readouterr().out
     assert "65/65 images" in printed
+    assert f"Certificates: {run / 'certified-0.5.tsv'}\n" in printed
     last = json.loads((run / "run.json").read_text())["last"]
     share = sum(row.correct and row.radius >= 0.25 for row in rows) / 65
     assert last["certified_accuracy_0.25"] == pytest.approx(share)
@@ -150,7 +151,7 @@ def test_adaptive_sampling_saves_and_says_so(run, tmp_path, capsys):
     assert len(differ) <= 1  # an image may lie at the edge
 
 
-def test_an_export_and_one_s_own_network(run, tmp_path, monkeypatch):
+def test_an_export_and_a_user_network(run, tmp_path, monkeypatch):
     assert main(["export", str(run), str(tmp_path / "model")]) == 0
     assert certify(run, *QUICK) == 0
     assert certify(tmp_path / "model", *QUICK) == 0
@@ -194,7 +195,7 @@ def mine(tmp_path, monkeypatch):
     return run
 
 
-def test_a_mended_forward_pass_is_another_network(mine, tmp_path, capsys):
+def test_a_changed_forward_pass_is_another_network(mine, tmp_path, capsys):
     assert mine(NET) == 0
     assert mine(NET.replace("x.flatten(1)", "x.flatten(1) * 1.0")) == 0
     before = (tmp_path / "certified-0.5.tsv").read_bytes()
@@ -226,7 +227,7 @@ def test_a_network_of_half_precision(mine, tmp_path, dtype):
     assert read(tmp_path / "certified-0.5.tsv")[0]["dtype"] == dtype
 
 
-def test_a_network_of_another_precision_gets_a_sentence(mine, tmp_path, capsys):
+def test_a_network_of_another_precision_gets_one_message(mine, tmp_path, capsys):
     assert (
         mine("import torch.nn as nn\ndef net():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).double()")
         == 1
@@ -239,7 +240,7 @@ def test_a_network_of_another_precision_gets_a_sentence(mine, tmp_path, capsys):
 
 def test_a_plot_does_not_replace_the_certificates(run, tmp_path, capsys):
     assert certify(run, *QUICK, "--max", 2, "--out", tmp_path / "a.svg", "--plot", tmp_path / "x" / ".." / "a.svg") == 1
-    assert "would replace the certificates in that file; name another" in capsys.readouterr().err
+    assert "would overwrite the certificates in that file; give another file" in capsys.readouterr().err
 
 
 def test_reports_of_attacks_keep_the_whole_name(run, tmp_path):
@@ -247,10 +248,10 @@ def test_reports_of_attacks_keep_the_whole_name(run, tmp_path):
     assert (tmp_path / "b.1.attack.json").is_file()
 
 
-def test_ctrl_c_says_how_to_go_on(mine, capsys):
+def test_ctrl_c_says_how_to_resume(mine, capsys):
     wait = NET.replace("return super", "raise KeyboardInterrupt\n        return super")
     assert mine(wait) == 130
-    assert "interrupted; the same command goes on where it stopped" in capsys.readouterr().err
+    assert "interrupted; the same command resumes" in capsys.readouterr().err
 
 
 def test_certificates_hold_under_attack(run, capsys):
@@ -284,7 +285,7 @@ def test_several_tables_are_shown_side_by_side(run, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "message"),
     [
         (["--n", "50"], "n=50 is below n0=100"),
         (["--out", "/dev/null/a.tsv"], "/dev/null/a.tsv cannot be written: "),
@@ -293,10 +294,10 @@ def test_several_tables_are_shown_side_by_side(run, tmp_path, capsys):
         (["--image", "5000", "--picture", "a.png"], "there is no image 5000"),
     ],
 )
-def test_wrong_settings_get_a_sentence(run, capsys, arguments, sentence):
+def test_wrong_settings_gets_one_message(run, capsys, arguments, message):
     assert certify(run, *QUICK, *arguments) == 1
     err = capsys.readouterr().err
-    assert sentence in err
+    assert message in err
     assert "Traceback" not in err
     assert not list(run.glob("*.tsv"))
 
@@ -332,7 +333,7 @@ def test_rows_of_another_model_are_refused(run, tmp_path, capsys):
     assert "has certificates for another model" in capsys.readouterr().err
 
 
-def test_what_was_asked_for_is_shown_and_more_that_is_known_is_kept(run, capsys):
+def test_only_the_requested_images_are_shown_and_others_are_kept(run, capsys):
     assert certify(run, *QUICK, "--all") == 0
     whole = (run / "run.json").read_bytes()
     capsys.readouterr()
@@ -340,7 +341,7 @@ def test_what_was_asked_for_is_shown_and_more_that_is_known_is_kept(run, capsys)
     attack = (run / "certified-0.5.attack.json").read_bytes()
     assert re.search(r"images +9\n", capsys.readouterr().out)
     assert certify(run, *QUICK, "--max", "3", "--attack") == 0
-    assert "certified-0.5.attack.json stays as it is: it is of more images" in capsys.readouterr().out
+    assert "certified-0.5.attack.json is unchanged: it already covers more images" in capsys.readouterr().out
     assert certify(run, *QUICK) == 0
     assert "run.json is unchanged: it already has these certificates for 1297 images" in capsys.readouterr().out
     assert ((run / "run.json").read_bytes(), (run / "certified-0.5.attack.json").read_bytes()) == (whole, attack)
@@ -355,7 +356,7 @@ def test_a_file_is_written_by_one_at_a_time(run, capsys):
 
 
 @pytest.mark.slow
-def test_several_processes_are_refused_in_one_sentence(run, tmp_path):
+def test_several_processes_are_refused_in_one_message(run, tmp_path):
     (tmp_path / "other.tsv").write_text("something else")
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone", "-m",
                "--", "maxup", "certify", str(run), *QUICK, "--out", str(tmp_path / "other.tsv")]  # fmt: skip
@@ -373,19 +374,19 @@ def test_an_attack_needs_a_gradient(mine, capsys):
     assert "the model's outputs have no gradient with respect to x, which the attack needs" in capsys.readouterr().err
 
 
-def test_what_cannot_be_certified_gets_a_sentence(run, tmp_path, capsys):
+def test_what_cannot_be_certified_gets_one_message(run, tmp_path, capsys):
     train(parse_recipe("digits/mlp-gaussian", ["--epochs", "1"]), tmp_path / "plain", quiet=True)
     assert certify(tmp_path / "plain") == 1
-    assert "say which noise with --sigma" in capsys.readouterr().err
+    assert "set the noise with --sigma" in capsys.readouterr().err
     assert certify(tmp_path / "nowhere") == 1
     assert f"{tmp_path / 'nowhere'}" in capsys.readouterr().err
     assert certify("--module", "json:loads", "--sigma", "1") == 1
     assert "--module needs images" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         certify()
-    assert "give one folder, or --module; or TSV files to be shown" in capsys.readouterr().err
+    assert "give one folder, or --module; or TSV files to show" in capsys.readouterr().err
     assert certify("--module", "json:loads", "--data", "text", "--sigma", "1") == 1
-    assert "text has no test images in memory to certify on" in capsys.readouterr().err
+    assert "text has no test images in memory" in capsys.readouterr().err
     assert certify(tmp_path / "nofile.tsv") == 1
     assert f"{tmp_path / 'nofile.tsv'} does not exist; give a TSV" in capsys.readouterr().err
     (tmp_path / "no.tsv").write_text("a\tb\n")
@@ -397,13 +398,13 @@ def test_train_certifies_at_once(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     quick = ["--epochs", "1", "--model.args.hidden", "[8]", "--trackers", "none"]
     assert main(["train", "digits/mlp-gaussian", "--certify", *quick]) == 1
-    assert "cannot be certified as it is" in capsys.readouterr().err
+    assert "--certify needs noise on pixels: set model.normalize true" in capsys.readouterr().err
     assert main(["train", "text/awd_lstm-embedding_dropout", "--certify"]) == 1
     assert "--certify is for images" in capsys.readouterr().err
     with monkeypatch.context() as several:
         several.setenv("WORLD_SIZE", "2")
         assert main(["train", "smoke/digits-gaussian", "--certify", *quick]) == 1
-    assert "--certify is for one process" in capsys.readouterr().err
+    assert "--certify runs in one process" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
     assert main(["train", "smoke/digits-gaussian", "--certify", "--data.train_size", "1750", *quick]) == 0
     run = json.loads((tmp_path / "runs" / "smoke" / "digits-gaussian" / "seed-0" / "run.json").read_text())
@@ -425,7 +426,7 @@ def test_an_older_step_is_not_recorded_as_the_run_s(tmp_path, capsys):
     assert certify(run, *QUICK) == 1
     said = capsys.readouterr().err.splitlines()[-1]
     assert f"{run / 'run.json'} is of step {steps[1]}" in said
-    assert f"the newest checkpoint that can be read is of step {steps[0]}" in said
+    assert f"the newest valid checkpoint is of step {steps[0]}" in said
     assert not list(run.glob("*.tsv"))
     assert certify(run, *QUICK, "--out", tmp_path / "a.tsv") == 0
     assert (run / "run.json").read_bytes() == before

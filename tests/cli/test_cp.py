@@ -22,7 +22,7 @@ def test_a_copy_can_be_copied_and_changed(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("base", ["mine2", "mine2.yaml", "'mine2'  # beside it"])
-def test_a_copy_elsewhere_keeps_a_base_of_one_s_own(tmp_path, monkeypatch, base):
+def test_a_copy_in_another_folder_keeps_its_base(tmp_path, monkeypatch, base):
     monkeypatch.chdir(tmp_path)
     for folder in ("sub", "else"):
         (tmp_path / folder).mkdir()
@@ -43,26 +43,26 @@ def test_a_base_that_cannot_be_rewritten_is_refused(tmp_path, capsys, monkeypatc
     (tmp_path / "mine2.yaml").write_text("epochs: 7\n")
     (tmp_path / "child.yaml").write_text("{base: mine2, seed: 3}\n")
     assert main(["cp", "child.yaml", "sub/child.yaml"]) == 1
-    assert "does not name its base on a line of its own" in capsys.readouterr().err
+    assert "does not have its base on a separate line" in capsys.readouterr().err
     assert not list((tmp_path / "sub").iterdir())
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("words", "message"),
     [
         (["digits/mlp-gaussian", "there.yaml"], "there.yaml exists; remove it first"),
         (["digits/mlp-gaussian", "mine.txt"], "mine.txt must end in .yaml"),
         (["digits/mlp-gausian", "mine.yaml"], "did you mean 'digits/mlp-gaussian'"),
         (["nowhere.yaml", "mine.yaml"], "there is no file nowhere.yaml"),
-        (["digits/mlp-gaussian", "no/folder.yaml"], "there is no folder no; make it first"),
+        (["digits/mlp-gaussian", "no/folder.yaml"], "there is no folder no; create it first"),
     ],
 )
-def test_mistakes_get_a_sentence_and_change_nothing(tmp_path, capsys, monkeypatch, words, sentence):
+def test_mistakes_gets_one_message_and_change_nothing(tmp_path, capsys, monkeypatch, words, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "there.yaml").write_text("epochs: 3\n")
     assert main(["cp", *words]) == 1
     said = capsys.readouterr().err
-    assert sentence in said
+    assert message in said
     assert len(said.splitlines()) == 1
     assert [p.name for p in tmp_path.iterdir()] == ["there.yaml"]
     assert (tmp_path / "there.yaml").read_text() == "epochs: 3\n"

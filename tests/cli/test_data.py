@@ -1,4 +1,4 @@
-"""`maxup data` says what is where."""
+"""`maxup data` shows where data sets are."""
 
 from maxup.cli.main import main
 from tests.lab.data.fake import write_cifar10, write_fashion_mnist
@@ -13,7 +13,7 @@ def test_data_says_what_is_missing_and_how_to_get_it(tmp_path, capsys, monkeypat
     assert "cifar-10-python.tar.gz" in out
 
 
-def test_data_says_where_it_is(tmp_path, capsys, monkeypatch):
+def test_data_shows_the_folders(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MAXUP_DATA", str(tmp_path / "named"))
     write_cifar10(tmp_path / "root" / "cifar-10-batches-py")
@@ -28,6 +28,6 @@ def test_data_says_where_it_is(tmp_path, capsys, monkeypatch):
 def test_a_folder_that_is_not_there_is_named(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("MAXUP_DATA", str(tmp_path / "gone"))
     assert main(["data"]) == 0
-    assert f"MAXUP_DATA is {tmp_path / 'gone'}, and there is no such folder" in capsys.readouterr().err
+    assert f"MAXUP_DATA is {tmp_path / 'gone'}, but there is no such folder" in capsys.readouterr().err
     assert main(["data", "--root", str(tmp_path / "nothing")]) == 1
     assert f"there is no folder {tmp_path / 'nothing'}; correct --root" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`maxup doctor`: a user's own function, right or wrong, gives lines and sentences."""
+"""`maxup doctor`: findings for a user's function, and one message for a bad one."""
 
 import pytest
 
@@ -75,7 +75,7 @@ def test_a_scalar_loss_is_wrong(capsys):
 
 
 @pytest.mark.parametrize(
-    ("function", "sentence"),
+    ("function", "message"),
     [
         ("my_setup", "not of the form MODULE:FUNCTION"),
         ("my_setup:", "not of the form MODULE:FUNCTION"),
@@ -96,8 +96,8 @@ def test_a_scalar_loss_is_wrong(capsys):
         ("my_setup:uneven", "x holds 8 examples"),
     ],
 )
-def test_a_bad_setup_gives_a_sentence(function, sentence, capsys):
+def test_a_bad_setup_gets_one_message(function, message, capsys):
     assert main(["doctor", function]) == 1
     said = capsys.readouterr().err
-    assert sentence in said
+    assert message in said
     assert len(said.splitlines()) == 1

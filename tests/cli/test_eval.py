@@ -28,10 +28,10 @@ def test_data_that_are_not_there_are_named(run, capsys):
         main(["eval", str(run[0]), "--data.root", "/nowhere"])
     assert "--data.root: there is no folder '/nowhere'" in capsys.readouterr().err
     assert main(["train", "digits/mlp-gaussian", "--data.root", "/nowhere"]) == 1
-    assert "data.root: there is no folder /nowhere; correct it, or leave it out" in capsys.readouterr().err
+    assert "data.root: there is no folder /nowhere; correct it, or remove it" in capsys.readouterr().err
 
 
-def test_bad_folders_give_a_sentence(run, tmp_path, capsys):
+def test_bad_folders_gets_one_message(run, tmp_path, capsys):
     assert main(["eval", str(tmp_path / "nothing")]) == 1
     said = capsys.readouterr().err
     assert "not the folder of a run" in said

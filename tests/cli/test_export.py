@@ -40,8 +40,8 @@ def test_the_config_suffices_to_classify_bytes(exported):
 
 
 @pytest.mark.parametrize("normalize", ["true", "false"])
-def test_it_is_where_a_recipe_that_normalizes_inside_can_begin(normalize, tmp_path, monkeypatch):
-    """Exported with mean and deviation inside, which it keeps, or without, where the recipe's are put around it."""
+def test_a_recipe_that_normalizes_can_start_from_it(normalize, tmp_path, monkeypatch):
+    """Exported with the normalization inside, which it keeps, or without, so that the recipe adds it."""
     monkeypatch.chdir(tmp_path)
     make(tmp_path / "run", "--model.normalize", normalize, "--data.mean", "[0.25]", "--data.std", "[0.5]")
     assert main(["export", "run", "model"]) == 0

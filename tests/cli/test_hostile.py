@@ -1,4 +1,4 @@
-"""A pickle with a payload in place of every file the command reads: nothing runs, and there is one sentence."""
+"""A malicious pickle in place of every file that the command reads: nothing runs, and there is one message."""
 
 import gzip
 import json
@@ -50,7 +50,7 @@ KINDS = {"pickle": pickled, "torch": saved_by_torch, "gzip": zipped}
 
 @pytest.fixture(autouse=True)
 def _here(tmp_path, monkeypatch):
-    """Where a payload would leave its mark."""
+    """Return the file that a payload would write."""
     monkeypatch.chdir(tmp_path)
     yield
     assert not (tmp_path / "ran").exists()
@@ -91,7 +91,7 @@ def commands(name):
     yield ["export", name, "to"]
 
 
-def one_sentence(command, capsys, *words):
+def one_message(command, capsys, *words):
     capsys.readouterr()
     assert main(command) == 1, command
     said = capsys.readouterr().err
@@ -107,7 +107,7 @@ def test_every_file_of_a_data_set(place, capsys, name, kind):
         content = path.read_bytes()
         KINDS[kind](path)
         for command in commands(name):
-            one_sentence(command, capsys, path.name)
+            one_message(command, capsys, path.name)
         path.write_bytes(content)
 
 
@@ -121,7 +121,7 @@ def test_every_file_of_a_checkpoint(place, capsys, file, forged, kind):
             forge(folder)
     for command in commands("fashion_mnist"):
         if "fashion_mnist-new" not in command:
-            one_sentence(command, capsys, "checkpoint")
+            one_message(command, capsys, "checkpoint")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -156,4 +156,4 @@ def test_every_file_of_a_model(place, file, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_recipe(place, capsys, kind):
     KINDS[kind](place / "mine.yaml")
-    one_sentence(["train", "mine.yaml"], capsys, "mine.yaml")
+    one_message(["train", "mine.yaml"], capsys, "mine.yaml")

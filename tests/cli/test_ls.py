@@ -11,6 +11,7 @@ import pytest
 from maxup.cli.main import main
 from maxup.lab.models import list_models
 from maxup.lab.recipes import load
+from maxup.lab.recipes.document import read_yaml
 from maxup.lab.results.files import file_name
 from maxup.lab.results.paper import load_paper
 from tests.lab.report.runs import write_run
@@ -67,7 +68,7 @@ def test_ours_is_the_mean_over_seeds_of_the_recipe_as_it_is(cells, tmp_path):
     assert cells(MAXUP)[-2:] == [numbers, "101 s, 60 s"]
 
 
-def test_every_budget_is_shown_so_that_twins_can_be_compared(cells, tmp_path):
+def test_every_budget_is_shown_to_compare_with_the_baseline(cells, tmp_path):
     for name, budget, accuracy in ((TWIN, 0.36, 0.935), (TWIN, 0.3, 0.925), (MAXUP, 0.3, 0.933)):
         short = file_name(1, budget=budget)
         write_run(tmp_path / "results" / "runs", name, 1, accuracy, known=True, stem=short, shared=budget == 0.3)
@@ -75,7 +76,7 @@ def test_every_budget_is_shown_so_that_twins_can_be_compared(cells, tmp_path):
     assert cells(MAXUP)[-2:] == ["93.30 % (n = 1, 18 of 60 epochs)", "m = 4"]
 
 
-def test_the_paper_s_number_is_that_of_the_recipe_s_own_m(cells, tmp_path, monkeypatch):
+def test_the_paper_s_number_is_that_of_the_recipe_s_m(cells, tmp_path, monkeypatch):
     maxup = "objective: {name: maxup, m: 10}\n"
     pretend(monkeypatch, tmp_path, "cifar100/wrn28_10-cutout-maxup", text="# W.\n" + maxup)
     rows = load_paper()["table-ablation"].rows
@@ -165,7 +166,7 @@ def test_some_networks(capsys):
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["network", "mlp"]
 
 
-def test_no_network_of_a_name_gives_one_sentence(capsys):
+def test_no_network_of_a_name_gives_one_message(capsys):
     for word in ("zzz", "timm/zzz"):
         assert main(["ls", "--models", word]) == 1
         assert capsys.readouterr() == ("", f"no network has {word!r} in its name\n")
@@ -183,7 +184,7 @@ def test_networks_of_other_packages_are_listed_by_the_beginning_of_their_name(ca
     assert all(line.split()[2] in ("k", "M") for line in lines)
 
 
-def test_networks_of_a_package_that_is_not_there_give_one_sentence(capsys, monkeypatch):
+def test_networks_of_a_missing_package_give_one_message(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
     assert main(["ls", "--models", "timm/"]) == 1
     out, err = capsys.readouterr()
@@ -204,4 +205,4 @@ def test_the_same_refers_to_a_row_above():
     for place, name in enumerate(names):
         path = load.find_recipe(name)
         if path.read_text().startswith("# The same with"):
-            assert load.plain(path)["base"] in names[:place]
+            assert read_yaml(path)["base"] in names[:place]

@@ -1,4 +1,4 @@
-"""`maxup report`: wrong calls give one sentence, and torch is not imported."""
+"""`maxup report`: wrong calls give one message, and torch is not imported."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ def test_help_has_examples(capsys):
 
 
 @pytest.mark.parametrize("table", ["table-x", "nowhere.yaml", "", "/"])
-def test_an_unknown_table_gives_one_sentence(table, tmp_path, monkeypatch, capsys):
+def test_an_unknown_table_gives_one_message(table, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["report", table]) == 1
     err = capsys.readouterr().err
@@ -41,10 +41,11 @@ def test_a_folder_that_is_named_must_be_there(verb, option, tmp_path, monkeypatc
 def test_help_names_every_table(verb, capsys):
     with pytest.raises(SystemExit):
         main([verb, "--help"])
-    assert f"tables: {' '.join(table_names())}\n" in capsys.readouterr().out
+    tables = capsys.readouterr().out.partition("\ntables:\n")[2].split()
+    assert tables[: len(table_names())] == list(table_names())
 
 
-def test_a_folder_that_cannot_be_written_gives_one_sentence(tmp_path, capsys):
+def test_a_folder_that_cannot_be_written_gives_one_message(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert main(["report", "table-wt2", "--out", str(tmp_path / "file")]) == 1
     assert capsys.readouterr().err.count("\n") == 1

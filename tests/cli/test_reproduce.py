@@ -1,4 +1,4 @@
-"""`maxup reproduce`: a real queue of real trainings, killed for real, ends as one that was never interrupted."""
+"""`maxup reproduce`: a queue of runs that is killed ends like one that was never interrupted."""
 
 import json
 import os
@@ -73,7 +73,7 @@ def children(pid):
 
 
 def kill(process, with_children):
-    """The queue, or the queue and its trainings at once."""
+    """Kill the queue, or the queue and its runs at once."""
     with suppress(OSError):
         for pid in children(process.pid) if with_children else []:
             os.kill(pid, signal.SIGKILL)
@@ -82,7 +82,7 @@ def kill(process, with_children):
 
 
 def reached(log, epoch, process):
-    """Whether a training has come so far, or nothing is left to wait for."""
+    """Whether a run has come so far, or all have ended."""
     return process.poll() is not None or (log.exists() and f"epoch {epoch}/" in log.read_text())
 
 
@@ -96,7 +96,7 @@ def killed_until_done(folder, whole, kills, seed):
     finish(start(folder))
     assert results(folder) == whole[1]
     out = finish(start(folder))
-    assert "2 trainings, 2 done before, 0 to do" in out
+    assert "2 runs, 2 done before, 0 to do" in out
 
 
 def test_a_killed_queue_ends_as_one_never_interrupted(tmp_path, whole):
@@ -152,7 +152,7 @@ def test_dry_run_prints_the_queue_and_trains_nothing(tmp_path, monkeypatch, caps
         (["table-ptb", "--budget", "1.5"], 2), (["table-ptb", "--wrong"], 2),
     ],
 )  # fmt: skip
-def test_a_wrong_call_gives_a_sentence(options, code, tmp_path, monkeypatch, capsys):
+def test_a_wrong_call_gets_one_message(options, code, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     try:
         found = main(["reproduce", *options])
@@ -181,18 +181,18 @@ def test_a_table_without_any_recipe_yet_is_a_failure(tmp_path, monkeypatch, caps
     monkeypatch.setattr(jobs, "list_recipes", list)
     assert main(["reproduce", "table-cifar10"]) == 1
     err = capsys.readouterr().err
-    assert "no recipe that is there yet" in err
+    assert "none of the recipes of" in err
     assert "cifar10/wrn28_10-cutout-maxup" in err
     assert err.count("\n") == 1
     assert main(["reproduce", "table-cifar10", "--dry_run"]) == 0
 
 
-def test_data_that_are_not_there_are_said_once_and_nothing_starts(tmp_path, monkeypatch, capsys):
+def test_missing_data_are_reported_once_and_nothing_starts(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MAXUP_DATA", raising=False)
     assert main(["reproduce", "table-cifar10", "--seeds", "2"]) == 1
     found = capsys.readouterr()
-    assert found.err.startswith("trainings on cifar10 are left out: cifar10 is not in any of: data")
+    assert found.err.startswith("runs on cifar10 are skipped: cifar10 is not in any of: data")
     assert found.err.count("\n") == 1
     assert "0 to do" in found.out
     assert list(tmp_path.iterdir()) == []
@@ -202,11 +202,11 @@ def test_data_that_are_not_there_do_not_stop_the_others(tmp_path):
     process = start(tmp_path, table="recipes: [cifar10/resnet110-cutout, small.yaml]\n")
     out, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
-    assert "trainings on cifar10 are left out" in out
+    assert "runs on cifar10 are skipped" in out
     assert list(results(tmp_path)) == ["results/runs/small/seed-0-budget-0.75.json"]
 
 
-def test_trainings_import_nothing_from_the_current_folder(tmp_path):
+def test_runs_import_nothing_from_the_current_folder(tmp_path):
     """The command itself does not: it is a script in another folder."""
     script, here = tmp_path / "bin" / "maxup", tmp_path / "here"
     script.parent.mkdir()

@@ -87,7 +87,7 @@ def test_eval_tells_perplexities_also_with_dynamic_evaluation(run, capsys):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_dynamic_evaluation_that_is_interrupted_says_how_to_go_on(run, tmp_path, capsys, monkeypatch, number):
+def test_interrupted_dynamic_evaluation_says_how_to_resume(run, tmp_path, capsys, monkeypatch, number):
     copy = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("dynamic.json"))
     real, calls = dynamic_evaluation.adapt, []
 
@@ -118,7 +118,7 @@ def test_an_exported_model_is_read_back(run, tmp_path, capsys):
     capsys.readouterr()
 
 
-def test_a_run_whose_text_moved_is_opened_where_it_is_now(folder, tmp_path, capsys):  # noqa: F811
+def test_a_run_whose_text_moved_is_opened_with_data_root(folder, tmp_path, capsys):  # noqa: F811
     before, now, out = tmp_path / "before", tmp_path / "now", str(tmp_path / "run")
     shutil.copytree(folder, before)
     loop.train(recipe(before, epochs=1), tmp_path / "run", quiet=True)
@@ -163,10 +163,10 @@ def test_a_prompt_with_a_word_nobody_knows(run, capsys):
     assert main(["sample", str(run), "--prompt", "n1 zebra"]) == 1
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err == "maxup sample: the prompt's 'zebra' is not in the vocabulary; choose another\n"
+    assert said.err == "maxup sample: 'zebra' in the prompt is not in the vocabulary; choose another word\n"
 
 
-def test_a_prompt_with_a_word_that_is_read_as_unknown(folder, tmp_path, capsys):  # noqa: F811
+def test_an_unknown_word_in_a_prompt_is_replaced(folder, tmp_path, capsys):  # noqa: F811
     text = shutil.copytree(folder, tmp_path / "text")
     (text / "valid.txt").write_text("n1 okapi\n" + (text / "valid.txt").read_text())  # so that there is <unk>
     loop.train(recipe(text, epochs=1), tmp_path / "run", quiet=True)
@@ -174,4 +174,4 @@ def test_a_prompt_with_a_word_that_is_read_as_unknown(folder, tmp_path, capsys):
     said = capsys.readouterr()
     assert said.out.startswith("n1 <unk> ")
     assert said.out.count("<unk>") == 1  # none is drawn
-    assert said.err == "not in the vocabulary, so read as <unk>: zebra\n"
+    assert said.err == "not in the vocabulary, replaced by <unk>: zebra\n"

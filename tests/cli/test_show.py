@@ -1,4 +1,4 @@
-"""`maxup show` draws a run's copies, and says in a sentence what it needs."""
+"""`maxup show` draws the copies of a run, or says in one message what it needs."""
 
 import re
 
@@ -39,7 +39,7 @@ def test_the_same_call_shows_the_same_and_another_batch_another(run, tmp_path, c
 
 
 def test_a_perturbation_of_pixels_knows_how_they_are_normalized(tmp_path, capsys, monkeypatch):
-    """Told nothing, it takes normalized images for pixels in [0, 1]."""
+    """Without mean and std, ColorJitter takes normalized images for pixels in [0, 1]."""
     from maxup.lab.recipes.load import parse_recipe
     from maxup.lab.tasks.vision import load_splits
     from maxup.perturb.trivial_augment import TrivialAugment
@@ -54,10 +54,10 @@ def test_a_perturbation_of_pixels_knows_how_they_are_normalized(tmp_path, capsys
     assert {tuple(one.mean) for one in made} == {mean}
 
 
-def test_a_small_batch_is_shown_whole(tmp_path, capsys):
+def test_all_images_of_a_small_batch_are_shown(tmp_path, capsys):
     make(tmp_path / "run", "--batch_size", "4")
     assert main(["show", str(tmp_path / "run"), "--out", str(tmp_path / "a.png")]) == 0
-    assert "A batch has 4 images; all of them are shown." in capsys.readouterr().out
+    assert "The batch has only 4 images." in capsys.readouterr().out
 
 
 def test_classes_that_are_new_come_first():
@@ -78,7 +78,7 @@ def test_classes_that_are_new_come_first():
         (["RUN", "--out", "/proc/copies.png"], 1, "maxup show: No such file or directory (copies.png)"),
     ],
 )
-def test_mistakes_give_one_sentence(run, tmp_path, monkeypatch, capsys, arguments, code, words):
+def test_mistakes_gives_one_message(run, tmp_path, monkeypatch, capsys, arguments, code, words):
     monkeypatch.chdir(tmp_path)
     arguments = [str(run) if word == "RUN" else word for word in arguments]
     try:

@@ -1,4 +1,4 @@
-"""A link or a pipe in place of each of a run's own files: no link is followed, no pipe is waited for."""
+"""A link or a pipe in place of each file of a run: no link is followed, and no pipe blocks."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def place(trained, tmp_path, monkeypatch):
     return tmp_path
 
 
-def one_sentence_at_most(command, capsys):
+def one_message_at_most(command, capsys):
     capsys.readouterr()
     code, said = main(command), capsys.readouterr().err
     assert code in (0, 1)
@@ -57,12 +57,12 @@ def test_a_link_is_not_followed(place, capsys, verb, file):
     (place / "run" / file).rename(precious)
     before = precious.read_bytes()
     (place / "run" / file).symlink_to(precious)
-    one_sentence_at_most(COMMANDS[verb], capsys)
+    one_message_at_most(COMMANDS[verb], capsys)
     assert precious.read_bytes() == before
     shutil.rmtree(place / "model", ignore_errors=True)
     (place / "run" / file).unlink()
     (place / "run" / file).symlink_to(place / "nowhere")
-    one_sentence_at_most(COMMANDS[verb], capsys)
+    one_message_at_most(COMMANDS[verb], capsys)
     assert not (place / "nowhere").exists()
 
 
@@ -71,14 +71,14 @@ def test_a_link_is_not_followed(place, capsys, verb, file):
 def test_a_pipe_is_not_waited_for(place, capsys, verb, file):
     (place / "run" / file).unlink()
     os.mkfifo(place / "run" / file)
-    one_sentence_at_most(COMMANDS[verb], capsys)
+    one_message_at_most(COMMANDS[verb], capsys)
 
 
 @pytest.mark.parametrize("file", ["metrics.jsonl", ".lock", "checkpoints"])
-def test_the_sentence_names_the_file(place, capsys, file):
+def test_the_message_names_the_file(place, capsys, file):
     (place / "run" / file).rename(place / "elsewhere")
     (place / "run" / file).symlink_to(place / "elsewhere")
-    said = one_sentence_at_most(TRAIN, capsys)
+    said = one_message_at_most(TRAIN, capsys)
     assert f"run/{file} is " in said
 
 
@@ -93,7 +93,7 @@ def test_a_folder_behind_a_link_is_left_alone(place, capsys, verb, folder):
         return {path: path.is_file() and path.read_bytes() for path in sorted((place / "elsewhere").rglob("*"))}
 
     before = content()
-    said = one_sentence_at_most(COMMANDS[verb], capsys)
+    said = one_message_at_most(COMMANDS[verb], capsys)
     assert content() == before
     assert bool(said) == (folder == "checkpoints" and verb != "report")
     if said:
@@ -109,7 +109,7 @@ def test_the_run_s_folder_itself_may_be_behind_a_link(place):
 
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to(path.parent.parent / "precious")])
 @pytest.mark.parametrize("name", [LOCK, LOG])
-def test_a_queue_s_own_files(tmp_path, name, make):
+def test_the_files_of_a_queue(tmp_path, name, make):
     (tmp_path / "precious").write_text("precious")
     (tmp_path / "job").mkdir()
     make(tmp_path / "job" / name)
@@ -119,7 +119,7 @@ def test_a_queue_s_own_files(tmp_path, name, make):
     assert (tmp_path / "precious").read_text() == "precious"
 
 
-def test_a_shortened_file_is_told_with_the_missing_steps(place, capsys):
+def test_a_shortened_file_is_reported_with_the_missing_steps(place, capsys):
     """By the run that goes on, and by the report."""
     steps = json.loads(Path("run/run.json").read_text())["steps"]
     metrics = Path("run/metrics.jsonl")

@@ -1,4 +1,4 @@
-"""`maxup train`: which recipe is trained, and where it goes."""
+"""`maxup train`: the recipe, the run folder, and what is printed."""
 
 import json
 from types import SimpleNamespace
@@ -7,7 +7,9 @@ import pytest
 import yaml
 
 from maxup.cli.main import main
+from maxup.errors import InterruptedRunError
 from maxup.lab.recipes.load import parse_recipe
+from maxup.lab.storage import checkpoint
 from maxup.lab.tasks.language import Language
 from maxup.lab.train import loop
 from tests.lab.tasks.test_language import folder as text  # noqa: F401  # a fixture
@@ -37,7 +39,7 @@ def test_print_config_is_a_recipe_that_says_the_same(tmp_path, capsys, monkeypat
         (["sub/mine.yaml", "--out", "there"], "there"),
     ],
 )
-def test_where_a_run_goes(tmp_path, capsys, monkeypatch, words, folder):
+def test_the_folder_of_a_run(tmp_path, capsys, monkeypatch, words, folder):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sub").mkdir()
     for suffix in ("yaml", "yml"):
@@ -59,15 +61,38 @@ def test_the_same_command_again_trains_nothing(tmp_path, monkeypatch):
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
 
 
+def test_it_prints_the_step_at_which_it_resumes(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    command = ["train", "digits/mlp-gaussian", *SHORT, "--out", "run", "--epochs", "2", "--save_every", "0"]
+    with monkeypatch.context() as patch:
+        saves, real = [], checkpoint.save
+
+        def save(folder, step, state, **options):
+            real(folder, step, state, **options)
+            saves.append(step)
+            if len(saves) == 3:
+                raise InterruptedRunError("stopped")
+
+        patch.setattr(checkpoint, "save", save)
+        assert main(command) == 130
+    assert "resuming" not in capsys.readouterr().out
+    assert main(command) == 0
+    out = capsys.readouterr().out
+    total = json.loads((tmp_path / "run" / "run.json").read_text())["steps"]
+    assert f"resuming at step {saves[-1]} of {total}\n" in out
+    assert main(command) == 0
+    assert "resuming" not in capsys.readouterr().out  # it is finished
+
+
 def test_a_setting_is_not_taken_for_an_option(tmp_path, capsys):
-    """--o is no --out, and --save no --save_every."""
+    """--o is not --out, and --save is not --save_every."""
     for words in (["--o", str(tmp_path)], ["--save", "3"]):
         assert main(["train", "digits/mlp-gaussian", *words]) == 1
         assert "is unknown" in capsys.readouterr().err
 
 
-def test_a_run_with_restarts_says_whose_weights_it_ends_with_and_its_whole_time(text, tmp_path, capsys, monkeypatch):  # noqa: F811
-    """By a clock of our own: a step takes a second and the last measurement a hundred, nothing else takes any."""
+def test_a_run_with_restarts_prints_its_best_epoch_and_total_time(text, tmp_path, capsys, monkeypatch):  # noqa: F811
+    """With a fake clock: a step takes a second, the last evaluation a hundred, and nothing else takes time."""
     monkeypatch.chdir(tmp_path)
     now, plain = [0.0], Language.step
 

@@ -1,4 +1,4 @@
-"""A user's own data set and network, from the command line."""
+"""A user's data set and network, from the command line."""
 
 import json
 import os
@@ -47,7 +47,7 @@ def train(tmp_path, *options):
     return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=PATIENCE)
 
 
-def test_own_data_and_network_train(tmp_path):
+def test_user_data_and_network_train(tmp_path):
     done = train(
         tmp_path, "--epochs", "5", "--data_from", "mine:data", "--model_from", "mine:net", "--model.args.width", "24"
     )
@@ -60,7 +60,7 @@ def test_own_data_and_network_train(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "sentence"),
+    ("option", "value", "message"),
     [
         ("--model_from", "mine", "--model_from mine: 'mine' is not of the form MODULE:FUNCTION"),
         ("--model_from", "nowhere:net", "there is no module nowhere in this folder"),
@@ -70,10 +70,10 @@ def test_own_data_and_network_train(tmp_path):
         ("--data_from", "mine:net", "your code"),
     ],
 )
-def test_mistakes_get_a_sentence(tmp_path, option, value, sentence):
+def test_mistakes_gets_one_message(tmp_path, option, value, message):
     done = train(tmp_path, option, value)
     assert done.returncode == 1
-    assert sentence in done.stderr
+    assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -96,14 +96,14 @@ def net(shape, num_classes):
 
 
 @pytest.mark.parametrize(
-    ("line", "sentence"),
+    ("line", "message"),
     [
         ("return {}[3]", "your code raised KeyError: 3 (helper.py, line 3, in give_up)"),
         ("return torch.ones(2, 3) @ torch.ones(2, 3)", "your code raised RuntimeError: mat1 and mat2 shapes"),
         ("raise OSError('gone')", "your code raised OSError: gone (helper.py"),
     ],
 )
-def test_a_network_that_raises_after_its_first_passes_gets_a_sentence(tmp_path, monkeypatch, capsys, line, sentence):
+def test_a_network_that_raises_after_its_first_passes_gets_one_message(tmp_path, monkeypatch, capsys, line, message):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     for name in ("tired", "helper"):
@@ -113,11 +113,11 @@ def test_a_network_that_raises_after_its_first_passes_gets_a_sentence(tmp_path, 
     options = ["--model_from", "tired:net", "--model.args", "{}", "--trackers", "none", "--out", "run"]
     assert main(["train", "digits/mlp-gaussian", *options]) == 1
     err = capsys.readouterr().err
-    assert err.startswith(f"maxup train: {sentence}")
+    assert err.startswith(f"maxup train: {message}")
     assert len(err.splitlines()) == 1
 
 
-def test_a_mistake_of_ours_beside_own_code_keeps_its_traceback(tmp_path, monkeypatch):
+def test_a_bug_of_ours_beside_user_code_keeps_its_traceback(tmp_path, monkeypatch):
     from maxup.lab.tasks.vision import Vision
 
     monkeypatch.chdir(tmp_path)
@@ -130,7 +130,7 @@ def test_a_mistake_of_ours_beside_own_code_keeps_its_traceback(tmp_path, monkeyp
         main(["train", "digits/mlp-gaussian", "--data.train_size", "null", *options])
 
 
-def test_a_run_on_own_data_is_not_taken_for_the_recipe_s(tmp_path, monkeypatch, capsys):
+def test_a_run_on_user_data_is_not_a_result_of_the_recipe(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "ours", raising=False)
@@ -159,7 +159,7 @@ def test_a_run_on_own_data_is_not_taken_for_the_recipe_s(tmp_path, monkeypatch, 
     assert main(["eval", run, *own, "--accept_changed_data"]) == 0
     sys.modules["ours"].number = 3
     assert main(["train", "digits/mlp-gaussian", *short, "--data_from", "ours:data"]) == 1
-    assert "was trained with --model_from ours:net, and this is without" in capsys.readouterr().err
+    assert "was trained with --model_from ours:net, but this is without --model_from" in capsys.readouterr().err
     assert main(["ls", "digits"]) == 0
     assert "(n = 1)" not in capsys.readouterr().out
     _, notes = load_results(tmp_path / "nowhere", tmp_path / "runs")

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from maxup.cli.main import VERBS, main
+from maxup.cli.main import find_verbs, main
 from maxup.lab.output import make_console, one_line, printable
 from maxup.lab.report.certified import draw
 from maxup.lab.report.comparison import plot
@@ -48,7 +48,7 @@ def test_a_console_escapes_text_and_adds_its_own_colors(capsys):
     assert re.sub(r"\x1b\[[01]m", "", out) == printable(NASTY) + "\n"
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", find_verbs())
 def test_arguments_of_a_command_are_escaped(verb, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rests = [NASTY], [f"--{NASTY}"], ["a", f"--checkpoint={NASTY}"], [f"{NASTY}.yaml", NASTY], [f"m:{NASTY}"]

@@ -1,7 +1,8 @@
 """The objectives that a recipe can name, as `objective: {name: ..., arguments}`.
 
-Each function below is one objective. Its keyword arguments are the settings of the recipe. To add an objective, write
-a function and add it to `OBJECTIVES`.
+Each function below builds one objective. Its keyword arguments are the arguments in a recipe, and its docstring
+describes them in `maxup train --help` and docs/settings.md. To add an objective, write a function and list it in
+`OBJECTIVES`.
 """
 
 import inspect
@@ -19,19 +20,21 @@ if TYPE_CHECKING:
     from maxup.objectives.base import Objective
 
 RADIUS, EPOCHS, NORMS = Limit(0, 1e9), Limit(0, 10**6, whole=True), (2.0, math.inf)
-UNBOUNDED = ("gaussian", "uniform_ball", "lighting")  # perturbations after which pixels may leave [0, 1]
-KINDS = {int: "a whole number", float: "a number", str: "a word"}
+UNBOUNDED = ("gaussian", "uniform_ball", "lighting")  # perturbations that can move pixels out of [0, 1]
+KINDS = {
+    int: "a whole number", float: "a number", bool: "true or false", str: "a string", list: "a list", dict: "a mapping"
+}  # fmt: skip
 
 
 @dataclass
 class Context:
-    """What a task gives to the objective that it builds.
+    """What a task provides to build its objective.
 
     Attributes:
         recipe: The recipe.
-        perturbation: P(.|x); None if the recipe's `perturb` is empty.
-        steps: The number of steps in the first so many epochs.
-        options: Further arguments of the objective, such as `forward` and `loss_fn`.
+        perturbation: P(.|x), or None if the recipe's `perturb` is empty.
+        steps: Returns the number of steps in the first n epochs.
+        options: More arguments of the objective, such as `forward` and `loss_fn`.
     """
 
     recipe: Recipe
@@ -40,25 +43,25 @@ class Context:
     options: dict[str, Any] = field(default_factory=dict)
 
     def copies(self) -> Any:
-        """The perturbation, for an objective that draws copies from it."""
+        """Return the perturbation, for an objective that draws copies."""
         if self.perturbation is None:
             name = self.recipe.objective["name"]
-            raise ValueError(f"objective {name!r} draws copies, but the recipe's perturb is empty")
+            raise RecipeError(f"objective {name!r} draws copies, but the recipe's perturb is empty; set perturb")
         return self.perturbation
 
     def warmup_epochs(self, epochs: int) -> int:
-        """Epochs of a warmup. A short run has at most about a quarter of its epochs."""
+        """Return the number of warmup epochs, reduced in a short run."""
         return first_epochs(epochs, self.recipe.epochs)
 
 
-def first_epochs(wanted: int, epochs: int) -> int:
-    """Epochs of a warmup (m = 1, a small attack): as wanted, but at most about a quarter of a short run.
+def first_epochs(requested: int, epochs: int) -> int:
+    """Return the number of warmup epochs: as requested, but at most about a quarter of a short run.
 
     Example:
         >>> [first_epochs(5, epochs) for epochs in (200, 60, 12, 3, 1)]
         [5, 5, 3, 1, 0]
     """
-    return min(wanted, max(epochs // 4, min(1, epochs - 1)))
+    return min(requested, max(epochs // 4, min(1, epochs - 1)))
 
 
 def standard(context: Context) -> "Objective":
@@ -84,14 +87,14 @@ def maxup(
 
     Args:
         context: What the task provides.
-        m: Copies per example.
-        warmup: Epochs with m = 1 at the start (the paper uses 5). A short run has at most a quarter of its epochs.
-        norm: Statistics that BatchNorm uses for scoring.
-        strategy: Forward the winners again, or keep the graphs of all copies.
-        chunk_size: Copies scored in one forward pass.
-        masks: Dropout masks: shared by the copies of an example, or drawn per copy and part of the maximum (retain).
-        score: How copies are compared.
-        unit: For text: take the worst copy per column of a window, per token, or per batch.
+        m: Number of copies per example.
+        warmup: Number of epochs with m = 1 at the start, at most a quarter of the run. The paper uses 5.
+        norm: Statistics that BatchNorm uses to score copies.
+        strategy: recompute forwards the worst copies again. retain keeps the graphs of all copies.
+        chunk_size: Number of copies per scoring pass.
+        masks: Dropout masks: shared by the copies of an example, or independent per copy, which requires retain.
+        score: What to compare copies by. kl subtracts the entropy of mixed labels from the loss.
+        unit: Language task: choose the worst copy per column of a window, per token, or per batch.
     """
     from maxup.objectives.maxup import MaxUp
     from maxup.objectives.schedules import warmup as warmed_up
@@ -108,8 +111,8 @@ def average(context: Context, *, m: Annotated[int, COPIES] = 4, warmup: Annotate
 
     Args:
         context: What the task provides.
-        m: Copies per example.
-        warmup: Epochs with m = 1 at the start.
+        m: Number of copies per example.
+        warmup: Number of epochs with m = 1 at the start, at most a quarter of the run.
     """
     from maxup.objectives.average import Average
     from maxup.objectives.schedules import warmup as warmed_up
@@ -128,9 +131,9 @@ def adversarial(
 
     Args:
         context: What the task provides.
-        radius: Radius of the ball, in units of the network's input.
-        p: Norm of the ball: 2 or .inf.
-        steps: Gradient steps of the attack.
+        radius: Radius of the ball, in the units of the network's input.
+        p: Norm of the ball, 2 or .inf.
+        steps: Number of gradient steps of the attack.
     """
     from maxup.objectives.adversarial import Adversarial
 
@@ -145,7 +148,7 @@ def hard_examples(context: Context, *, keep: Annotated[float, Limit(0, 1, above=
 
     Args:
         context: What the task provides.
-        keep: The fraction of a batch that is trained on.
+        keep: Fraction of a batch to train on.
     """
     from maxup.objectives.hard_examples import HardExamples
 
@@ -161,23 +164,24 @@ def smoothadv(
     samples: Annotated[int, COPIES] = 1,
     warmup: Annotated[int, EPOCHS] = 10,
 ) -> "Objective":
-    """SmoothAdv, adversarial training of the smoothed classifier. `perturb` sets its noise.
+    """SmoothAdv: adversarial training of the smoothed classifier. `perturb` must be Gaussian noise on pixels.
 
     Args:
         context: What the task provides.
-        radius: Radius of the l2 ball, in units of the input.
-        attack: Climb within the ball, or find the shortest perturbation that changes the prediction.
-        steps: Gradient steps of the attack.
-        samples: Noise samples per example, for the attack and for training.
-        warmup: Epochs over which the radius rises. A short run has at most a quarter of its epochs.
+        radius: Radius of the l2 ball, in the units of the input.
+        attack: pgd ascends within the ball. ddn searches for the shortest perturbation that changes the prediction.
+        steps: Number of gradient steps of the attack.
+        samples: Number of noise samples per example, in the attack and in training.
+        warmup: Number of epochs until the radius reaches its full value, at most a quarter of the run.
     """
     from maxup.objectives.smoothadv import SmoothAdv, rising
 
     recipe, sigma = context.recipe, noise_of(context.recipe)
     if sigma is None:
-        raise ValueError(
-            f"objective 'smoothadv' attacks pixels under Gaussian noise, but the recipe's perturb is {recipe.perturb} "
-            f"and model.normalize {recipe.model.normalize}; set [{{name: gaussian, sigma: ...}}] and true"
+        raise RecipeError(
+            "objective 'smoothadv' attacks pixels under Gaussian noise, but the recipe has perturb "
+            f"{recipe.perturb} and model.normalize {recipe.model.normalize}; set perturb to "
+            "[{name: gaussian, sigma: ...}] and model.normalize to true"
         )
     schedule = rising(radius, epochs=context.warmup_epochs(warmup), steps_per_epoch=context.steps(1))
     return SmoothAdv(sigma, schedule, samples=samples, steps=steps, attack=attack)
@@ -186,17 +190,17 @@ def smoothadv(
 OBJECTIVES: dict[str, Callable[..., "Objective"]] = {
     function.__name__: function for function in (standard, maxup, average, adversarial, hard_examples, smoothadv)
 }
-DRAW_ONCE = ("adversarial", "hard_examples")  # objectives that draw no copies: the task draws P(.|x) once
+DRAW_ONCE = ("adversarial", "hard_examples")  # objectives without copies: the task draws P(.|x) once per example
 
 
 def build_objective(context: Context) -> "Objective":
-    """Build the recipe's objective."""
+    """Build the objective of a recipe."""
     arguments = {k: v for k, v in context.recipe.objective.items() if k != "name"}
     return OBJECTIVES[context.recipe.objective["name"]](context, **arguments)
 
 
 def arguments_of(name: str) -> dict[str, inspect.Parameter]:
-    """The arguments of an objective, with their types and defaults.
+    """Return the arguments of an objective, with their types and defaults.
 
     Example:
         >>> list(arguments_of("average"))
@@ -209,7 +213,7 @@ def arguments_of(name: str) -> dict[str, inspect.Parameter]:
 
 
 def resolve_objective(spec: Any) -> Spec:
-    """Check an objective of a recipe and fill in the defaults. A name alone is allowed.
+    """Check the objective of a recipe and fill in the defaults. A name alone is allowed.
 
     Example:
         >>> resolve_objective("standard"), resolve_objective({"name": "average", "m": 8})
@@ -231,7 +235,7 @@ def resolve_objective(spec: Any) -> Spec:
 
 
 def override_objective(spec: Spec, changes: Mapping[str, Any]) -> Spec:
-    """An objective with some keys changed. A new name keeps the arguments that both objectives take.
+    """Return an objective with some keys changed. With a new name, the arguments that both objectives take are kept.
 
     Example:
         >>> override_objective({"name": "maxup", "m": 4, "norm": "running"}, {"name": "average", "warmup": 0})
@@ -239,18 +243,18 @@ def override_objective(spec: Spec, changes: Mapping[str, Any]) -> Spec:
     """
     name = changes.get("name", spec["name"])
     for key in changes:
-        takers = [one for one in OBJECTIVES if key in arguments_of(one)]
-        if key != "name" and name not in takers and takers:
+        known_to = [one for one in OBJECTIVES if key in arguments_of(one)]
+        if key != "name" and known_to and name not in known_to:
             raise RecipeError(
-                f"--objective.{key} changes nothing, because objective is {name}; leave it out, or add "
-                f"--objective.name {takers[0]}"
+                f"--objective.{key} has no effect, because objective.name is {name}; remove it, or add "
+                f"--objective.name {known_to[0]}"
             )
     kept = {k: v for k, v in spec.items() if k in arguments_of(name)}
     return {"name": name, **kept, **{k: v for k, v in changes.items() if k != "name"}}
 
 
 def _check(key: str, value: Any, hint: Any) -> Any:
-    """A value of the right type and in range."""
+    """Return the value of an argument as its type, after checking the type and the range."""
     limit = None
     if get_origin(hint) is Annotated:
         hint, limit = get_args(hint)
@@ -260,8 +264,8 @@ def _check(key: str, value: Any, hint: Any) -> Any:
         return value
     if isinstance(value, str) and hint is float:
         with suppress(ValueError):
-            value = float(value)  # YAML reads 1e-3 as a word
-    if isinstance(value, bool) or not isinstance(value, (int, float) if hint is float else hint):
+            value = float(value)  # YAML reads 1e-3 as a string
+    if isinstance(value, bool) != (hint is bool) or not isinstance(value, (int, float) if hint is float else hint):
         raise RecipeError(f"objective.{key} must be {KINDS[hint]}, but is {format_value(value)}")
     value = hint(value)
     if limit is not None and value not in limit:

@@ -1,115 +1,116 @@
-"""What a recipe may say: every field with its meaning and default."""
+"""The settings of a recipe. The docstring of each field appears in `maxup train --help` and docs/settings.md."""
 
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal
 
-Spec = dict[str, Any]
+Spec = dict[str, Any]  # {name: ..., arguments}
 
 
 @dataclass
 class Data:
-    """Which examples."""
+    """The data set and how images are loaded."""
 
     name: str = "digits"
-    """Data set: see `maxup data`."""
+    """Data set. `maxup data` lists them."""
     root: str | None = None
-    """Folder to look in first."""
+    """Folder to search first. For the data set text, the folder with the text files."""
     train_size: int | None = None
-    """Train on this many examples, class proportions kept, chosen by the seed; default all."""
+    """Number of training examples, stratified by class. A data set without a test split tests on the rest."""
     validation: float = 0.0
-    """Fraction of the training examples held out for validation, chosen by the seed."""
+    """Fraction of the training examples to hold out for validation."""
     size: int = 224
-    """Of image folders: height and width of a training image."""
+    """Image folders: height and width of training images in pixels."""
     test_size: int | None = None
-    """Of image folders: height and width in evaluation; default as in training. FixRes evaluates larger ones."""
+    """Image folders: height and width of images in evaluation. null: the same as size."""
     crop_fraction: float = 0.875
-    """Of image folders: evaluation resizes the short side to test_size / crop_fraction, then crops the center."""
+    """Image folders: evaluation resizes the short side to test_size / crop_fraction and takes the center crop."""
     interpolation: Literal["bilinear", "bicubic"] = "bilinear"
-    """Of image folders: how images are resized."""
+    """Image folders: interpolation mode for resizing."""
     mean: list[float] | None = None
-    """Mean of each channel, of pixels in [0, 1]; default the data set's own, of image folders ImageNet's."""
+    """Mean per channel of pixels in [0, 1]. null: that of the data set, or of ImageNet for image folders."""
     std: list[float] | None = None
-    """Standard deviation of each channel, likewise."""
+    """Standard deviation per channel of pixels in [0, 1]. null: as for mean."""
     workers: int = 8
-    """Of image folders: processes that decode, for each training process; never more than there are cores."""
+    """Image folders: decoding processes per training process, at most one per CPU core."""
 
 
 @dataclass
 class Model:
-    """Which network."""
+    """The network."""
 
     name: str = "mlp"
-    """Model: see `maxup ls --models`."""
+    """Network. `maxup ls --models` lists them."""
     args: Spec = field(default_factory=dict)
-    """Its arguments."""
+    """Arguments of the network."""
     normalize: bool = False
-    """Normalize inside the network: augmentation and perturbation then see pixels in [0, 1], as certification wants."""
+    """Normalize inside the network, so that augment and perturb get pixels in [0, 1]. Certification requires it."""
     pretrained: bool = False
-    """Begin with the published weights of a timm/... or pytorchcv/... network; a last layer of other classes is new."""
+    """Start from the published weights of a timm/ or pytorchcv/ network. A last layer of other size is new."""
     weights: str | None = None
-    """Begin with the weights in this file: safetensors, or a state dict that torch.load reads with weights_only."""
+    """Start from the weights in this file: safetensors, or a state dict for torch.load(weights_only=True)."""
     new_head: bool = False
-    """Of weights: begin with a new last layer where the file's has another number of classes."""
+    """With weights: use a new last layer if the number of classes differs."""
     freeze_norm: bool = False
-    """Leave BatchNorm as it is: neither its statistics nor its weights change in training."""
+    """Freeze the statistics and the weights of BatchNorm layers."""
 
 
 @dataclass
 class Optim:
-    """How weights are updated."""
+    """The optimizer and its schedule."""
 
     name: Literal["sgd", "adamw", "asgd"] = "sgd"
-    """Optimizer; "asgd" is SGD whose weights are averaged, and the average is what is evaluated."""
+    """Optimizer. asgd is SGD with averaged weights, and evaluates the average."""
     lr: float = 0.1
-    """Learning rate at the start."""
+    """Learning rate before schedule and warmup."""
     momentum: float = 0.9
-    """Momentum of SGD."""
+    """Momentum of sgd and asgd."""
     nesterov: bool = False
-    """Nesterov's momentum."""
+    """Use Nesterov momentum."""
     weight_decay: float = 1e-4
     """Weight decay."""
     schedule: Literal["constant", "cosine", "steps"] = "cosine"
-    """Shape of the learning rate over the epochs."""
+    """Learning-rate schedule over the run."""
     milestones: list[float] = field(default_factory=lambda: [0.5, 0.75])
-    """Of "steps": fractions of the epochs at which the rate is multiplied by gamma."""
+    """Schedule steps: fractions of the run at which the learning rate is multiplied by gamma."""
     gamma: float = 0.1
-    """Of "steps": the factor."""
+    """Schedule steps: factor at each milestone."""
     warmup: float = 0.0
-    """Fraction of the epochs over which the rate rises from 0."""
+    """Fraction of the run in which the learning rate rises linearly from 0."""
     clip: float | None = None
-    """Largest gradient norm; default no limit."""
+    """Maximum norm of the gradient. null: no clipping."""
     accumulate: int = 1
-    """Batches whose gradients are added up before a step."""
+    """Number of batches to accumulate gradients over."""
     sam: float | None = None
-    """Radius of sharpness-aware minimization, such as 0.05: the gradient is taken at the worst weights that near."""
+    """Radius of sharpness-aware minimization (SAM), for example 0.05. null: no SAM."""
     ema: float | None = None
-    """Decay of an exponential moving average of the weights, which is then what is evaluated; default none."""
+    """Decay of an exponential moving average of the weights, which is then evaluated. null: no average."""
     average_from: float | None = 0.0
-    """Of "asgd": fraction of the epochs after which averaging begins; null, when validation no longer improves."""
+    """Optimizer asgd: fraction of the run at which averaging starts. null: when validation stops improving."""
     patience: int = 5
-    """Of "asgd": it no longer improves where an epoch is worse than the best of all but the last so many."""
+    """Optimizer asgd: non-monotone interval in epochs, which decides when validation stops improving."""
     restarts: int = 0
-    """Of "asgd": fine-tuning stages, each from the best point so far, until validation no longer improves."""
+    """Optimizer asgd, schedule constant: number of fine-tuning stages. Each starts from the best epoch so far."""
 
 
 @dataclass
 class LanguageConfig:
-    """Settings of language models."""
+    """Settings of the language task."""
 
     bptt: int = 70
-    """Words of a window, nearly; the learning rate is scaled by its length."""
+    """Approximate mean window length in words. The learning rate is scaled by the actual length."""
     epsilon: float = 0.0
-    """Of the adversarial softmax: radius of the ball about the target's word vector, in lengths of it."""
+    """Adversarial softmax: radius of the ball around the target's word vector, relative to its norm."""
     alpha: float = 2.0
-    """Weight of the mean square of the last layer's states."""
+    """Activation regularization (AR): weight of the mean square of the last layer's outputs."""
     beta: float = 1.0
-    """Weight of the mean square of their change from word to word."""
+    """Temporal activation regularization (TAR): weight of the mean squared change from word to word."""
     validation_columns: int = 10
-    """Columns the validation text is read in."""
+    """Number of columns that the validation text is split into."""
     test_columns: int = 1
-    """Columns the test text is read in."""
+    """Number of columns that the test text is split into."""
     dynamic: bool = False
-    """End with dynamic evaluation."""
+    """Run dynamic evaluation after training."""
 
 
 @dataclass
@@ -117,34 +118,52 @@ class Recipe:
     """One experiment."""
 
     task: Literal["vision", "language"] = "vision"
-    """Images with classes, or text."""
+    """Task: image classification or language modeling."""
     data: Data = field(default_factory=Data)
     model: Model = field(default_factory=Model)
     augment: list[Spec] = field(default_factory=list)
-    """Standard augmentation, drawn once for every example: a list of {name: ..., arguments}."""
+    """Standard augmentation, drawn once per example."""
     perturb: list[Spec] = field(default_factory=list)
-    """P(.|x), the augmentation under study, redrawn for every copy; "adversarial" and "hard_examples" draw it once."""
+    """P(.|x), drawn once per copy. The objectives adversarial and hard_examples draw it once per example."""
     objective: Spec = field(default_factory=lambda: {"name": "standard"})
-    """What is minimized: {name: ..., arguments}; "standard" is maxup with m = 1."""
+    """What training minimizes."""
     language: LanguageConfig = field(default_factory=LanguageConfig)
     optim: Optim = field(default_factory=Optim)
     epochs: int = 60
-    """Passes over the training examples; with optim.restarts, the most passes of every stage."""
+    """Number of epochs. With optim.restarts, the maximum per stage."""
     batch_size: int = 128
-    """Examples of a batch, or columns of a text, over all processes."""
+    """Examples per batch, or columns of a text, over all processes."""
     precision: Literal["no", "bf16", "fp16"] = "no"
-    """Mixed precision; "fp16" needs a GPU."""
+    """Mixed precision. In YAML, quote 'no'. fp16 requires a GPU."""
     compile: bool = False
-    """On a GPU, compile the network, block by block."""
+    """Compile the network block by block. GPU only."""
     seed: int = 0
-    """Decides the split, the weights, the order and the draws."""
+    """Seed of the split, the initial weights, the order of the examples, and all draws."""
+
+
+SECTIONS = {one.name for one in fields(Recipe) if is_dataclass(one.default_factory)}
+
+
+def flat(recipe: Mapping[str, Any], sections: Collection[str] = (*SECTIONS, "objective")) -> dict[str, Any]:
+    """Return the settings of a recipe by dotted name. Mappings inside a section, such as model.args, are values.
+
+    Example:
+        >>> flat({"optim": {"lr": 0.1}, "seed": 3})
+        {'optim.lr': 0.1, 'seed': 3}
+    """
+    settings: dict[str, Any] = {}
+    for key, value in recipe.items():
+        if key in sections and not isinstance(value, Mapping):
+            raise TypeError(f"{key} of the recipe must be a mapping, but is {value!r:.40}")
+        settings |= {f"{key}.{k}": v for k, v in value.items()} if key in sections else {key: value}
+    return settings
 
 
 def noise_of(recipe: Recipe) -> float | None:
-    """The sigma of a recipe whose perturbation is Gaussian noise on pixels, which is what certification smooths with.
+    """Return sigma if the recipe perturbs pixels with Gaussian noise, which certification needs; otherwise None.
 
     Example:
-        >>> noise_of(Recipe(perturb=[{"name": "gaussian", "sigma": 0.5}])) is None  # of normalized images
+        >>> noise_of(Recipe(perturb=[{"name": "gaussian", "sigma": 0.5}])) is None  # noise on normalized images
         True
     """
     match recipe.perturb:
@@ -154,7 +173,7 @@ def noise_of(recipe: Recipe) -> float | None:
 
 
 def copies_of(recipe: Recipe) -> int:
-    """m, the copies per example that the objective draws.
+    """Return m, the number of copies per example.
 
     Example:
         >>> copies_of(Recipe()), copies_of(Recipe(objective={"name": "maxup", "m": 4}))

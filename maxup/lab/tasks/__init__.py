@@ -1,32 +1,33 @@
-"""Tasks: what a recipe builds, what a step does, what is measured.
+"""Tasks: the model and data of a recipe, the training step, and the evaluation.
 
-The loop asks of a task:
+The training loop needs these attributes of a task:
 
-    model, objective, generator     what is trained, how, and the stream of its augmentation
-    loader                          batches; epoch, position and state_dict, steps(epochs), and fixed_shapes
-    step(model, batch)              an Outcome, whose loss is back-propagated
-    pace(batch)                     factor of the learning rate
-    evaluation, every_epoch         the splits there are, and those evaluated after every epoch
-    evaluate(model, split)          sums by metric, and over how many
-    measures(means), metrics        what is told of them, and its names
-    skipped()                       files that could not be read
-    judge, lower                    the metric that tells the best epoch, and whether lower is better
-    unit                            what is counted in a batch, for the progress
-    state_dict, load_state_dict     what a step leaves for the next
-    identity, refuse_another        what a checkpoint must agree in, besides the recipe
-    finish(model, folder, asked)    what is measured once, at the end, unless asked to stop
-    description()                   what an exported model says of the data
+    model, objective, generator     the model, its objective, and the random generator of the augmentation
+    loader                          yields batches; has epoch, position, state_dict, steps(epochs) and fixed_shapes
+    step(model, batch)              returns an Outcome with the loss to backpropagate
+    lr_scale(batch)                 returns the factor of the learning rate
+    evaluation, every_epoch         all splits to evaluate, and those to evaluate after every epoch
+    evaluate(model, split)          returns the sum of each metric, and the number of examples
+    measures(means), metrics        metrics to report, from the means, and their names
+    skipped()                       returns the files that could not be read
+    monitor, lower_is_better        the metric that decides the best epoch
+    unit                            what an example is, for the progress bar
+    state_dict, load_state_dict     state that is carried from step to step
+    identity, refuse_another        what must agree with a checkpoint, besides the recipe
+    finish(model, folder, asked)    returns metrics that are computed once after training
+    description()                   returns what an exported model needs to know about the data
 """
 
 from typing import Any
 
 import torch
 
+from maxup.errors import RecipeError
 from maxup.lab.recipes.schema import Recipe
 
 
 def create_task(recipe: Recipe, device: torch.device, **options: Any) -> Any:
-    """The task of a recipe.
+    """Build the task of a recipe.
 
     Example:
         >>> recipe = Recipe(perturb=[{"name": "gaussian", "sigma": 0.1}])
@@ -35,7 +36,7 @@ def create_task(recipe: Recipe, device: torch.device, **options: Any) -> Any:
         'Vision'
     """
     if recipe.precision == "fp16" and device.type != "cuda":
-        raise ValueError("precision fp16 needs a CUDA device, and there is none; use bf16, which a CPU has too, or no")
+        raise RecipeError("precision fp16 needs a GPU, but there is none; use bf16 or no")
     if recipe.task == "language":
         from maxup.lab.tasks.language import Language
 

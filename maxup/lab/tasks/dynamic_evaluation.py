@@ -1,9 +1,9 @@
-"""Dynamic evaluation (Krause, Kahembwe, Murray and Renals, 2018): a model goes on learning from what it was tested on.
+"""Dynamic evaluation (Krause, Kahembwe, Murray and Renals, 2018): the model adapts to the text that it predicts.
 
     predict a segment, then  w  <-  w  -  lr g / (RMS + eps)  +  decay (RMS / mean RMS) (w0 - w)
 
-g is the segment's gradient, RMS the root mean square of the gradients over the training text, w0 the trained weights;
-the factor of (w0 - w) is at most 1. The rate and the decay are chosen on the first part of the validation text.
+g is the gradient of the segment, RMS the root mean square of the gradients over the training text, and w0 the trained
+weights. The factor of (w0 - w) is at most 1. Learning rate and decay are chosen on the start of the validation text.
 """
 
 import hashlib
@@ -30,10 +30,10 @@ RATES = (3e-5, 5e-5, 7e-5, 1e-4)
 DECAYS = (1e-3, 2e-3, 3e-3, 5e-3)
 EPSILON = 2e-5
 SEGMENT = 5  # words between updates
-TUNED_ON = 5_000  # words at the start of the validation text, and at most a quarter of it
-COLUMNS = 100  # of the training text, for the statistics
+TUNED_ON = 5_000  # words at the start of the validation text, at most a quarter of it
+COLUMNS = 100  # columns of the training text, for the gradient statistics
 FILE = "dynamic.json"
-DIVERGED = 1e9  # a loss for what is not finite, which JSON does not know
+DIVERGED = 1e9  # stands for a loss that is not finite, which JSON cannot represent
 
 
 def dynamic_evaluation(
@@ -47,23 +47,22 @@ def dynamic_evaluation(
     asked: Callable[[], bool] = lambda: False,
     quiet: bool = False,
 ) -> dict[str, float]:
-    """Choose rate and decay on a part of the validation text, then evaluate all of it and the test text once.
+    """Choose learning rate and decay on a part of the validation text, then evaluate the validation and test text.
 
-    What is done is kept in the folder's dynamic.json, for every model, text and grid apart: the same call goes on with
-    the part that was not finished.
+    Finished parts are saved in dynamic.json, separately for each model, text and grid. The same call resumes.
 
     Args:
-        model: A trained model; it stays as it is.
-        text: What it was trained on.
-        folder: The run's.
+        model: A trained model. It is not changed.
+        text: The text that it was trained on.
+        folder: The run folder.
         rates: Learning rates to try.
-        decays: Decays to try with each.
-        tuned_on: Words at the start of the validation text to try them on, at most a quarter of it.
-        asked: Whether to stop, asked after every segment; an InterruptedRunError then says how to go on.
+        decays: Decays to try with each learning rate.
+        tuned_on: Number of words of the validation text to try them on, at most a quarter of it.
+        asked: Called after every segment. If it returns True, an InterruptedRunError is raised.
         quiet: Show no progress.
 
     Returns:
-        Perplexities of validation and test, and the rate and the decay they were found with.
+        The perplexities of the validation and test text, and the learning rate and decay that were chosen.
     """
     model = frozen_copy(model).requires_grad_().eval()
     tensors = [*model.parameters(), text.train, text.validation, text.test]
@@ -76,32 +75,32 @@ def dynamic_evaluation(
         words = len(grid) * tuned_on + len(text.validation) + len(text.test)
         with Progress(train.steps(1) + words // SEGMENT, quiet=quiet) as progress:
 
-            def tell(what: str, words: int) -> None:
+            def advance(what: str, words: int) -> None:
                 if asked():
                     raise InterruptedRunError(
-                        f"stopped in dynamic evaluation; the parts that are done are kept in {folder / FILE}: the same "
-                        "command goes on from there"
+                        f"stopped in dynamic evaluation; finished parts are saved in {folder / FILE}, and the same "
+                        "command resumes"
                     )
                 progress.done += 1
                 if progress.due():
                     progress.show(progress.done, f"dynamic evaluation: {what}", words, "tokens")
 
-            rms = statistics(model, train, lambda: tell("statistics", len(train.columns) * SEGMENT))
+            rms = statistics(model, train, lambda: advance("statistics", len(train.columns) * SEGMENT))
             for name in (*grid, *names):
                 if name in done:
                     continue
                 part = text.validation[:tuned_on] if name in grid else getattr(text, name)
                 lr, decay = grid[name] if name in grid else grid[min(grid, key=done.__getitem__)]
-                loss = adapt(model, rms, part, lr, decay, tell=partial(tell, name, SEGMENT))
+                loss = adapt(model, rms, part, lr, decay, advance=partial(advance, name, SEGMENT))
                 done[name] = loss if math.isfinite(loss) else DIVERGED
                 atomic_io.write_json(folder / FILE, _read(folder / FILE) | {key: done})
     lr, decay = grid[min(grid, key=done.__getitem__)]
-    found = {f"{name}_dynamic_perplexity": perplexity(done[name]) for name in names}
-    return found | {"dynamic_lr": lr, "dynamic_decay": decay}
+    perplexities = {f"{name}_dynamic_perplexity": perplexity(done[name]) for name in names}
+    return perplexities | {"dynamic_lr": lr, "dynamic_decay": decay}
 
 
-def statistics(model: Any, windows: Windows, tell: Callable[[], None] = lambda: None) -> list[Tensor]:
-    """The root mean square of every weight's gradient over the segments of a text."""
+def statistics(model: Any, windows: Windows, advance: Callable[[], None] = lambda: None) -> list[Tensor]:
+    """Return the root mean square of the gradient of every weight over the segments of a text."""
     parameters = list(model.parameters())
     squares = [torch.zeros_like(p) for p in parameters]
     hidden, count = model.start(len(windows.columns)), 0
@@ -109,7 +108,7 @@ def statistics(model: Any, windows: Windows, tell: Callable[[], None] = lambda: 
         _, hidden, gradients = _learn(model, tokens, target, hidden, parameters)
         torch._foreach_addcmul_(squares, gradients, gradients)
         count += 1
-        tell()
+        advance()
     return [(s / count).sqrt() for s in squares]
 
 
@@ -121,9 +120,9 @@ def adapt(
     decay: float,
     *,
     epsilon: float = EPSILON,
-    tell: Callable[[], None] = lambda: None,
+    advance: Callable[[], None] = lambda: None,
 ) -> float:
-    """The mean loss on a text, each segment predicted before it is learnt from; the weights are put back at the end."""
+    """Return the mean loss on a text. Each segment is predicted, then learned from. The weights are restored."""
     parameters = list(model.parameters())
     mean = torch.stack([r.mean() for r in rms]).mean()
     before = [p.detach().clone() for p in parameters]
@@ -133,7 +132,7 @@ def adapt(
     carried = [part for pair in hidden for part in pair]
     device = windows.columns.device
     total = torch.zeros((), dtype=torch.double, device=device)
-    fixed = torch.zeros(2, 1, SEGMENT, dtype=torch.long, device=device)  # the words and targets that a recording reads
+    fixed = torch.zeros(2, 1, SEGMENT, dtype=torch.long, device=device)  # inputs of the CUDA graph: words and targets
 
     def segment(tokens: Tensor, target: Tensor) -> None:
         loss, ends, gradients = _learn(model, tokens, target, hidden, parameters)
@@ -143,32 +142,32 @@ def adapt(
             torch._foreach_addcmul_(parameters, gradients, scales, -1)
             torch._foreach_copy_(carried, [part for pair in ends for part in pair])
 
-    def put_back() -> None:
+    def restore() -> None:
         with torch.no_grad():
             torch._foreach_copy_(parameters, before)
             torch._foreach_zero_([*carried, total])
 
     try:
         replay = None
-        if device.type == "cuda":  # thousands of small steps, alike but for the words
+        if device.type == "cuda":  # thousands of small steps that differ only in the words
             replay = record(lambda: segment(*fixed)).replay
-            put_back()
+            restore()
         for _, tokens, target in windows:
-            if replay is None or target.shape != fixed[1].shape:  # the last may be shorter
+            if replay is None or target.shape != fixed[1].shape:  # the last segment may be shorter
                 segment(tokens, target)
             else:
                 torch.stack([tokens, target], out=fixed)
                 replay()
-            tell()
+            advance()
         return float(total) / (windows.columns.shape[1] - 1)
     finally:
-        put_back()
+        restore()
 
 
 def _learn(
     model: Any, tokens: Tensor, target: Tensor, hidden: Any, parameters: list[Tensor]
 ) -> tuple[Tensor, Any, tuple[Tensor, ...]]:
-    """A segment's mean loss, the state after it, and the gradient."""
+    """Return the mean loss of a segment, the hidden state after it, and the gradient."""
     read = model(tokens, hidden)
     loss = F.cross_entropy(model.decode(read.output).flatten(0, 1), target.flatten())
     gradients = torch.autograd.grad(loss, parameters)
@@ -187,9 +186,9 @@ def _fingerprint(tensors: list[Tensor]) -> str:
 
 
 def _read(path: Path) -> dict[str, dict[str, float]]:
-    """The parts that are done, by what they are of; none where the file is of no use."""
+    """Return the finished parts by key, or {} if the file is missing or invalid."""
     try:
         held = atomic_io.parse(path.name, atomic_io.read(path))
         return {key: losses for key, losses in held.items() if all(type(v) is float for v in losses.values())}
-    except (OSError, ValueError, RecursionError, AttributeError):  # the last where it is no dict of dicts
+    except (OSError, ValueError, RecursionError, AttributeError):  # AttributeError: not a dict of dicts
         return {}

@@ -1,4 +1,4 @@
-"""Language modeling: what a recipe builds, what a step does, what is measured."""
+"""Language modeling: text, model, training step and evaluation of a recipe."""
 
 import math
 import warnings
@@ -12,7 +12,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from maxup.errors import MaxUpWarning, RunError
+from maxup.errors import MaxUpWarning, RecipeError, RunError
 from maxup.lab.data import load_data
 from maxup.lab.data.text import Text
 from maxup.lab.data.windows import Windows
@@ -28,33 +28,32 @@ from maxup.objectives.outcome import Outcome
 from maxup.perturb.in_model import in_model_parts
 from maxup.rng import stream_seed
 
-Batch = tuple[Tensor, Tensor, Tensor]
+Batch = tuple[Tensor, Tensor, Tensor]  # positions, tokens, targets
 
 FOR_IMAGES = (
     "data.train_size", "data.validation", "data.size", "data.test_size", "data.crop_fraction", "data.interpolation",
     "data.mean", "data.std", "model.normalize", "model.pretrained", "model.weights", "model.new_head",
     "model.freeze_norm", "objective.norm", "objective.score", "optim.sam",
-)  # fmt: skip  # settings that nothing here reads
+)  # fmt: skip  # settings that are not used here
 
 
 class Language:
-    """The text, the model and the objective of one recipe, on one device.
+    """The text, the model and the objective of a recipe. `maxup.lab.tasks` describes the interface.
 
-    `maxup.lab.tasks` says what the loop asks of a task. From window to window the state of the winners is carried,
-    column by column, without a graph.
+    The detached hidden state of the worst copies carries over to the next window, column by column.
 
     Args:
-        recipe: What to build.
-        device: Where.
-        rank: Number of this process.
-        world_size: How many processes share the columns.
-        check_network: Gets this task and its model on the meta device, to refuse it before its memory is taken.
-        own: A network or data of the user's own, for images only.
+        recipe: The recipe.
+        device: Device of the model and the text.
+        rank: Rank of this process.
+        world_size: Number of processes that share the columns.
+        check_network: Called with this task and its model on the meta device, before memory is allocated.
+        **user_code: `model_from` and `data_from`, which are for images only.
     """
 
     monitor, lower_is_better, unit = "perplexity", True, "tokens"
     metrics = ("loss", "perplexity")
-    every_epoch = ("validation",)  # the test text at the end only
+    every_epoch = ("validation",)  # the test text is evaluated once, at the end
 
     def __init__(
         self,
@@ -64,29 +63,29 @@ class Language:
         rank: int = 0,
         world_size: int = 1,
         check_network: Callable[[Any, nn.Module], None] | None = None,
-        **own: Any,
+        **user_code: Any,
     ) -> None:
         refuse_settings(recipe, FOR_IMAGES, "images")
-        if any(function is not None for function in own.values()):
-            raise ValueError("--model_from and --data_from are for images; for a text of your own set data.root")
+        if any(function is not None for function in user_code.values()):
+            raise RecipeError("--model_from and --data_from are for images; for your text, set data.root")
         self.recipe, self.rank = recipe, rank
-        self.unit_of_max = recipe.objective.get("unit", "column")  # whose worst copy is taken
+        self.unit_of_max = recipe.objective.get("unit", "column")  # what the worst copy is chosen for
         text = load_data(recipe.data.name, recipe.data.root)
         if not isinstance(text, Text):
-            raise ValueError(f"{recipe.data.name} is no text; set data.name to ptb, wikitext2 or text")
-        self.text, knobs = text, recipe.language
+            raise RecipeError(f"{recipe.data.name} is not a text; set data.name to ptb, wikitext2 or text")
+        self.text, settings = text, recipe.language
         self.identity = {"text": text.digest}
         self.loader = Windows(
-            text.train, recipe.batch_size, knobs.bptt,
+            text.train, recipe.batch_size, settings.bptt,
             device=device, seed=recipe.seed, rank=rank, world_size=world_size,
         )  # fmt: skip
-        columns = {"validation": knobs.validation_columns, "test": knobs.test_columns}
+        columns = {"validation": settings.validation_columns, "test": settings.test_columns}
         self.evaluation = {
-            name: Windows(getattr(text, name), count, knobs.bptt, device=device, seed=None, part=name)
+            name: Windows(getattr(text, name), count, settings.bptt, device=device, seed=None, part=name)
             for name, count in columns.items()
         }
         if "words" in recipe.model.args:
-            raise ValueError("model.args must not have 'words': they are those of the text")
+            raise RecipeError("model.args must not have 'words': the number of words comes from the text")
         kind = LANGUAGE_MODELS, "language model", recipe.model.name
         create = partial(build_network, *kind, words=len(text.words), **recipe.model.args)
         if check_network is not None:
@@ -97,52 +96,52 @@ class Language:
         for inside in in_model_parts(self.objective.perturbation):
             inside.attach(self.model)
         self.objective.generator = Generator(device).manual_seed(stream_seed(recipe.seed, rank, 1))
-        self.generator = Generator(device)  # of augmentation, which text has none of
+        self.generator = Generator(device)  # unused: text has no augmentation
         self.hidden: Hidden = []
 
     def _objective(self) -> MaxUp:
         recipe, settings = self.recipe, self.recipe.objective
         if settings["name"] not in ("standard", "maxup"):
-            raise ValueError(f"objective {settings['name']!r} is not for text; use standard or maxup")
+            raise RecipeError(f"objective {settings['name']!r} is not for text; use standard or maxup")
         if not recipe.perturb:
-            raise ValueError("the recipe's perturb is empty; for no perturbation use embedding_dropout with p: 0")
+            raise RecipeError("the recipe's perturb is empty; for no perturbation use embedding_dropout with p: 0")
         if recipe.augment:
-            raise ValueError("the recipe's augment is for images; a text's perturbations are under perturb")
+            raise RecipeError("augment is for images; for text, use perturb")
         if self.unit_of_max == "token" and settings["strategy"] != "retain":
-            raise ValueError(
-                "objective.unit=token mixes copies within a sentence, which no one pass repeats; set "
+            raise RecipeError(
+                "objective.unit=token mixes copies within a window, which a second pass cannot repeat; set "
                 "objective.strategy=retain"
             )
-        drawn = build_perturbation(recipe.perturb, len(self.text.words))
-        if len(in_model_parts(drawn)) < len(recipe.perturb):
+        perturbation = build_perturbation(recipe.perturb, len(self.text.words))
+        if len(in_model_parts(perturbation)) < len(recipe.perturb):
             names = ", ".join(part["name"] for part in recipe.perturb)
-            raise ValueError(f"perturb: {names}: a text's perturbations act inside the model; use embedding_dropout")
+            raise RecipeError(f"perturb has {names}, but text needs perturbations inside the model: embedding_dropout")
         forward = partial(_forward, shared=settings.get("masks", "shared") == "shared")
         # Warmup steps count from the start of the run, so fine-tuning stages use m at once.
-        context = Context(recipe, drawn, self.loader.steps, {"forward": forward, "loss_fn": self.loss})
+        context = Context(recipe, perturbation, self.loader.steps, {"forward": forward, "loss_fn": self.loss})
         objective = build_objective(context)
         assert isinstance(objective, MaxUp)
         return objective
 
     def step(self, model: Any, batch: Batch) -> Outcome:
-        """One window's loss: of the worst copies' words, and the activation regularizers of these copies."""
+        """Return the loss of the worst copies of a window, plus the activation regularization of these copies."""
         _, tokens, target = batch
         if self.loader.position == 1:  # the first window
             self.hidden = self.model.start(len(tokens))
         x = {"tokens": tokens, "hidden": self.hidden, "columns": len(tokens)}
         with warnings.catch_warnings():
-            if self.unit_of_max == "token":  # the loss of a column is over all its copies, on purpose
+            if self.unit_of_max == "token":  # the loss of a column depends on all its copies, on purpose
                 warnings.simplefilter("ignore", MaxUpWarning)
             outcome = self.objective.run(model, x, target)
-        read, knobs = outcome.output, self.recipe.language
+        read, settings = outcome.output, self.recipe.language
         self.hidden = [(h.detach(), c.detach()) for h, c in read.hidden]
-        loss = outcome.loss + knobs.alpha * read.output.square().mean()
+        loss = outcome.loss + settings.alpha * read.output.square().mean()
         if tokens.shape[1] > 1:
-            loss = loss + knobs.beta * read.raw.diff(dim=1).square().mean()
+            loss = loss + settings.beta * read.raw.diff(dim=1).square().mean()
         return replace(outcome, loss=loss)
 
     def loss(self, read: Read, target: Tensor) -> Tensor:
-        """The loss of every row, (B,): cross-entropy, in training with the adversarial softmax."""
+        """Return the cross-entropy per row, (B,). In training, the adversarial softmax changes the scores."""
         scores = self.model.decode(read.output)  # (B, T, V)
         if self.model.training and self.recipe.language.epsilon:
             weight = self.model.words.weight
@@ -152,7 +151,7 @@ class Language:
 
     @torch.no_grad()
     def evaluate(self, model: Any, name: str) -> tuple[dict[str, Tensor], int]:
-        """Sum of the losses of a split's words, and their number; the first process does it alone."""
+        """Return the sum of the losses of the words of a split, and their number. Only the first process evaluates."""
         windows = self.evaluation[name]
         loss, count = torch.zeros((), device=windows.columns.device, dtype=torch.double), 0
         model.eval()
@@ -166,44 +165,44 @@ class Language:
         return {"loss": loss}, count
 
     def measures(self, means: dict[str, float]) -> dict[str, float]:
-        """Loss and perplexity."""
+        """Return loss and perplexity."""
         return means | {"perplexity": perplexity(means["loss"])}
 
     def lr_scale(self, batch: Batch) -> float:
-        """A window's length in bptt: a short one's gradient is an average of fewer words."""
+        """Return the length of the window relative to bptt: the gradient of a short one averages fewer words."""
         return batch[2].shape[1] / self.recipe.language.bptt
 
     def state_dict(self) -> dict[str, Any]:
-        """The state carried to the next window."""
+        """Return the hidden state for the next window."""
         return {"hidden": [list(pair) for pair in self.hidden]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
-        wanted = [] if not state["hidden"] else self.model.start(len(self.loader.columns))
-        shapes = [[tuple(part.shape) for part in pair] for pair in wanted]
+        """Load the hidden state for the next window."""
+        expected = [] if not state["hidden"] else self.model.start(len(self.loader.columns))
+        shapes = [[tuple(part.shape) for part in pair] for pair in expected]
         if [[tuple(part.shape) for part in pair] for pair in state["hidden"]] != shapes:
-            raise ValueError("its hidden state is none of this model")
+            raise ValueError("its hidden state does not fit this model")
         device = self.loader.columns.device
         self.hidden = [(h.to(device), c.to(device)) for h, c in state["hidden"]]
 
     def refuse_another(self, identity: dict[str, str], folder: Path) -> None:
-        """A sentence where a checkpoint is of another text; the oldest do not say."""
+        """Raise a RunError if a checkpoint was trained on another text. Old checkpoints do not record it."""
         if identity.get("text", self.identity["text"]) != self.identity["text"]:
             raise RunError(
                 f"{folder} was trained on another text than this one of {len(self.text.train):,} tokens and "
-                f"{len(self.text.words):,} words; name its own with --data.root, or choose another folder"
+                f"{len(self.text.words):,} words; set the right one with --data.root, or choose another folder"
             )
 
     def skipped(self) -> set[str]:
-        """Files that could not be read: none, since the text is read at the start."""
+        """Return the files that could not be read: none, because the text is read at the start."""
         return set()
 
     def description(self) -> dict[str, Any]:
-        """What somebody who loads the exported model needs to know: the word that each token is."""
+        """Return what a user of the exported model needs to know: the word of each token."""
         return {"words": list(self.text.words)}
 
     def finish(self, model: nn.Module, folder: Path, *, asked: Callable[[], bool], quiet: bool) -> dict[str, float]:
-        """Dynamic evaluation, where the recipe asks for it."""
+        """Run dynamic evaluation if the recipe asks for it."""
         if not self.recipe.language.dynamic:
             return {}
         from maxup.lab.tasks.dynamic_evaluation import dynamic_evaluation
@@ -212,11 +211,12 @@ class Language:
 
 
 def by_unit(losses: Tensor, columns: int, unit: str) -> Tensor:
-    """The losses that copies compete by, (k * B, T) -> (k * B,), k copies of B columns one after the other.
+    """Return the losses that choose the worst copy, (k * B, T) -> (k * B,), for k copies of B columns.
 
-    Of "batch", every column has the mean of its copy, so that one copy wins everywhere. Of "token", the copies of a
-    column share one loss, the mean over its words of the worst copy's; less how far each copy is from being the
-    column's worst, so that this one is chosen and its state carried on.
+    "column" is the mean over the words. "batch" is the mean over all columns of a copy, so one copy wins everywhere.
+    "token" takes the maximum over the copies for each word, and the mean over the words. This is the same for all
+    copies of a column. The copy with the largest mean still has to win, because its state is carried on, so each copy
+    gets the (detached) gap between its mean and the largest one added.
 
     Example:
         >>> losses = torch.tensor([[1.0, 5.0], [0.0, 2.0], [4.0, 3.0], [0.0, 0.0]])  # 2 copies of 2 columns
@@ -230,17 +230,17 @@ def by_unit(losses: Tensor, columns: int, unit: str) -> Tensor:
     if unit == "batch":
         return copies.mean(1, keepdim=True).expand_as(copies).flatten()
     worst = losses.view(len(copies), columns, -1).max(0).values.mean(1)  # (B,)
-    behind = (copies - copies.max(0).values).detach()  # (k, B), 0 for the worst
-    return (worst + behind).flatten()
+    gap = (copies - copies.max(0).values).detach()  # (k, B), 0 for the worst and negative for the others
+    return (worst + gap).flatten()
 
 
 def perplexity(loss: float) -> float:
-    """The exponential of a mean loss in nats."""
+    """Return the exponential of a mean loss in nats."""
     return math.exp(loss) if loss < 700 else math.inf
 
 
 def _forward(model: Any, x: dict[str, Any], *, shared: bool) -> Read:
-    """Read a window of k copies; the copies of a column share its masks, or each row has its own."""
+    """Forward a window of k copies. If shared, the copies of a column use the same dropout masks."""
     read = model(x["tokens"], x["hidden"], x["columns"] if shared else None)
     assert isinstance(read, Read)
     return read._replace(columns=x["columns"])

@@ -1,4 +1,4 @@
-"""The network of a recipe, or the user's, checked against the data."""
+"""Build the network of a recipe, or the user's, and check that it fits the data."""
 
 from collections.abc import Callable
 from functools import partial
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from maxup.errors import format_error
+from maxup.errors import RecipeError, UserCodeError, format_error
 from maxup.isolation import preserve_state
 from maxup.lab.models import create_model
 from maxup.lab.models.external import is_external
@@ -27,32 +27,34 @@ def build_network(
     """Build the network of a recipe on a device.
 
     Args:
-        recipe: Its `model` says which network.
-        images: The training images, which give the shape, the number of classes, and the normalization.
-        device: Where the network goes.
-        model_from: Builds the network instead: (shape, num_classes, **model.args).
-        check: Called with the network on the meta device, before its memory is allocated.
+        recipe: The recipe.
+        images: The training images. They determine the shape, the number of classes and the normalization.
+        device: Device of the network.
+        model_from: Builds the network instead of the recipe's: (shape, num_classes, **model.args).
+        check: Called with the network on the meta device, before memory is allocated.
     """
     settings, num_classes = recipe.model, len(images.classes)
     if model_from is not None and settings.pretrained:
-        raise ValueError("model.pretrained is for networks by name; with --model_from use model.weights, or neither")
-    given = {"shape", "num_classes"} if model_from else {"shape", "num_classes", "name", "pretrained"}
-    if twice := sorted(given & set(settings.args)):
-        raise ValueError(
-            f"model.args must not have {twice[0]!r}: name and pretrained stand beside args, in model, and shape "
-            "and num_classes are the data's"
+        raise RecipeError("model.pretrained is for networks by name; with --model_from use model.weights, or neither")
+    reserved = {"shape", "num_classes"} if model_from else {"shape", "num_classes", "name", "pretrained"}
+    if misplaced := sorted(reserved & set(settings.args)):
+        raise RecipeError(
+            f"model.args must not have {misplaced[0]!r}: name and pretrained are settings of model, and shape and "
+            "num_classes come from the data"
         )
     if settings.new_head and settings.weights is None:
-        raise ValueError("model.new_head is for the last layer of model.weights, and there are none; leave it out")
+        raise RecipeError("model.new_head has no effect without model.weights; remove it")
     create = model_from or partial(create_model, settings.name, pretrained=settings.pretrained)
 
     def build() -> nn.Module:
         model = create(shape=images.shape, num_classes=num_classes, **settings.args)
         if not isinstance(model, nn.Module):
-            raise TypeError(f"model_from returned a {type(model).__name__}; it must return a torch.nn.Module")
+            raise UserCodeError(f"model_from returned a {type(model).__name__}; it must return a torch.nn.Module")
         return Normalized(model, images.mean, images.std) if settings.normalize else model
 
-    if check and model_from is None and not is_external(settings.name):  # others may not build on the meta device
+    if (
+        check and model_from is None and not is_external(settings.name)
+    ):  # other networks may not support the meta device
         with torch.device("meta"):
             check(build())
     model = build()
@@ -65,21 +67,21 @@ def build_network(
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # in place
     who = "model_from: your network" if model_from else settings.name if is_external(settings.name) else None
     if who is not None:
-        side = recipe.data.test_size  # image folders may be evaluated at another size
+        side = recipe.data.test_size  # image folders can be evaluated at another size
         for shape in [images.shape, *([(3, side, side)] if side else [])]:
-            _try(who, model, torch.zeros(2, *shape, device=device), num_classes)
+            _check_output(who, model, torch.zeros(2, *shape, device=device), num_classes)
     return model
 
 
-def _try(who: str, model: nn.Module, x: Tensor, num_classes: int) -> None:
-    """Call a network that is not ours once, without a trace: a sentence where it does not fit the data."""
-    seen = f"{who}, for images of shape {tuple(x.shape)},"
+def _check_output(who: str, model: nn.Module, x: Tensor, num_classes: int) -> None:
+    """Call a network that is not ours once, without side effects. Raise a RecipeError if it does not fit the data."""
+    subject = f"{who}, for images of shape {tuple(x.shape)},"
     try:
         with preserve_state(model, (x, None)), torch.no_grad():
             output = model(x)
-    except Exception as error:  # of whatever type: it is others' code
-        raise ValueError(f"{seen} raised {format_error(error)}") from error
+    except Exception as error:  # of any type: it is not our code
+        raise RecipeError(f"{subject} raised {format_error(error)}") from error
     if not isinstance(output, Tensor):
-        raise ValueError(f"{seen} returned a {type(output).__name__}; return logits of shape (2, {num_classes})")
+        raise RecipeError(f"{subject} returned a {type(output).__name__}; return logits of shape (2, {num_classes})")
     if output.ndim != 2 or len(output) != 2 or output.shape[1] < num_classes:
-        raise ValueError(f"{seen} returned shape {tuple(output.shape)}; return logits of shape (2, {num_classes})")
+        raise RecipeError(f"{subject} returned shape {tuple(output.shape)}; return logits of shape (2, {num_classes})")

@@ -1,25 +1,25 @@
-"""Text that a language model writes."""
+"""Generate text with a language model."""
 
 from typing import Any
 
 import torch
 from torch import Generator
 
+from maxup.errors import DataError
 from maxup.lab.data.text import END, UNKNOWN, Text
 
 
 @torch.no_grad()
 def sample(model: Any, text: Text, *, words: int, temperature: float, prompt: str, generator: Generator) -> str:
-    """Draw words one by one, each from the model's distribution given all before it.
+    """Draw words one by one, each given all words before it.
 
     Args:
-        model: In evaluation mode.
-        text: Whose vocabulary it has.
-        words: How many to draw.
-        temperature: Below 1 prefers probable words; 0 takes the most probable one.
-        prompt: Words to begin with, in the vocabulary's spelling; the text starts with a new sentence, and a
-            line break ends one.
-        generator: Where randomness comes from, on the model's device.
+        model: A language model in evaluation mode.
+        text: The text with its vocabulary.
+        words: Number of words to draw.
+        temperature: Below 1 prefers probable words. 0 always takes the most probable one.
+        prompt: The first words, spelled as in the vocabulary. They start a sentence, and a line break ends one.
+        generator: Source of randomness, on the device of the model.
 
     Example:
         >>> from maxup.lab.data.text import from_lines
@@ -29,22 +29,24 @@ def sample(model: Any, text: Text, *, words: int, temperature: float, prompt: st
         >>> len(sample(model, text, words=5, temperature=1, prompt="a b", generator=Generator()).split()) <= 7
         True
     """
-    places = {word: place for place, word in enumerate(text.words)}
-    begun = prompt.replace("\n", f" {END} ").split()
-    given = [places.get(word, places.get(UNKNOWN)) for word in begun]
+    ids = {word: i for i, word in enumerate(text.words)}
+    first = prompt.replace("\n", f" {END} ").split()
+    given = [ids.get(word, ids.get(UNKNOWN)) for word in first]
     if None in given:
-        raise ValueError(f"the prompt's {begun[given.index(None)]!r} is not in the vocabulary; choose another")
+        raise DataError(f"{first[given.index(None)]!r} in the prompt is not in the vocabulary; choose another word")
     device = model.bias.device
-    tokens: list[int] = [places[END], *given]  # type: ignore[list-item]
+    tokens: list[int] = [ids[END], *given]  # type: ignore[list-item]
     read = model(torch.tensor([tokens], device=device), model.start(1))
     for _ in range(words):
         scores = model.decode(read.output[0, -1]).float()  # (V,)
-        if UNKNOWN in places:
-            scores[places[UNKNOWN]] = -torch.inf  # which says nothing
+        if UNKNOWN in ids:
+            scores[ids[UNKNOWN]] = -torch.inf  # never draw it
         if temperature == 0:
             token = int(scores.argmax())
         else:
-            scores = (scores - scores.max()) / max(temperature, 1e-30)  # at most 0; a float32 has no far smaller ones
+            scores = (scores - scores.max()) / max(
+                temperature, 1e-30
+            )  # at most 0; float32 has no much smaller temperatures
             token = int(torch.multinomial(scores.softmax(0), 1, generator=generator))
         tokens.append(token)
         read = model(torch.tensor([[token]], device=device), read.hidden)

@@ -1,4 +1,4 @@
-"""The training, validation and test images of a recipe."""
+"""Load the training, validation and test images of a recipe."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,10 +12,10 @@ from maxup.lab.recipes.schema import Data, Recipe
 
 
 def load_splits(recipe: Recipe, data_from: Callable[[], Any] | None = None) -> tuple[Any, Any, Any]:
-    """Training, validation (None unless asked for) and test images; the seed decides who goes where.
+    """Return the training, validation and test images. The seed determines the split.
 
-    All are `Images` or all are `Folder`s. Where the test is the rest of one's own images, it has no part in the mean
-    and deviation that all are normalized by.
+    All are `Images`, or all are `Folder`s. Validation is None if the recipe has none. If the user's data are split into
+    training and test images, mean and std for the normalization are computed from the training images only.
     """
     train: Any
     test: Any
@@ -27,35 +27,36 @@ def load_splits(recipe: Recipe, data_from: Callable[[], Any] | None = None) -> t
             train, rest = (replace(part, mean=mean, std=std) for part in (train, rest))
         test = rest if test is None else test
     elif test is None and data_from is not None:
-        raise ValueError(
-            "data_from returned (x, y), no test images; return (x, y, x_test, y_test), or set data.train_size: the "
-            f"rest of its {len(train)} images is then the test"
+        raise DataError(
+            "data_from returned (x, y) without test images; return (x, y, x_test, y_test), or set data.train_size to "
+            f"test on the rest of its {len(train)} images"
         )
     elif test is None:
-        raise ValueError(f"{recipe.data.name} has no test split of its own; set data.train_size, the rest is the test")
-    train, test = (_as_said(images, recipe) for images in (train, test))
+        raise DataError(f"{recipe.data.name} has no test split; set data.train_size to test on the rest")
+    train, test = (_configure(images, recipe.data) for images in (train, test))
     validation = None
     if recipe.data.validation:
         kept = round((1 - recipe.data.validation) * len(train))
         if kept in (0, len(train)):
             raise DataError(
-                f"data.validation={recipe.data.validation} of {len(train)} training images leaves {kept} to train on; "
-                "choose a fraction that leaves some for both, or 0"
+                f"data.validation={recipe.data.validation} of {len(train)} images leaves {kept} for training; choose a "
+                "fraction that leaves images for both, or 0"
             )
         train, validation = split(train, kept, recipe.seed)
     return train, validation, test
 
 
-def _as_said(images: Images | Folder, recipe: Recipe) -> Images | Folder:
-    """Images normalized as the recipe says, and those of folders decoded so."""
-    said, decoding = recipe.data, ("size", "test_size", "crop_fraction", "interpolation")
+def _configure(images: Images | Folder, settings: Data) -> Images | Folder:
+    """Apply the recipe's normalization, and its decoding of image folders."""
+    decoding = ("size", "test_size", "crop_fraction", "interpolation")
     if isinstance(images, Images):
         for name in decoding:
-            if getattr(said, name) != getattr(Data(), name):
-                raise DataError(f"data.{name} is for image folders, and these images are arrays; leave it out")
-        return replace(images, mean=tuple(said.mean or images.mean), std=tuple(said.std or images.std))
-    mean, std = tuple(said.mean or MEAN), tuple(said.std or STD)
+            if getattr(settings, name) != getattr(Data(), name):
+                raise DataError(f"data.{name} is for image folders, but these images are arrays; remove it")
+        return replace(images, mean=tuple(settings.mean or images.mean), std=tuple(settings.std or images.std))
+    mean, std = tuple(settings.mean or MEAN), tuple(settings.std or STD)
     if not len(mean) == len(std) == 3 or min(std) <= 0:
-        raise DataError(f"data.mean={said.mean} and data.std={said.std} must be three numbers each, data.std above 0")
-    decoded = {name: getattr(said, name) for name in (*decoding, "workers")}
-    return replace(images, mean=mean, std=std, **decoded)
+        raise DataError(
+            f"data.mean={settings.mean} and data.std={settings.std} must be three numbers each, data.std above 0"
+        )
+    return replace(images, mean=mean, std=std, **{name: getattr(settings, name) for name in (*decoding, "workers")})

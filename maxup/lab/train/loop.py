@@ -161,6 +161,8 @@ class Trainer:
         saved, start = time.monotonic(), time.monotonic() - state.seconds
         with Progress(state.total, state.step, quiet=self.quiet) as progress:
             self._describe_step(progress)
+            if self.resumed_at and not stages.done:
+                progress.say(f"resuming at step {state.step} of {state.total}")
             while not stages.done:
                 epoch = loader.epoch
                 if stages.over:
@@ -217,7 +219,7 @@ class Trainer:
         state.last = {"epoch": epoch + 1, **measured}
         if skipped := sorted(set().union(*gather_object([task.skipped()]))):
             state.last["skipped_images"] = len(skipped)
-            progress.say(f"images skipped because they cannot be read: {len(skipped)}, such as {skipped[0]}")
+            progress.say(f"skipped {len(skipped)} images that cannot be read, such as {skipped[0]}")
         sign = -1 if task.lower_is_better else 1
         better = not state.best or sign * measured[monitor] > sign * state.best[monitor]
         if better:

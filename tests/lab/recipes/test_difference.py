@@ -4,8 +4,8 @@ from dataclasses import asdict
 import pytest
 
 from maxup.lab.recipes.difference import difference
-from maxup.lab.recipes.load import flat, parse_recipe
-from maxup.lab.recipes.schema import Recipe
+from maxup.lab.recipes.load import parse_recipe
+from maxup.lab.recipes.schema import Recipe, flat
 
 MAXUP = "digits/mlp-gaussian-maxup"
 
@@ -17,21 +17,21 @@ def test_a_recipe_does_not_differ_from_itself():
 
 
 @pytest.mark.parametrize("name", ["optim.lr", "data.workers", "epochs"])
-def test_a_setting_that_the_record_lacks_has_its_default(name):
-    said = asdict(Recipe())
+def test_a_setting_missing_from_the_record_has_its_default(name):
+    record = asdict(Recipe())
     section, _, key = name.rpartition(".")
-    del (said[section] if section else said)[key]
-    assert difference(said, Recipe()) == []
+    del (record[section] if section else record)[key]
+    assert difference(record, Recipe()) == []
     changed = Recipe()
     setattr(getattr(changed, section) if section else changed, key, flat(asdict(Recipe()))[name] + 1)
-    assert difference(said, changed) == [name]
-    assert difference(said, changed, ignore=[name]) == []
+    assert difference(record, changed) == [name]
+    assert difference(record, changed, ignore=[name]) == []
 
 
-def test_arguments_of_the_objective_that_the_record_lacks_have_their_defaults():
+def test_missing_arguments_of_the_objective_have_their_defaults():
     recipe = parse_recipe(MAXUP, [])
-    said = asdict(recipe)
-    said["objective"] = {"name": "maxup", "m": 4, "warmup": 0}
-    assert difference(said, recipe) == []
-    assert difference(said, parse_recipe(MAXUP, ["--objective.m", "8"])) == ["objective.m"]
-    assert "objective.name" in difference(said, parse_recipe(MAXUP, ["--objective.name", "average"]))
+    record = asdict(recipe)
+    record["objective"] = {"name": "maxup", "m": 4, "warmup": 0}
+    assert difference(record, recipe) == []
+    assert difference(record, parse_recipe(MAXUP, ["--objective.m", "8"])) == ["objective.m"]
+    assert "objective.name" in difference(record, parse_recipe(MAXUP, ["--objective.name", "average"]))

@@ -21,7 +21,7 @@ CLASSES = {
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_arguments_are_those_of_the_class_with_its_defaults(name):
-    """A recipe says nothing that the class does not take, except for the length of a warmup and the unit of text."""
+    """All are arguments of the class, except for the warmup and the unit of text."""
     taken = inspect.signature(CLASSES[name]).parameters
     for key, argument in arguments_of(name).items():
         if key in ("warmup", "unit"):
@@ -67,5 +67,5 @@ def test_an_invalid_objective_gets_a_message(spec, message):
 
 
 def test_an_override_names_the_objective_that_has_the_argument():
-    with pytest.raises(RecipeError, match=r"--objective\.m changes nothing.* add --objective\.name maxup$"):
+    with pytest.raises(RecipeError, match=r"--objective\.m has no effect.* add --objective\.name maxup$"):
         override_objective({"name": "standard"}, {"m": 4})

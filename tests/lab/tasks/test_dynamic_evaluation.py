@@ -92,7 +92,7 @@ def test_the_grid_chooses_on_the_first_part_of_validation(model, text, tmp_path)
         assert found[f"{name}_dynamic_perplexity"] == pytest.approx(wanted, rel=1e-9)
 
 
-def test_it_goes_on_with_what_is_not_done(model, text, tmp_path, monkeypatch):
+def test_it_resumes_with_the_unfinished_parts(model, text, tmp_path, monkeypatch):
     options = {"rates": (1e-3, 1e-2), "decays": (0.01,), "tuned_on": 30, "quiet": True}
     (tmp_path / "whole").mkdir()
     (tmp_path / "parts").mkdir()

@@ -1,4 +1,4 @@
-"""A language model's step, its winners, its evaluation and its stages, each against a naive twin."""
+"""A language model's step, its winners, its evaluation and its stages, each against a naive implementation."""
 
 import copy
 import json
@@ -252,7 +252,7 @@ def test_interrupted_in_every_stage_it_ends_bit_identical(folder, tmp_path, monk
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_asked_to_stop_in_the_last_dynamic_evaluation_it_says_how_to_go_on(folder, tmp_path, monkeypatch, number):
+def test_an_interrupted_dynamic_evaluation_resumes(folder, tmp_path, monkeypatch, number):
     said = recipe(folder, epochs=1, language={"dynamic": True})
     whole = loop.train(said, tmp_path / "whole", quiet=True)
     real, calls = dynamic_evaluation.adapt, []
@@ -265,7 +265,9 @@ def test_asked_to_stop_in_the_last_dynamic_evaluation_it_says_how_to_go_on(folde
 
     monkeypatch.setattr(dynamic_evaluation, "adapt", adapt)
     run = tmp_path / "run"
-    with pytest.raises(InterruptedRunError, match=r"stopped in dynamic evaluation; .*dynamic\.json: the same command"):
+    with pytest.raises(
+        InterruptedRunError, match=r"stopped in dynamic evaluation; .*dynamic\.json, and the same command resumes"
+    ):
         loop.train(said, run, quiet=True)
     ((_, done),) = json.loads((run / "dynamic.json").read_text()).items()
     assert len(done) == 2
@@ -326,10 +328,13 @@ BAD = {
         {"language": {"test_columns": 999}},
         r"the test text has [\d,]+ tokens, too few for language\.test_columns=999",
     ),
-    "no text": ({"data": {"name": "digits", "root": None}}, "digits is no text; set data.name"),
+    "no text": ({"data": {"name": "digits", "root": None}}, "digits is not a text; set data.name"),
     "objective": ({"objective": {"name": "average"}}, "objective 'average' is not for text"),
     "perturb": ({"perturb": []}, "perturb is empty"),
-    "noise": ({"perturb": [{"name": "gaussian", "sigma": 1.0}]}, "perturb: gaussian: .* use embedding_dropout"),
+    "noise": (
+        {"perturb": [{"name": "gaussian", "sigma": 1.0}]},
+        "perturb has gaussian, but text needs .*: embedding_dropout",
+    ),
     "radius": ({"language": {"epsilon": -1.0}}, "language.epsilon=-1.0 is out of range"),
     "augment": ({"augment": [{"name": "gaussian", "sigma": 1.0}]}, "augment is for images"),
     "model": ({"model": {"name": "mlp"}}, "language model 'mlp' is unknown"),
@@ -340,8 +345,8 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_recipes_that_make_no_sense(folder, name):
-    changes, sentence = BAD[name]
-    with pytest.raises((ValueError, DataError), match=sentence):
+    changes, message = BAD[name]
+    with pytest.raises((ValueError, DataError), match=message):
         Language(recipe(folder, **changes), torch.device("cpu"))
     with pytest.raises(ValueError, match="are for images"):
         Language(recipe(folder), torch.device("cpu"), data_from=print)
@@ -360,7 +365,7 @@ def test_settings_that_a_text_has_no_use_for_are_refused(folder, name):
     section, key = name.split(".")
     said = asdict(recipe(folder))
     said[section][key] = IGNORED[name]
-    with pytest.raises(ValueError, match=rf"^{name} is for images, .*; leave it out$"):
+    with pytest.raises(ValueError, match=rf"^{name} is for images and has no effect here; remove it$"):
         Language(recipe_from(said), torch.device("cpu"))
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from maxup import Average, HardExamples, MaxUp
-from maxup.errors import DataError
+from maxup.errors import DataError, UserCodeError
 from maxup.lab.models import create_model
 from maxup.lab.recipes.build import build_perturbation
 from maxup.lab.recipes.load import recipe_from
@@ -37,7 +37,7 @@ def test_splits_are_disjoint_stratified_and_decided_by_the_seed():
     ("epochs", "warmup", "first"), [(200, 5, 5), (60, 5, 5), (12, 5, 3), (3, 5, 1), (1, 5, 0), (10, 0, 0)]
 )
 def test_the_paper_s_first_epochs_with_one_copy(epochs, warmup, first):
-    """The paper's 5, at most a quarter of the epochs and at least one, unless that is all there is, or told none."""
+    """The paper's 5, at most a quarter of the epochs, and at least one in a run of several epochs."""
     said = BASE | {"objective": {"name": "maxup", "m": 4, "warmup": warmup}, "epochs": epochs}
     m = build(recipe_from(said), 7).m
     assert [m(step) for step in (0, max(first * 7 - 1, 0), first * 7)] == ([1, 1, 4] if first else [4, 4, 4])
@@ -58,11 +58,13 @@ def test_objectives_by_name():
 
 def test_mixing_perturbations_learn_the_classes():
     assert build_perturbation([{"name": "cutmix"}], 7).num_classes == 7
-    with pytest.raises(ValueError, match=r"a perturbation is \{name: \.\.\., arguments\}"):
+    with pytest.raises(ValueError, match=r"a perturbation must be \{name: \.\.\., arguments\}"):
         build_perturbation(["cutmix"], 7)
-    with pytest.raises(ValueError, match="perturbation 'cutmix': key chooses a part of x, which is one tensor"):
+    with pytest.raises(ValueError, match="perturbation 'cutmix': key selects an entry of x, but x is a single tensor"):
         build_perturbation([{"name": "cutmix", "key": "a"}], 7)
-    with pytest.raises(ValueError, match="perturbation 'cutout': mask_fill is for masks, and the labels are classes"):
+    with pytest.raises(
+        ValueError, match="perturbation 'cutout': mask_fill is for segmentation masks, but the labels are classes"
+    ):
         build_perturbation([{"name": "cutout", "length": 4, "mask_fill": 0}], 7)
 
 
@@ -173,19 +175,17 @@ def test_a_perturbation_inside_the_network_is_drawn_once_and_taken_away_again(ob
     ],
 )
 def test_settings_of_texts_are_refused(changes, name):
-    with pytest.raises(ValueError, match=f"^{name} is for text, .*; leave it out$"):
+    with pytest.raises(ValueError, match=f"^{name} is for text and has no effect here; remove it$"):
         Vision(recipe_from(changes), torch.device("cpu"))
 
 
-def test_a_new_head_wants_weights():
-    with pytest.raises(
-        ValueError, match=r"model\.new_head is for the last layer of model\.weights, and there are none"
-    ):
+def test_a_new_head_needs_weights():
+    with pytest.raises(ValueError, match=r"model\.new_head has no effect without model\.weights"):
         Vision(recipe_from(BASE | {"model": {"new_head": True}}), torch.device("cpu"))
 
 
 def test_processes_must_share_a_batch_evenly():
-    with pytest.raises(ValueError, match="batch_size=50 cannot be shared evenly by 3 processes"):
+    with pytest.raises(ValueError, match="batch_size=50 is not a multiple of 3, the number of processes"):
         Vision(recipe_from(BASE), torch.device("cpu"), world_size=3)
 
 
@@ -250,18 +250,18 @@ def test_a_mean_or_std_that_does_not_fit_arrays_is_refused(said):
     [("size", 32), ("test_size", 32), ("crop_fraction", 0.5), ("interpolation", "bicubic")],
 )
 def test_settings_of_image_folders_are_refused_for_arrays(name, value):
-    with pytest.raises(DataError, match=rf"^data\.{name} is for image folders, .*; leave it out$"):
+    with pytest.raises(DataError, match=rf"^data\.{name} is for image folders, .*; remove it$"):
         load_splits(recipe_from({"data": BASE["data"] | {name: value}}))
 
 
 @pytest.mark.parametrize(("share", "size", "kept"), [(0.0001, 500, 500), (0.9, 4, 0)])
-def test_a_validation_part_that_leaves_nothing_is_named(share, size, kept):
+def test_a_validation_split_that_leaves_nothing_is_refused(share, size, kept):
     recipe = recipe_from({"data": {"name": "digits", "train_size": size, "validation": share}})
-    with pytest.raises(DataError, match=rf"^data\.validation={share} of {size} training images leaves {kept} to train"):
+    with pytest.raises(DataError, match=rf"^data\.validation={share} of {size} images leaves {kept} for training"):
         load_splits(recipe)
 
 
-def test_the_scale_of_one_s_own_images_is_not_of_the_test_images():
+def test_the_normalization_of_user_data_ignores_the_test_images():
     x, y = torch.randint(256, (60, 2, 8, 8), dtype=torch.uint8), torch.arange(60) % 3
     train, _, test = load_splits(recipe_from({"data": {"train_size": 20}}), lambda: (x, y))
     pixels = train.x.double() / 255
@@ -269,7 +269,7 @@ def test_the_scale_of_one_s_own_images_is_not_of_the_test_images():
     assert train.std == test.std == pytest.approx(pixels.transpose(0, 1).flatten(1).std(1).tolist())
 
 
-def test_own_networks_have_no_published_weights():
+def test_user_networks_have_no_published_weights():
     said = BASE | {"model": {"pretrained": True}}
     with pytest.raises(ValueError, match=r"with --model_from use model\.weights"):
         Vision(recipe_from(said), torch.device("cpu"), model_from=lambda shape, num_classes: torch.nn.Identity())
@@ -300,20 +300,22 @@ def test_smoothadv_is_built_from_the_recipe_s_noise_and_warms_up():
 
 
 @pytest.mark.parametrize("change", [{"perturb": [{"name": "cutout", "length": 2}]}, {"model": {"normalize": False}}])
-def test_smoothadv_wants_noise_on_pixels(change):
+def test_smoothadv_needs_noise_on_pixels(change):
     with pytest.raises(ValueError, match="attacks pixels under Gaussian noise"):
         build(recipe_from(NORMALISE | {"objective": {"name": "smoothadv"}} | change), 10)
 
 
 @pytest.mark.parametrize("argument", ["pretrained", "name", "shape", "num_classes"])
-def test_arguments_of_a_network_are_its_own(argument):
-    """What the recipe says elsewhere, or the data do, cannot be said again, and nothing is downloaded."""
+def test_reserved_arguments_of_a_network_are_refused(argument):
+    """Arguments that come from the recipe or the data cannot be set again, and nothing is downloaded."""
     said = BASE | {"model": {"name": "timm/resnet10t", "args": {argument: True}}}
-    with pytest.raises(ValueError, match=rf"^model\.args must not have '{argument}': name and pretrained stand beside"):
+    with pytest.raises(
+        ValueError, match=rf"^model\.args must not have '{argument}': name and pretrained are settings of model"
+    ):
         Vision(recipe_from(said), torch.device("cpu"))
 
 
-def test_a_network_of_ones_own_may_have_an_argument_pretrained():
+def test_a_user_network_may_have_an_argument_pretrained():
     def net(shape, num_classes, pretrained):
         return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, num_classes, bias=pretrained))
 
@@ -322,7 +324,7 @@ def test_a_network_of_ones_own_may_have_an_argument_pretrained():
 
 
 class Shaped(nn.Module):
-    """Gives what it is told to, and takes from every random stream."""
+    """Returns what `give` makes of its output, and draws from every random stream."""
 
     def __init__(self, give):
         super().__init__()
@@ -334,8 +336,8 @@ class Shaped(nn.Module):
 
 
 MISFITS = {
-    "one output": (lambda z: z[:, :1], r"returned shape \(2, 1\); 10 classes want logits of shape \(2, 10\)"),
-    "no batch": (lambda z: z.flatten(), r"returned shape \(20,\); 10 classes want"),
+    "one output": (lambda z: z[:, :1], r"returned shape \(2, 1\); return logits of shape \(2, 10\)"),
+    "no batch": (lambda z: z.flatten(), r"returned shape \(20,\); return logits"),
     "transposed": (lambda z: z.T, r"returned shape \(10, 2\)"),
     "a tuple": (lambda z: (z, z), r"returned a tuple; return logits of shape \(2, 10\)"),
     "an error": (lambda z: z @ z, r"raised RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
@@ -344,35 +346,35 @@ MISFITS = {
 
 
 @pytest.mark.parametrize("case", MISFITS)
-def test_a_network_of_ones_own_that_does_not_fit_gets_a_sentence(case):
-    give, sentence = MISFITS[case]
+def test_a_user_network_that_does_not_fit_gets_one_message(case):
+    give, message = MISFITS[case]
     start = r"^model_from: your network, for images of shape \(2, 1, 8, 8\), "
-    with pytest.raises(ValueError, match=start + sentence) as error:
+    with pytest.raises(ValueError, match=start + message) as error:
         Vision(recipe_from(BASE), torch.device("cpu"), model_from=lambda shape, num_classes: Shaped(give))
     assert "\n" not in str(error.value)
 
 
-def test_a_network_of_others_that_does_not_fit_gets_a_sentence():
+def test_a_network_of_a_package_that_does_not_fit_gets_one_message():
     said = BASE | {"model": {"name": "pytorchcv/resnet20_cifar10"}}
-    sentence = r"^pytorchcv/resnet20_cifar10, for images of shape \(2, 1, 8, 8\), raised RuntimeError: Given input size"
-    with pytest.raises(ValueError, match=sentence):
+    message = r"^pytorchcv/resnet20_cifar10, for images of shape \(2, 1, 8, 8\), raised RuntimeError: Given input size"
+    with pytest.raises(ValueError, match=message):
         Vision(recipe_from(said), torch.device("cpu"))
 
 
-def test_data_of_ones_own_without_a_test_part_are_not_blamed_on_others():
+def test_user_data_without_test_images_get_advice():
     x, y = torch.zeros(60, 8, 8, dtype=torch.uint8), torch.arange(60) % 3
     x[::2] = 9
     said = recipe_from(BASE | {"data": {"validation": 0.2}})
-    with pytest.raises(ValueError, match=r"^data_from returned \(x, y\), no test images; .* the rest of its 60 images"):
+    with pytest.raises(DataError, match=r"^data_from returned \(x, y\) without test images; .* rest of its 60 images"):
         load_splits(said, lambda: (x, y))
 
 
-def test_what_is_no_network_gets_a_sentence():
-    with pytest.raises(TypeError, match=r"^model_from returned a function; it must return a torch\.nn\.Module"):
+def test_a_function_that_returns_no_network_gets_one_message():
+    with pytest.raises(UserCodeError, match=r"^model_from returned a function; it must return a torch\.nn\.Module"):
         Vision(recipe_from(BASE), torch.device("cpu"), model_from=lambda shape, num_classes: lambda x: x)
 
 
-def test_trying_a_network_of_ones_own_leaves_no_trace():
+def test_the_check_of_a_user_network_has_no_side_effects():
     def build():
         torch.manual_seed(3)
         random.seed(3)

@@ -71,7 +71,7 @@ def test_splits_of_folders(few):
 
 def test_a_run_counts_unreadable_images_and_resumes_exactly(few, tmp_path, capsys):
     result = train(recipe(few), tmp_path / "run")
-    assert "images skipped because they cannot be read: 2, such as" in capsys.readouterr().out
+    assert "skipped 2 images that cannot be read, such as" in capsys.readouterr().out
     assert result["last"]["skipped_images"] == 2
     assert 0 <= result["last"]["test_accuracy"] <= result["last"]["test_top5_accuracy"] <= 1
     assert json.loads((tmp_path / "run" / "run.json").read_text())["last"]["skipped_images"] == 2
