@@ -91,7 +91,7 @@ def test_an_option_is_checked(option, value, capsys, monkeypatch, tmp_path):
         return  # any number of seconds
     assert call(verb, *ARGUMENTS.get(verb, ["nowhere"]), f"{flag}={value}") == 2
     error = capsys.readouterr().err
-    assert f"maxup {verb}: error: argument {flag}: " in error
+    assert f"maxup {verb}: argument {flag}: " in error
     assert len(error) < 3000
     assert not list(tmp_path.iterdir())
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from accelerate.utils import set_seed
 
-from maxup.errors import CheckpointError, RunError
+from maxup.errors import CheckpointError, DataError, RunError
 from maxup.lab.recipes.load import recipe_from
 from maxup.lab.storage import checkpoint
 from maxup.lab.storage.locks import locked
