@@ -137,11 +137,14 @@ def perturbations() -> list[Group]:
         defaults = [*required, *make.args.defaults, *make.args.kw_defaults]
         text, settings = _arguments(node), []
         for one, default in zip([*positional, *make.args.kwonlyargs], defaults, strict=True):
-            if one.arg not in NOT_IN_RECIPES:
-                value = REQUIRED if default is None else format_default(ast.literal_eval(default))
-                value = FROM_THE_DATA if one.arg in FROM_DATA else value
-                settings.append(Setting(one.arg, format_type(one.annotation), value, text[one.arg]))
-        groups.append(Group(name, _first_sentence(node), settings))
+            if one.arg in NOT_IN_RECIPES:
+                continue
+            value = REQUIRED if default is None else format_default(ast.literal_eval(default))
+            about = re.sub(r" Default: [\d.]+\.(?= |$)", "", text[one.arg])  # shown separately
+            if one.arg in FROM_DATA:  # the docstring describes another default
+                value, about = FROM_THE_DATA, _first_sentence(about)
+            settings.append(Setting(one.arg, format_type(one.annotation), value, about))
+        groups.append(Group(name, _first_sentence(_first_paragraph(node)), settings))
     return groups
 
 
@@ -218,14 +221,16 @@ def help_text(width: int = 80) -> str:
 def markdown() -> str:
     """Return all settings as the page docs/settings.md."""
 
+    def row(one: Setting) -> str:
+        default = one.default if one.default in (REQUIRED, FROM_THE_DATA) else f"`{one.default}`"
+        return f"| `{one.name}` | {one.type} | {default} | " + one.description.replace("|", "\\|") + " |"
+
     def table(settings: list[Setting]) -> list[str]:
-        rows = [
-            f"| `{one.name}` | {one.type} | {one.default if one.default == REQUIRED else f'`{one.default}`'} | "
-            + one.description.replace("|", "\\|")
-            + " |"
-            for one in settings
-        ]
-        return ["", "| name | type | default | description |", "|---|---|---|---|", *rows] if rows else []
+        return (
+            ["", "| name | type | default | description |", "|---|---|---|---|", *map(row, settings)]
+            if settings
+            else []
+        )
 
     lines = [PAGE.rstrip()]
     for section in sections():
@@ -270,8 +275,8 @@ def _first_paragraph(node: ast.ClassDef | ast.FunctionDef) -> str:
     return " ".join(_docstring(node).partition("\n\n")[0].split())
 
 
-def _first_sentence(node: ast.ClassDef | ast.FunctionDef) -> str:
-    return re.split(r"(?<=\.) (?=[A-Z])", _first_paragraph(node))[0]
+def _first_sentence(text: str) -> str:
+    return re.split(r"(?<=\.) (?=[A-Z])", text)[0]
 
 
 if __name__ == "__main__":
