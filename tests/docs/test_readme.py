@@ -84,7 +84,7 @@ def test_readme_is_short_and_its_table_shows_measured_numbers():
     )
     digits = json.loads((ROOT / "results" / "digits.json").read_text())["summary"]
     generated += " ".join(f"{digits[metric]['m = 4']['difference']:+.2f}" for metric in ("clean", "attacked"))
-    generated, readme = generated.replace("−", "-"), readme.replace("−", "-")
+    generated, readme = (text.replace("\N{MINUS SIGN}", "-") for text in (generated, readme))
     table = [line.split(" | ") for line in readme.splitlines() if line.count("|") == 7 and "---" not in line]
     assert len(table) == 7
     section = readme.partition("## Results")[2].partition("\n## ")[0]
