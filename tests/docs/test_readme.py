@@ -74,7 +74,7 @@ def test_links_lead_somewhere(page):
 
 
 def test_readme_is_short_and_its_table_shows_measured_numbers():
-    """Every result in the README is in a generated table of the docs."""
+    """Every result in the README is in a generated table of the docs, or a difference in results/digits.json."""
     readme = (ROOT / "README.md").read_text()
     assert len(readme.splitlines()) <= 110
     generated = "".join(
@@ -82,6 +82,9 @@ def test_readme_is_short_and_its_table_shows_measured_numbers():
         for page in PAGES
         for block in re.findall(r"<!-- (?!end)[\w-]+ -->(.*?)<!-- end -->", page.read_text(), re.DOTALL)
     )
+    digits = json.loads((ROOT / "results" / "digits.json").read_text())["summary"]
+    generated += " ".join(f"{digits[metric]['m = 4']['difference']:+.2f}" for metric in ("clean", "attacked"))
+    generated, readme = (text.replace("\N{MINUS SIGN}", "-") for text in (generated, readme))
     table = [line.split(" | ") for line in readme.splitlines() if line.count("|") == 7 and "---" not in line]
     assert len(table) == 7
     section = readme.partition("## Results")[2].partition("\n## ")[0]
@@ -89,6 +92,12 @@ def test_readme_is_short_and_its_table_shows_measured_numbers():
     for text in (" ".join(row[1:]) for row in [*table[1:], ["", *sentences]]):
         for number in re.findall(r"[^\s\[\d]?\d+\.\d+", text):  # with its sign
             assert re.search(rf"(?<![\d.]){re.escape(number)}(?!\d)", generated), number
+
+
+@pytest.mark.parametrize(("device", "name"), [("cpu", "CPU"), ("cuda", "GPU")])
+def test_readme_has_the_measured_cost_of_a_step(device, name):
+    ratio = json.loads((ROOT / "results" / f"overhead-{device}.json").read_text())["step_ratio"]["step, m = 4"]
+    assert f"{ratio:.2f} times ({name})" in " ".join((ROOT / "README.md").read_text().split())
 
 
 def run(*command, cwd):
