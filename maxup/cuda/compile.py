@@ -18,17 +18,6 @@ def compile_blocks(model: nn.Module, **options: Any) -> int:
 
     Returns:
         Number of compiled blocks.
-
-    Example:
-        >>> class Block(nn.Module):
-        ...     def __init__(self):
-        ...         super().__init__()
-        ...         self.linear = nn.Linear(8, 8)
-        ...     def forward(self, x):
-        ...         return x + self.linear(x).relu()
-        >>> model = nn.Sequential(nn.Linear(4, 8), nn.Sequential(Block(), Block(), Block()), nn.Linear(8, 2))
-        >>> compile_blocks(model, backend="eager")
-        3
     """
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, VARIANTS)
     blocks = _repeated(model)
