@@ -210,12 +210,7 @@ def autocast(batch: Batch, dtype: torch.dtype | None) -> AbstractContextManager[
 
 @contextmanager
 def forbid_side_effects(batch: Batch, who: str) -> Iterator[None]:
-    """Raise if the code inside draws from a global random state or changes the batch in place.
-
-    Args:
-        batch: The batch.
-        who: What runs inside, for the error message.
-    """
+    """Raise if the code inside, `who`, draws from a global random state or changes the batch in place."""
     devices = {leaf.device for leaf in leaves(batch) if not is_capturing(leaf.device)}
     before, versions = get_rng_state(devices), [leaf._version for leaf in leaves(batch)]
     rewind = remember_rng(devices)

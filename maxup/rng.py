@@ -27,7 +27,12 @@ def hash_seed(*parts: object) -> int:
 
 
 def make_generator(*parts: object) -> Generator:
-    """Return a CPU generator seeded with `hash_seed(*parts)`."""
+    """Return a CPU generator seeded with `hash_seed(*parts)`.
+
+    Example:
+        >>> make_generator("order", 0, 1).initial_seed() == hash_seed("order", 0, 1)
+        True
+    """
     return Generator().manual_seed(hash_seed(*parts))
 
 

@@ -18,12 +18,7 @@ BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by by
 
 
 def snapshot(modules: Iterable[nn.Module], functions: Mapping[str, Callable[..., Any]]) -> Snapshot:
-    """Return the state of modules, the global random states, and the closures and globals of functions.
-
-    Args:
-        modules: The modules.
-        functions: Functions by name.
-    """
+    """Return the state of modules, the global random states, and the closures and globals of functions by name."""
     result = state(modules)
     for name, function in functions.items():
         result |= dict(_function_state(function, f"the {name} function"))

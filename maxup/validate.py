@@ -233,7 +233,7 @@ def refuse_batch_norm(model: Any, what: str, instead: str, *, running: bool = Fa
     """Raise if BatchNorm would normalize several copies with the statistics of one mixed batch.
 
     Args:
-        model: The model.
+        model: Checked with all its submodules.
         what: The setting that puts several copies into one batch.
         instead: What to do instead.
         running: Whether train-mode BatchNorm uses its running statistics.
@@ -268,14 +268,6 @@ def check_settings_agree(
 def check_real(who: str, name: str, value: Any, expected: str, low: float = -LARGEST, high: float = LARGEST) -> float:
     """Return the value as a float, or raise unless it is a number in the range [low, high].
 
-    Args:
-        who: The class that has the argument, for the message.
-        name: Name of the argument.
-        value: Its value.
-        expected: What the message says it must be.
-        low: Smallest value.
-        high: Largest value.
-
     Example:
         >>> check_real("Affine", "degrees", "ten", "between 0 and 180", 0, 180)
         Traceback (most recent call last):
@@ -290,12 +282,7 @@ def check_real(who: str, name: str, value: Any, expected: str, low: float = -LAR
 def check_int(who: str, name: str, value: Any, low: int, unit: str = "") -> int:
     """Return the value as an int, or raise unless it is a whole number from `low` to a million.
 
-    Args:
-        who: The class that has the argument, for the message.
-        name: Name of the argument.
-        value: Its value.
-        low: Smallest value.
-        unit: What the message says after "a whole number".
+    The message says `who(name=value): name must be a whole number`, followed by `unit`.
     """
     number = isinstance(value, Integral) and not isinstance(value, bool)  # numpy integers too
     if not number or not low <= value <= MANY:

@@ -12,12 +12,7 @@ VARIANTS = 64  # recompilations allowed per kind of block, for shapes and modes 
 def compile_blocks(model: nn.Module, **options: Any) -> int:
     """Compile the repeated blocks of a model in place. The names in its state_dict do not change.
 
-    Args:
-        model: The model to compile.
-        options: Passed to `torch.compile`.
-
-    Returns:
-        Number of compiled blocks.
+    `options` are passed to `torch.compile`. Returns the number of compiled blocks.
     """
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, VARIANTS)
     blocks = _repeated(model)

@@ -267,7 +267,6 @@ def _close(a: Tensor, b: Tensor) -> bool:
 
 @contextmanager
 def _preserve_gradients(model: nn.Module) -> Iterator[None]:
-    """Restore the parameters' gradients on exit."""
     before = [(p, p.grad) for p in model.parameters()]
     for p, _ in before:
         p.grad = None

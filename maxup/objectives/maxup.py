@@ -86,7 +86,7 @@ class MaxUp(Objective):
         self._ties = TieCheck()
 
     def select(self, model: Any, x: Any, y: Any) -> Batch:
-        """Return the winner, the worst of m copies, of every example, to train on in your loop."""
+        """Return the winners, the worst of m copies of every example, to train on in your loop."""
         if in_model_parts(self.perturbation):
             raise TypeError(
                 "this perturbation acts inside the model, so select cannot return its copies; use "
@@ -177,7 +177,7 @@ class MaxUp(Objective):
             refuse_batch_norm(model, what, instead, running=self.norm == "running")
 
     def _should_check_winners(self, model: Any, batch: Batch) -> bool:
-        """Whether to check, once, that winners keep their losses when batched together. BatchNorm mixes them anyway."""
+        """Whether to check that winners keep their losses when batched together: once, without train-mode BatchNorm."""
         if not self._first_scoring or is_capturing(leaves(batch)[0].device):
             return False
         return not any(isinstance(layer, _BatchNorm) and layer.training for layer in model.modules())
