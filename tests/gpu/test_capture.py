@@ -41,7 +41,7 @@ def run(folder, monkeypatch, captured, **changes):
     graphs, capture = [], CapturedStep._capture
     monkeypatch.setattr(CapturedStep, "_capture", lambda self, batch: graphs.append(1) or capture(self, batch))
     if not captured:
-        monkeypatch.setattr(training_step, "reason_against", lambda *a, **k: "told not to")
+        monkeypatch.setattr(training_step, "why_not_capturable", lambda *a, **k: "told not to")
     result = loop.train(recipe_from(RECIPE | changes), folder, quiet=True)
     monkeypatch.undo()
     assert bool(graphs) is captured
