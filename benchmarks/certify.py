@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from benchmarks.epoch import prepare, timed, wait
 from maxup.cuda import fused
-from maxup.cuda.graph import record
+from maxup.cuda.graph import capture_graph
 from maxup.lab.certify.analysis import RADII
 from maxup.lab.certify.run import Settings, find_device, make_smooth
 from maxup.lab.certify.target import Target, of_folder
@@ -36,7 +36,7 @@ from maxup.lab.data.images import from_arrays
 from maxup.lab.environment import environment
 from maxup.lab.models import create_model
 from maxup.lab.models.normalize import Normalized
-from maxup.smoothing.bounds import lower_bound, probability_of, radius_of
+from maxup.smoothing.bounds import certified_radius, lower_bound, required_probability
 from maxup.smoothing.smooth import DTYPES, Certificate
 
 USUAL_BATCH = 400
@@ -59,7 +59,7 @@ def usual(model: nn.Module, x: Tensor, classes: int, settings: Settings) -> tupl
 
     top = int(counts(settings.n0).argmax())
     p = lower_bound(int(counts(settings.n)[top]), settings.n, settings.alpha)
-    return (-1, 0.0) if p < 0.5 else (top, radius_of(p, settings.sigma))
+    return (-1, 0.0) if p < 0.5 else (top, certified_radius(p, settings.sigma))
 
 
 def make_target(args: argparse.Namespace) -> Target:
@@ -84,7 +84,7 @@ def throughput(model: nn.Module, shape: tuple[int, ...], batch: int, dtype: torc
 
     run: Callable[[], None] = forward
     if device.type == "cuda":
-        run = record(forward).replay
+        run = capture_graph(forward).replay
     run()
     wait()
     start, passes = time.perf_counter(), 0
@@ -172,9 +172,9 @@ def compare(one: list[tuple[int, float]], other: list[tuple[int, float]], sigma:
     scores, same = [], 0
     for (a, r), (b, s) in zip(one, other, strict=True):
         same += a == b
-        if a == b >= 0 and max(r, s) < radius_of(1 - 20 / n, sigma):  # where counts are approximately normal
+        if a == b >= 0 and max(r, s) < certified_radius(1 - 20 / n, sigma):  # where counts are approximately normal
             z = (r + s) / 2 / sigma
-            p = probability_of(z, 1.0)
+            p = required_probability(z, 1.0)
             error = sigma * math.sqrt(2 * p * (1 - p) / n) * math.sqrt(2 * math.pi) * math.exp(z * z / 2)
             scores.append(abs(r - s) / error)
     return {"same_class": same / len(one), "compared": len(scores), "largest_in_errors": max(scores, default=0.0)}

@@ -92,7 +92,7 @@ def minimal(recipe: Recipe, device: torch.device, user_code: UserCode) -> float:
 
 def engine(recipe: Recipe, own: UserCode, *, captured: bool) -> float:
     """Seconds of the engine's loop, without building the task."""
-    against, run, seconds = training_step.reason_against, loop.Trainer.run, list[float]()
+    against, run, seconds = training_step.why_not_capturable, loop.Trainer.run, list[float]()
 
     def timed(*args: Any) -> Any:
         start = time.perf_counter()
@@ -103,12 +103,12 @@ def engine(recipe: Recipe, own: UserCode, *, captured: bool) -> float:
 
     with tempfile.TemporaryDirectory() as folder:
         if not captured:
-            training_step.reason_against = lambda *a, **k: "told not to"
+            training_step.why_not_capturable = lambda *a, **k: "told not to"
         loop.Trainer.run = timed  # type: ignore[method-assign, assignment]
         try:
             loop.train(recipe, Path(folder), quiet=True, save_every=1e9, save_best=False, **own)  # type: ignore[arg-type]
         finally:
-            training_step.reason_against, loop.Trainer.run = against, run  # type: ignore[method-assign]
+            training_step.why_not_capturable, loop.Trainer.run = against, run  # type: ignore[method-assign]
     return seconds[0]
 
 

@@ -35,12 +35,12 @@ def prepare(recipe_name: str, settings: list[str], count: int | None = None, *, 
     """A run about to train, on so many random images or, without a number, on the recipe's data."""
     recipe = parse_recipe(recipe_name, settings)
     accelerator = Accelerator(mixed_precision=recipe.precision, cpu=not torch.cuda.is_available())
-    against = training_step.reason_against
+    against = training_step.why_not_capturable
     if not captured:
-        training_step.reason_against = lambda *a, **k: "told not to"
+        training_step.why_not_capturable = lambda *a, **k: "told not to"
     own = {"data_from": images(count)} if count else {}
     trainer = Trainer(recipe, Path(mkdtemp()), accelerator, quiet=True, **own)
-    training_step.reason_against = against
+    training_step.why_not_capturable = against
     trainer.state.total = 10**9
     trainer.state.model.train()
     return trainer

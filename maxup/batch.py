@@ -20,8 +20,7 @@ Batch = tuple[Any, Any]
 class SharedDraw:
     """Values that all examples of a copy share.
 
-    The draw of one copy holds one value, and its index is zero. The draws of the winners of m copies hold m values, and
-    the index is the copy that each example uses.
+    For one copy: one value, index 0. After selection from m copies: m values, and `index` is the copy of each winner.
 
     Attributes:
         values: One value per copy, (k, ...).
@@ -46,21 +45,16 @@ def where(mask: Tensor, new: Draw, old: Draw) -> Draw:
             return SharedDraw(torch.cat([o.values, n.values]), taken)
         if not is_batched(n) or len(n) != len(mask):
             raise TypeError(
-                f"a draw holds {_describe(n)}; every leaf must be a tensor with the batch of {len(mask)} as first "
-                "dimension, or a SharedDraw for values that all examples share"
+                f"invalid draw: a leaf is {_describe(n)}; every leaf must be a tensor with batch size {len(mask)} "
+                "first, or a SharedDraw for values that all examples share"
             )
-        return torch.where(column(mask, n), n, o)
+        return torch.where(expand_like(mask, n), n, o)
 
     return tree_map(choose, new, old, is_leaf=_is_shared)
 
 
 def cat(draws: Sequence[Draw]) -> Draw:
-    """Join the draws of k batches into the draw of one batch k times as long.
-
-    Example:
-        >>> cat([torch.tensor([1, 2]), torch.tensor([3, 4])])
-        tensor([1, 2, 3, 4])
-    """
+    """Join the draws of k batches into the draw of one batch k times as long."""
 
     def join(*parts: Any) -> Any:
         if isinstance(parts[0], SharedDraw):
@@ -79,7 +73,7 @@ def tile(batch: Batch, copies: int) -> Batch:
     return tree_map(lambda leaf: torch.cat([leaf] * copies) if is_batched(leaf) else leaf, batch)
 
 
-def column(values: Tensor, like: Tensor) -> Tensor:
+def expand_like(values: Tensor, like: Tensor) -> Tensor:
     """Reshape one value per example, (B,), to (B, 1, ...), to broadcast with a tensor (B, ...)."""
     return values.view(-1, *[1] * (like.ndim - 1))
 
@@ -109,12 +103,7 @@ def batch_size(batch: Batch) -> int:
 
 
 def get_leaves(x: Any, key: Hashable | None = None) -> list[Tensor]:
-    """Return the tensors of x to perturb: the entry `key`, or by default x itself or its floating-point leaves.
-
-    Example:
-        >>> [leaf.shape for leaf in get_leaves({"pixels": torch.ones(2, 3), "ids": torch.zeros(2, dtype=torch.long)})]
-        [torch.Size([2, 3])]
-    """
+    """Return the tensors of x to perturb: the entry `key`, or by default x itself or its floating-point leaves."""
     return [x] if isinstance(x, Tensor) and key is None else _split(x, key)[0]
 
 

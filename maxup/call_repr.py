@@ -10,7 +10,7 @@ import torch
 
 
 def call_repr(thing: Any, hide: Container[str] = ()) -> str:
-    """Return the constructor call of an object, with arguments read from attributes of the same names.
+    """Return the constructor call of an object, reading each argument from the attribute of the same name.
 
     Keyword-only arguments are omitted if they have their default values, and so are arguments that default to None. A
     required argument without an attribute is shown as `...`.

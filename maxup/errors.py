@@ -15,7 +15,7 @@ class MaxUpWarning(UserWarning):
     """Training may not do what you want.
 
     Examples: a forward pass changes state that cannot be restored, all copies have the same loss, the losses of the
-    winners change in one batch, or a `Transform` does not transform the targets.
+    winners change when they are batched together, or a `Transform` does not transform the targets.
     """
 
 
@@ -28,7 +28,7 @@ class BuildError(MaxUpError, ValueError):
 
 
 class InputsError(MaxUpError, ValueError):
-    """The diagnostics cannot run on the given model, batch, loss or perturbation."""
+    """Inputs of the diagnostics are invalid."""
 
 
 class RecipeError(MaxUpError, ValueError):

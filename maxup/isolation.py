@@ -52,7 +52,7 @@ def preserve_state(
     flags = [(module, module.training) for module in modules]
     norms = [(m, m.track_running_stats) for m in modules if isinstance(m, _BatchNorm) and m.training]
     before = [(module._buffers, dict(module._buffers)) for module in modules if module._buffers]
-    silent = {module for module in modules if _can_silence(module)}  # their statistics need no copy
+    silent = {module for module in modules if _can_silence(module)}  # BatchNorm without updates needs no copy
     watched = [m for m in modules if m._buffers and not (m in silent and RECORDED.issuperset(m._buffers))]
     devices = {p.device for module in modules for p in module._parameters.values() if p is not None} | {device}
     if is_capturing(device):
@@ -97,14 +97,6 @@ def eval_mode(model: Any) -> Iterator[None]:
 
     Modes change through the modules' `train` methods, because some do more than set a flag: LoRA layers merge their
     weights, and timm's LeViT caches its attention biases.
-
-    Example:
-        >>> model = nn.Sequential(nn.Dropout(), nn.Dropout().eval())
-        >>> with eval_mode(model):
-        ...     print(model[0].training)
-        False
-        >>> model[0].training, model[1].training
-        (True, False)
     """
     flags = [(module, module.training) for module in model.modules()] if isinstance(model, nn.Module) else []
     if flags:
@@ -218,12 +210,7 @@ def autocast(batch: Batch, dtype: torch.dtype | None) -> AbstractContextManager[
 
 @contextmanager
 def forbid_side_effects(batch: Batch, who: str) -> Iterator[None]:
-    """Raise if the code inside draws from a global random state or changes the batch in place.
-
-    Args:
-        batch: The batch.
-        who: What runs inside, for the error message.
-    """
+    """Raise if the code inside, `who`, draws from a global random state or changes the batch in place."""
     devices = {leaf.device for leaf in leaves(batch) if not is_capturing(leaf.device)}
     before, versions = get_rng_state(devices), [leaf._version for leaf in leaves(batch)]
     rewind = remember_rng(devices)
@@ -254,7 +241,7 @@ def _silence(layer: _BatchNorm, norm: str) -> None:
     elif not _can_silence(layer):
         return  # its buffers are restored by value
     elif isinstance(layer, nn.SyncBatchNorm):
-        # In evaluation mode it does not wait for other processes; without buffers it uses the statistics of its batch.
+        # Evaluation mode avoids communication, and without running buffers the layer uses batch statistics.
         layer.training = False
         layer._buffers.update(running_mean=None, running_var=None)
     else:
@@ -264,7 +251,7 @@ def _silence(layer: _BatchNorm, norm: str) -> None:
 def _set_buffers(saved: list[tuple[dict[str, Tensor | None], dict[str, Tensor | None]]]) -> None:
     """Make each module's buffers the saved objects again."""
     for buffers, before in saved:
-        if isinstance(buffers, dict):  # TorchScript's is not, and cannot be replaced from outside
+        if isinstance(buffers, dict):  # TorchScript buffers cannot be replaced
             buffers.clear()
             buffers.update(before)
 

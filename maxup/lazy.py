@@ -16,11 +16,6 @@ def lazy_exports(
     Args:
         package: Name of the package, its `__name__`.
         modules: Public names per module, separated by spaces. A module that lists its own name is itself public.
-
-    Example:
-        >>> names, load, _ = lazy_exports("maxup.perturb", {"noise": "Gaussian UniformBall"})
-        >>> names, load("Gaussian").__name__
-        (['Gaussian', 'UniformBall'], 'Gaussian')
     """
     module_of = {name: module for module, names in modules.items() for name in names.split()}
 

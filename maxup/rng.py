@@ -37,13 +37,13 @@ def make_generator(*parts: object) -> Generator:
 
 
 def objective_seed(owner: object) -> int:
-    """Return a seed that no other living objective and no other process uses.
+    """Return a seed that no other live objective and no other process uses.
 
-    It depends on the global seed, the rank, and the lowest number that no living objective has. So objectives that
+    It depends on the global seed, the rank, and the smallest index not used by a live objective. So objectives that
     exist at the same time draw differently, and a run that is repeated in one process after the same
     `torch.manual_seed` draws the same. The global random state does not advance.
     """
-    known = (i for i, other in _owners.items() if other is owner)  # a restarted objective keeps its number
+    known = (i for i, other in _owners.items() if other is owner)  # reseeding keeps the index
     number = next(known, None)
     if number is None:
         number = next(i for i in itertools.count() if i not in _owners)
@@ -104,15 +104,7 @@ def rng_state_dict() -> dict[str, Any]:
 
 
 def load_rng_state_dict(state: dict[str, Any]) -> None:
-    """Restore what `rng_state_dict` returned.
-
-    Example:
-        >>> state = rng_state_dict()
-        >>> drawn = torch.rand(3)
-        >>> load_rng_state_dict(state)
-        >>> torch.equal(drawn, torch.rand(3))
-        True
-    """
+    """Restore what `rng_state_dict` returned."""
     torch.set_rng_state(state["torch"])
     if state["cuda"] is not None and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])

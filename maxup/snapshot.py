@@ -18,21 +18,7 @@ BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by by
 
 
 def snapshot(modules: Iterable[nn.Module], functions: Mapping[str, Callable[..., Any]]) -> Snapshot:
-    """Return the state of modules, the global random states, and the closures and globals of functions.
-
-    Args:
-        modules: The modules.
-        functions: Functions by name.
-
-    Example:
-        >>> calls = []
-        >>> forward = lambda model, x: (calls.append(1), model(x))[1]
-        >>> model = nn.Linear(3, 2)
-        >>> before = snapshot([model], {"forward": forward})
-        >>> _ = forward(model, torch.ones(4, 3))
-        >>> changed(before, snapshot([model], {"forward": forward}))
-        ["global 'calls' of the forward function"]
-    """
+    """Return the state of modules, the global random states, and the closures and globals of functions by name."""
     result = state(modules)
     for name, function in functions.items():
         result |= dict(_function_state(function, f"the {name} function"))
@@ -95,7 +81,7 @@ def _freeze(value: Any, depth: int = DEPTH) -> Any:
         return _fingerprint(value)
     if value is None or isinstance(value, (bool, int, float, str, bytes)):
         return value
-    if isinstance(value, nn.Module):  # not registered, such as one in a list, so its buffers are not restored
+    if isinstance(value, nn.Module):  # unregistered, for example in a list; its buffers are not restored
         return ["module", id(value), *(_fingerprint(buffer) for buffer in value.buffers())]
     if depth and isinstance(value, Mapping):
         return {"mapping": [(_freeze(k, depth - 1), _freeze(v, depth - 1)) for k, v in value.items()]}

@@ -13,8 +13,8 @@ import torch
 from torch import Generator, Tensor
 
 from maxup.isolation import preserve_state
-from maxup.objectives.base import Forward, LossFn, bare, call, cross_entropy
-from maxup.perturb.noise import Gaussian, add, floating, nonnegative
+from maxup.objectives.base import Forward, LossFn, call_model, cross_entropy, unwrap
+from maxup.perturb.noise import Gaussian, add, check_nonnegative, floating_leaves
 from maxup.validate import check_batch, check_losses, check_positive_int
 
 
@@ -39,7 +39,7 @@ def c(m: int, sigma: float) -> float:
         >>> round(c(4, sigma=0.2), 4)
         0.2059
     """
-    return nonnegative("c", "sigma", sigma) * expected_max(m)
+    return check_nonnegative("c", "sigma", sigma) * expected_max(m)
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Penalty:
 
 
 def penalty(
-    model: Any, x: Any, y: Any, *, m: int, sigma: float, forward: Forward = call, loss_fn: LossFn = cross_entropy
+    model: Any, x: Any, y: Any, *, m: int, sigma: float, forward: Forward = call_model, loss_fn: LossFn = cross_entropy
 ) -> Penalty:
     """Return the gradient-norm penalty that `MaxUp(Gaussian(sigma), m)` implies for this model and batch.
 
@@ -104,7 +104,7 @@ def remainder(
     sigma: float,
     samples: int = 1000,
     generator: Generator | None = None,
-    forward: Forward = call,
+    forward: Forward = call_model,
     loss_fn: LossFn = cross_entropy,
 ) -> tuple[Tensor, Tensor]:
     """Estimate the remainder of Theorem 1, E[max_i L(x + z_i)] - L(x) - c * ||grad_x L(x)||, by Monte Carlo.
@@ -140,13 +140,13 @@ def remainder(
         generator = Generator(gradients[0].device).manual_seed(torch.initial_seed())
     gaussian = Gaussian(sigma)
     remainders = []
-    with preserve_state(bare(model), (x, y), norm="running") as rewind, torch.no_grad():
+    with preserve_state(unwrap(model), (x, y), norm="running") as rewind, torch.no_grad():
         for _ in range(samples):
             exact, linear = [], []
             for _ in range(m):
                 noise = gaussian.draw((x, y), generator)
                 rewind()
-                exact.append(loss_fn(forward(bare(model), add((x, y), noise, None)[0]), y) - base)
+                exact.append(loss_fn(forward(unwrap(model), add((x, y), noise, None)[0]), y) - base)
                 linear.append(_inner(gradients, noise))
             remainders.append(torch.stack(exact).amax(0) - torch.stack(linear).amax(0))  # (B,)
     values = torch.stack(remainders)  # (samples, B)
@@ -156,9 +156,9 @@ def remainder(
 def _gradients(model: Any, x: Any, y: Any, forward: Forward, loss_fn: LossFn) -> tuple[Tensor, list[Tensor]]:
     """Return L(x), (B,), and grad_x L(x) as a list of leaves."""
     check_batch((x, y))
-    zeros = [torch.zeros_like(leaf, requires_grad=True) for leaf in floating(x, None, "theory")]
-    with preserve_state(bare(model), (x, y), norm="running"), torch.enable_grad():
-        losses = loss_fn(forward(bare(model), add((x, y), zeros, None)[0]), y)  # (B,)
+    zeros = [torch.zeros_like(leaf, requires_grad=True) for leaf in floating_leaves(x, None, "theory")]
+    with preserve_state(unwrap(model), (x, y), norm="running"), torch.enable_grad():
+        losses = loss_fn(forward(unwrap(model), add((x, y), zeros, None)[0]), y)  # (B,)
         check_losses(losses, len(zeros[0]))
         gradients = torch.autograd.grad(losses.sum(), zeros, allow_unused=True, materialize_grads=True)
         return losses.detach(), list(gradients)

@@ -21,7 +21,7 @@ BELOW_1 = math.nextafter(1.0, 0.0)
 
 
 def check_model(model: Any) -> None:
-    """Raise unless the model is an `nn.Module`, whose state can be preserved while copies are scored."""
+    """Raise unless the model is an `nn.Module`: scoring can preserve the state of modules only."""
     if not isinstance(model, nn.Module):
         raise TypeError(
             f"the model is a {type(model).__name__}, not an nn.Module, so scoring cannot preserve its state; pass the "
@@ -43,7 +43,7 @@ def check_batch(batch: Batch) -> None:
     if len(set(sizes)) > 1:
         raise ValueError(
             f"x holds {batch_size((x, None))} examples, but another tensor of x or y holds "
-            f"{next(s for s in sizes if s != sizes[0])}; the first dimension of every tensor must be the batch"
+            f"{next(s for s in sizes if s != sizes[0])}; all tensors must have the same first dimension, the batch size"
         )
     if sizes[0] == 0:
         raise ValueError("the batch is empty; pass at least one example")
@@ -181,14 +181,14 @@ def check_losses(losses: Any, size: int) -> None:
         )
 
 
-def is_int(value: Any, low: int, high: float = math.inf) -> bool:
-    """Whether a value is a Python int, not a bool, in the range [low, high].
+def is_int(value: Any, low: int) -> bool:
+    """Whether a value is a Python int, not a bool, and at least `low`.
 
     Example:
-        >>> is_int(3, 1), is_int(True, 1), is_int(3, 1, 2)
+        >>> is_int(3, 1), is_int(True, 1), is_int(3, 4)
         (True, False, False)
     """
-    return type(value) is int and low <= value <= high
+    return type(value) is int and low <= value
 
 
 def check_positive_int(name: str, value: Any) -> int:
@@ -233,7 +233,7 @@ def refuse_batch_norm(model: Any, what: str, instead: str, *, running: bool = Fa
     """Raise if BatchNorm would normalize several copies with the statistics of one mixed batch.
 
     Args:
-        model: The model.
+        model: Checked with all its submodules.
         what: The setting that puts several copies into one batch.
         instead: What to do instead.
         running: Whether train-mode BatchNorm uses its running statistics.
@@ -268,14 +268,6 @@ def check_settings_agree(
 def check_real(who: str, name: str, value: Any, expected: str, low: float = -LARGEST, high: float = LARGEST) -> float:
     """Return the value as a float, or raise unless it is a number in the range [low, high].
 
-    Args:
-        who: The class that has the argument, for the message.
-        name: Name of the argument.
-        value: Its value.
-        expected: What the message says it must be.
-        low: Smallest value.
-        high: Largest value.
-
     Example:
         >>> check_real("Affine", "degrees", "ten", "between 0 and 180", 0, 180)
         Traceback (most recent call last):
@@ -290,16 +282,7 @@ def check_real(who: str, name: str, value: Any, expected: str, low: float = -LAR
 def check_int(who: str, name: str, value: Any, low: int, unit: str = "") -> int:
     """Return the value as an int, or raise unless it is a whole number from `low` to a million.
 
-    Args:
-        who: The class that has the argument, for the message.
-        name: Name of the argument.
-        value: Its value.
-        low: Smallest value.
-        unit: What the message says after "a whole number".
-
-    Example:
-        >>> check_int("Cutout", "length", 8, 1, " of pixels")
-        8
+    The message says `who(name=value): name must be a whole number`, followed by `unit`.
     """
     number = isinstance(value, Integral) and not isinstance(value, bool)  # numpy integers too
     if not number or not low <= value <= MANY:
@@ -314,7 +297,7 @@ def check_fill(who: str, value: Any) -> float:
 
 
 def check_mask_fill(who: str, value: Any) -> int:
-    """Return the label for mask pixels without a source, or raise unless it is a whole number."""
+    """Return the label for mask pixels from outside the image, or raise unless it is a whole number."""
     return check_int(who, "mask_fill", value, -MANY, " that your loss ignores")
 
 

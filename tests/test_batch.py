@@ -40,5 +40,5 @@ def test_tile_repeats_copy_after_copy_and_leaves_the_rest():
 
 @pytest.mark.parametrize("leaf", [torch.ones(5), 3, None])
 def test_a_leaf_without_the_batch_dimension_raises(leaf):
-    with pytest.raises(TypeError, match="every leaf must be a tensor with the batch of 2 as first dimension"):
+    with pytest.raises(TypeError, match="every leaf must be a tensor with batch size 2 first"):
         where(torch.tensor([True, False]), {"a": leaf}, {"a": leaf})

@@ -362,5 +362,5 @@ def test_a_draw_without_a_batch_dimension():
         def apply(self, batch, draw):
             return batch[0] + draw, batch[1]
 
-    with pytest.raises(TypeError, match="every leaf must be a tensor with the batch of"):
+    with pytest.raises(TypeError, match="every leaf must be a tensor with batch size 6 first"):
         mu.MaxUp(Shift(), m=2).select(net(), *batch())

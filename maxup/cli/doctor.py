@@ -26,7 +26,7 @@ def main(argv: Sequence[str]) -> int:
         "doctor",
         "Check your model, loss and batch: is the worst copy worse than the average one, does selection leave side "
         "effects, does m = 1 equal plain training, and what does a step cost? Your function is imported and called. "
-        "The exit code is 1 if something is wrong.",
+        "The exit code is 1 if a check reports an error.",
         EXAMPLES,
     )
     parser.add_argument(
@@ -43,9 +43,9 @@ def main(argv: Sequence[str]) -> int:
         returned = function()
     except (Exception, SystemExit) as error:
         raise InputsError(f"{args.function} raised {format_error(error)}") from error
-    wrong = 0
+    errors = 0
     for finding in run_checks(make_inputs(returned)):
         say(finding, flush=True)
-        wrong += finding.level == "wrong"
-    say(f"\n{wrong} wrong" if wrong else "\nNothing is wrong.")
-    return 1 if wrong else 0
+        errors += finding.level == "error"
+    say(f"\n{errors} error{'s' if errors > 1 else ''}" if errors else "\nNo errors.")
+    return 1 if errors else 0

@@ -19,7 +19,7 @@ from maxup.isolation import drop_probability
 Batch = tuple[Tensor, ...]
 
 
-class Captured:
+class CapturedStep:
     """A step that runs eagerly a few times, is then captured, and is captured again when `key` changes.
 
     Args:
@@ -71,7 +71,7 @@ class Captured:
         if monitored:
             reason = "synchronizes with the device, which a CUDA graph cannot do" if syncs else ""
             if not torch.equal(before, torch.cuda.get_rng_state()):  # functional dropout, for example
-                reason = "uses CUDA's global random generator, which a CUDA graph cannot rewind"
+                reason = "uses the global CUDA generator, which cannot be restored inside a CUDA graph"
             if reason:
                 self.say(f"the step is not captured: the network {reason}")
                 self.eager = -math.inf  # never try again
@@ -107,9 +107,9 @@ def _record_syncs() -> Iterator[list[str]]:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 
-def captured(
+def capture_step(
     step: Callable[[Any], Tensor], task: Any, *, stage: Callable[[], int], say: Callable[[str], None]
-) -> Captured:
+) -> CapturedStep:
     """Return a task's step as one CUDA graph, captured again when m or the stage changes.
 
     Args:
@@ -129,10 +129,10 @@ def captured(
     def key() -> Any:
         return stage(), objective.depends_on()
 
-    return Captured(step, key=key, generators=generators, replayed=replayed, say=say)
+    return CapturedStep(step, key=key, generators=generators, replayed=replayed, say=say)
 
 
-def reason_against(
+def why_not_capturable(
     model: nn.Module, *, device: torch.device, processes: int, fixed_shapes: bool, accumulate: int, precision: str
 ) -> str:
     """Return why a step cannot be captured, or an empty string if it can."""
@@ -143,7 +143,7 @@ def reason_against(
     if not fixed_shapes:
         return "batches of different sizes"
     if accumulate != 1:
-        return f"accumulate is {accumulate}"
+        return f"optim.accumulate is {accumulate}"
     if precision not in ("no", "bf16"):
         return f"precision is {precision}"
     dropping = [type(module).__name__ for module in model.modules() if drop_probability(module) > 0]

@@ -12,23 +12,7 @@ VARIANTS = 64  # recompilations allowed per kind of block, for shapes and modes 
 def compile_blocks(model: nn.Module, **options: Any) -> int:
     """Compile the repeated blocks of a model in place. The names in its state_dict do not change.
 
-    Args:
-        model: The model to compile.
-        options: Passed to `torch.compile`.
-
-    Returns:
-        Number of compiled blocks.
-
-    Example:
-        >>> class Block(nn.Module):
-        ...     def __init__(self):
-        ...         super().__init__()
-        ...         self.linear = nn.Linear(8, 8)
-        ...     def forward(self, x):
-        ...         return x + self.linear(x).relu()
-        >>> model = nn.Sequential(nn.Linear(4, 8), nn.Sequential(Block(), Block(), Block()), nn.Linear(8, 2))
-        >>> compile_blocks(model, backend="eager")
-        3
+    `options` are passed to `torch.compile`. Returns the number of compiled blocks.
     """
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, VARIANTS)
     blocks = _repeated(model)

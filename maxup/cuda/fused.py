@@ -27,8 +27,8 @@ LOCK = Lock()
 launches = 0  # number of kernel launches in this process
 
 
-def fits(x: Tensor, convs: Sequence[nn.Conv2d], norms: Sequence[nn.BatchNorm2d]) -> bool:
-    """Whether the kernel can replace these layers for input x, and no hook needs their outputs."""
+def is_supported(x: Tensor, convs: Sequence[nn.Conv2d], norms: Sequence[nn.BatchNorm2d]) -> bool:
+    """Whether the kernel supports these layers and this input, and no hook needs intermediate outputs."""
     return (
         FOUND
         and isinstance(x, Tensor)  # not a torch.fx proxy
@@ -129,7 +129,7 @@ def _aligned(tensor: Tensor) -> Tensor:
 
 
 def _kernel(device: torch.device, definitions: str) -> Callable[..., None] | None:
-    """Return the compiled kernel, or None if there is none. If compilation fails, `fits` returns False from then on."""
+    """Return the compiled kernel, or None. If compilation fails, `is_supported` returns False from then on."""
     global FOUND
     key = device.index, definitions
     if device.type == "cuda" and key not in KERNELS:

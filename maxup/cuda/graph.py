@@ -1,4 +1,4 @@
-"""CUDA graphs: record GPU work once, then replay it."""
+"""CUDA graphs: capture GPU work once, then replay it."""
 
 from collections.abc import Callable
 
@@ -7,8 +7,11 @@ import torch
 WARMUP = 3  # eager calls before capture, on a side stream, to finish lazy initialization
 
 
-def record(work: Callable[[], None]) -> torch.cuda.CUDAGraph:
-    """Capture a function that works on fixed memory. It runs WARMUP times first; the caller must undo the effects."""
+def capture_graph(work: Callable[[], None]) -> torch.cuda.CUDAGraph:
+    """Capture a function that works on fixed memory.
+
+    The function first runs WARMUP times; the caller must undo its side effects.
+    """
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

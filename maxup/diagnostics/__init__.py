@@ -11,10 +11,10 @@ Example:
     >>> model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 3))
     >>> x, y = torch.randn(32, 8), torch.randint(3, (32,))
     >>> findings = list(run_checks(Inputs(model, (x, y), perturbation=Gaussian(0.1))))
-    >>> [finding.text for finding in findings if finding.level == "wrong"]
+    >>> [finding.text for finding in findings if finding.level == "error"]
     []
     >>> print(findings[0])
-    ok         two passes with the same random state agree
+    ok      two passes with the same random state agree
 
 On the command line, `maxup doctor MODULE:FUNCTION` prints the findings.
 """

@@ -35,11 +35,11 @@ class Finding:
     """The result of a check."""
 
     level: str
-    """One of ok, attention and wrong."""
+    """One of "ok", "warning" and "error"."""
     text: str
 
     def __str__(self) -> str:
-        return f"{self.level:<10} {self.text}"
+        return f"{self.level:<7} {self.text}"
 
 
 def run_checks(inputs: Inputs) -> Iterator[Finding]:
@@ -49,7 +49,7 @@ def run_checks(inputs: Inputs) -> Iterator[Finding]:
         with preserve_state(inputs.model, inputs.batch):
             _maxup(inputs, 1).run(inputs.model, *inputs.batch)
     except Exception as error:
-        yield Finding("wrong", f"a forward pass on the batch failed: {format_error(error)}")
+        yield Finding("error", f"a forward pass on the batch failed: {format_error(error)}")
         return
     for check in (_perturbation, _determinism, _side_effects, _gap, _baseline, _replay, _cost, _layers, _penalty):
         try:
@@ -59,14 +59,14 @@ def run_checks(inputs: Inputs) -> Iterator[Finding]:
             yield from findings
         except Exception as error:
             name = check.__name__.strip("_").replace("_", " ")
-            yield Finding("wrong", f"the {name} check failed: {format_error(error)}")
+            yield Finding("error", f"the {name} check failed: {format_error(error)}")
 
 
 def _mode(model: nn.Module) -> Iterator[Finding]:
     if not model.training:
-        yield Finding("attention", "the model is in evaluation mode; call model.train() to check it as it is trained")
+        yield Finding("warning", "the model is in evaluation mode; call model.train() to check it as it is trained")
     if not any(p.requires_grad for p in model.parameters()):
-        yield Finding("wrong", "no parameter of the model requires a gradient, so there is nothing to train")
+        yield Finding("error", "no parameter of the model requires a gradient, so there is nothing to train")
 
 
 def _perturbation(inputs: Inputs) -> Iterator[Finding]:
@@ -87,7 +87,7 @@ def _determinism(inputs: Inputs) -> Iterator[Finding]:
         yield Finding("ok", "two passes with the same random state agree")
     else:
         yield Finding(
-            "wrong",
+            "error",
             "two passes over the same batch with the same random state differ: the forward pass keeps state outside "
             "the model's buffers, or uses its own random generator",
         )
@@ -101,9 +101,9 @@ def _side_effects(inputs: Inputs) -> Iterator[Finding]:
     if names:
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         yield Finding(
-            "wrong",
+            "error",
             f"selection has side effects: it changed {', '.join(names[:3])}{more}; a step calls the model {M + 1} "
-            "times, so do not count or record in the forward pass, or keep the state in a registered buffer",
+            "times, so do not update counters in forward, or keep them in registered buffers",
         )
     else:
         yield Finding(
@@ -118,18 +118,18 @@ def _gap(inputs: Inputs) -> Iterator[Finding]:
     report, mean = outcome.report, float(outcome.losses.detach().mean())
     assert report is not None
     if not math.isfinite(mean):
-        yield Finding("wrong", f"the loss is {mean}; fix the model, the loss or the data first")
+        yield Finding("error", f"the loss is {mean}; fix the model, the loss or the data first")
     elif report.gap <= 0:
         yield Finding(
-            "wrong", "all copies have the same loss: the perturbation changes nothing, or the model ignores it"
+            "error", "all copies have the same loss: the perturbation changes nothing, or the model ignores it"
         )
     else:
         share = report.gap / max(abs(mean), 1e-12)
         small = share <= 1e-3
         text = f"the worst of {M} copies has a higher loss than the average copy: gap {report.gap:.3g}, "
         text += f"{100 * share:.2g} % of the loss"
-        hint = "; so small a gap has little effect on training, so use a stronger perturbation"
-        yield Finding("attention" if small else "ok", text + (hint if small else ""))
+        hint = "; such a small gap has little effect on training, so use a stronger perturbation"
+        yield Finding("warning" if small else "ok", text + (hint if small else ""))
 
 
 def _baseline(inputs: Inputs) -> Iterator[Finding]:
@@ -147,7 +147,7 @@ def _baseline(inputs: Inputs) -> Iterator[Finding]:
         yield Finding("ok", f"m = 1 equals the baseline: both losses on the perturbed batch are {float(plain):.6g}")
     else:
         text = f"with m = 1 the loss is {float(ours):.9g}, but in a plain loop it is {float(plain):.9g}"
-        yield Finding("wrong", f"{text}: they differ by {abs(float(ours) - float(plain)):.2g}")
+        yield Finding("error", f"{text}: they differ by {abs(float(ours) - float(plain)):.2g}")
 
 
 def _replay(inputs: Inputs) -> Iterator[Finding]:
@@ -159,14 +159,14 @@ def _replay(inputs: Inputs) -> Iterator[Finding]:
         yield Finding("ok", "the training pass reproduces the scored losses exactly")
     elif _norms(inputs.model):
         yield Finding(
-            "attention",
+            "warning",
             text + "BatchNorm normalizes the batch of worst copies with its own statistics, as the method implies; "
             "norm='running' scores with the running statistics instead",
         )
     elif report.replay_error < 1e-4:
-        yield Finding("attention", text + "rounding")
+        yield Finding("warning", text + "rounding")
     else:
-        yield Finding("wrong", text + "the worst copies are not reproduced")
+        yield Finding("error", text + "the worst copies are not reproduced")
 
 
 def _cost(inputs: Inputs) -> Iterator[Finding]:
@@ -199,10 +199,10 @@ def _cost(inputs: Inputs) -> Iterator[Finding]:
     reason = "; the model or batch is probably so small that overhead dominates"
     if copies > many / 3:
         reason = f"; {100 * copies / many:.0f} % of it is spent on making the copies, so use a cheaper perturbation"
-    yield Finding("attention" if slow else "ok", text + (reason if slow else ""))
+    yield Finding("warning" if slow else "ok", text + (reason if slow else ""))
     memory = saved[M] / max(saved[1], 1)
     text = f"a step with m = {M} keeps {memory:.2f} times as much memory for backward as with m = 1"
-    yield Finding("ok" if memory < 1.05 else "attention", text)
+    yield Finding("ok" if memory < 1.05 else "warning", text)
 
 
 def _layers(inputs: Inputs) -> Iterator[Finding]:
@@ -212,7 +212,7 @@ def _layers(inputs: Inputs) -> Iterator[Finding]:
         text = f"BatchNorm layers in training mode ({len(active)}): each copy is scored with its own batch statistics; "
         text += "chunk_size > 1 and strategy='retain' are not available"
         few = f", and {n} examples are few for batch statistics" if n < 8 else ""
-        yield Finding("attention", text + few)
+        yield Finding("warning", text + few)
     elif norms:
         yield Finding("ok", f"BatchNorm layers ({len(norms)}), all with fixed statistics")
     dropout = [layer for layer in inputs.model.modules() if drop_probability(layer) > 0]
@@ -221,7 +221,7 @@ def _layers(inputs: Inputs) -> Iterator[Finding]:
         text = (
             f"dropout layers ({len(dropping)}): all copies and the training pass share their masks, so draw no random "
         )
-        yield Finding("attention", text + "numbers between select and your forward pass")
+        yield Finding("warning", text + "numbers between select and your forward pass")
     elif dropout:
         yield Finding("ok", f"dropout layers ({len(dropout)}), all in evaluation mode, where they drop nothing")
     if not norms and not dropout:
@@ -267,7 +267,6 @@ def _close(a: Tensor, b: Tensor) -> bool:
 
 @contextmanager
 def _preserve_gradients(model: nn.Module) -> Iterator[None]:
-    """Restore the parameters' gradients on exit."""
     before = [(p, p.grad) for p in model.parameters()]
     for p, _ in before:
         p.grad = None

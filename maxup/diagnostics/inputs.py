@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from maxup.batch import get_leaves
 from maxup.errors import InputsError, unknown_name
-from maxup.objectives.base import Forward, LossFn, call, cross_entropy
+from maxup.objectives.base import Forward, LossFn, call_model, cross_entropy
 from maxup.perturb.noise import Gaussian
 from maxup.validate import check_batch, check_model, check_perturbation, check_values
 
@@ -34,7 +34,7 @@ class Inputs:
     """Loss per example, loss_fn(output, y) -> (B,)."""
     perturbation: Any = None
     """Default: Gaussian noise with a tenth of the standard deviation of x."""
-    forward: Forward = call
+    forward: Forward = call_model
     """How to call the model, forward(model, x)."""
 
     def __post_init__(self) -> None:
@@ -57,12 +57,7 @@ class Inputs:
 
 
 def make_inputs(returned: Any) -> Inputs:
-    """Build `Inputs` from what a user's function returned: a dict of its fields, or a tuple in the same order.
-
-    Example:
-        >>> make_inputs((nn.Linear(3, 2), (torch.rand(4, 3), torch.zeros(4).long()))).loss_fn.__name__
-        'cross_entropy'
-    """
+    """Build `Inputs` from what a user's function returned: a dict of its fields, or a tuple in the same order."""
     names = [field.name for field in fields(Inputs)]
     if isinstance(returned, (tuple, list)):
         if not 2 <= len(returned) <= len(names):
@@ -78,7 +73,7 @@ def make_inputs(returned: Any) -> Inputs:
         if key not in names:
             raise InputsError(unknown_name(str(key), names, "key"))
     if missing := {"model", "batch"} - set(returned):
-        raise InputsError(f"the function returned no {min(missing)}; it must return model and batch, the pair (x, y)")
+        raise InputsError(f"the returned dict has no {min(missing)!r}; it must have the keys model and batch, (x, y)")
     return Inputs(**{key: value for key, value in returned.items() if value is not None})
 
 

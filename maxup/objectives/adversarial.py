@@ -11,8 +11,8 @@ import torch
 from torch import Generator, Tensor
 
 from maxup.batch import Batch, get_leaves
-from maxup.objectives.base import Forward, LossFn, Objective, Outcome, bare, call, cross_entropy
-from maxup.perturb.noise import UniformBall, add, check_clip, clamped, into_ball, nonnegative, unit
+from maxup.objectives.base import Forward, LossFn, Objective, Outcome, call_model, cross_entropy, unwrap
+from maxup.perturb.noise import UniformBall, add, check_clip, check_nonnegative, clip_delta, normalize_l2, project_l2
 from maxup.validate import check_choice, check_positive_int
 
 
@@ -49,11 +49,11 @@ class Adversarial(Objective):
         clip: tuple[float, float] | None = None,
         norm: str = "batch",
         key: Hashable | None = None,
-        forward: Forward = call,
+        forward: Forward = call_model,
         loss_fn: LossFn = cross_entropy,
         generator: Generator | None = None,
     ) -> None:
-        nonnegative("Adversarial", "radius", radius)
+        check_nonnegative("Adversarial", "radius", radius)
         super().__init__(UniformBall(radius, p=p, key=key), loss_fn=loss_fn, forward=forward, generator=generator)
         self.radius, self.p, self.key, self.clip = radius, p, key, check_clip("Adversarial", clip)
         self.steps = check_positive_int("steps", steps)
@@ -70,7 +70,7 @@ class Adversarial(Objective):
 
     def attack(self, model: Any, batch: Batch, delta: list[Tensor]) -> Batch:
         """Climb the loss from x + delta, staying in the ball: x' = Project(x' + step_size * ascent direction)."""
-        model, origin = bare(model), get_leaves(batch[0], self.key)
+        model, origin = unwrap(model), get_leaves(batch[0], self.key)
         delta = [self._inside(d, o) for d, o in zip(delta, origin, strict=True)]
         with self._preserve_state(model, batch, self.norm) as rewind:
             for _ in range(self.steps):
@@ -86,9 +86,9 @@ class Adversarial(Objective):
         return add(batch, delta, self.key)
 
     def _direction(self, gradient: Tensor) -> Tensor:
-        return gradient.sign() if self.p == math.inf else unit(gradient)
+        return gradient.sign() if self.p == math.inf else normalize_l2(gradient)
 
     def _inside(self, delta: Tensor, origin: Tensor) -> Tensor:
         """Project delta onto the ball, then clip x + delta."""
-        delta = delta.clamp(-self.radius, self.radius) if self.p == math.inf else into_ball(delta, self.radius)
-        return clamped(origin, delta, self.clip)
+        delta = delta.clamp(-self.radius, self.radius) if self.p == math.inf else project_l2(delta, self.radius)
+        return clip_delta(origin, delta, self.clip)

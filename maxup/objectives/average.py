@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Generator
 
-from maxup.objectives.base import Forward, LossFn, Objective, Outcome, call, cross_entropy
+from maxup.objectives.base import Forward, LossFn, Objective, Outcome, call_model, cross_entropy
 from maxup.perturb.in_model import check_attached
 from maxup.validate import check_perturbation
 
@@ -38,7 +38,7 @@ class Average(Objective):
         perturbation: Any,
         m: int | Callable[[int], int] = 4,
         *,
-        forward: Forward = call,
+        forward: Forward = call_model,
         loss_fn: LossFn = cross_entropy,
         generator: Generator | None = None,
     ) -> None:

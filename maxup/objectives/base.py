@@ -34,7 +34,7 @@ LossFn = Callable[[Any, Any], Tensor]
 Forward = Callable[[Any, Any], Any]
 
 
-def call(model: Any, x: Any) -> Any:
+def call_model(model: Any, x: Any) -> Any:
     """Return model(x): the default `forward`."""
     try:
         return model(x)
@@ -53,8 +53,8 @@ class Objective:
         loss_fn: Loss per example, `loss_fn(output, target) -> (B,)`.
         forward: How to call the model, `forward(model, x) -> output`.
         generator: Source of randomness. None creates one on the batch's device in the first call. Its seed depends on
-            `torch.manual_seed`, the rank of the process, and which of the living objectives this is. It does not
-            advance the global random state.
+            `torch.manual_seed`, the rank of the process, and the other live objectives. The global random state does
+            not advance.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Objective:
         m: int | Callable[[int], int] = 1,
         *,
         loss_fn: LossFn = cross_entropy,
-        forward: Forward = call,
+        forward: Forward = call_model,
         generator: Generator | None = None,
     ) -> None:
         self.perturbation: Any = None if perturbation is None else check_perturbation(perturbation)
@@ -77,8 +77,8 @@ class Objective:
         self.step = 0
         self._created_generator = False  # whether `generator` was None
         self._first_batch = True
-        self._first_scoring = True  # whether no copies have been scored yet
-        self._read_values = False  # whether to check the values of this batch
+        self._first_scoring = True  # True until the first scoring
+        self._read_values = False  # True if this batch's values are checked
         self._called: tuple[Any, Any, list[nn.Module]] = (None, None, [])  # loss_fn, forward, and the modules they call
 
     def run(self, model: Any, x: Any, y: Any) -> Outcome:
@@ -101,8 +101,8 @@ class Objective:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a `state_dict()`, on the same type of device.
 
-        A state from before the first draw has no generator. Then a generator that this objective created is created
-        again, and one that you passed stays as it is.
+        A state saved before the first draw has no generator state. In that case the default generator is created again;
+        a generator that you passed is unchanged.
         """
         if not {"step", "generator", "device"} <= set(state):
             raise ValueError(f"this is not the state_dict of an objective: it has the keys {sorted(state)}")
@@ -210,7 +210,7 @@ class Objective:
         if len(seen) == 3 and (names := changed(seen[1], seen[2])):
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             warn(
-                f"{type(self).__name__} runs the model several times per step, and its forward pass changed "
+                f"{type(self).__name__} runs the model several times per step, but the forward pass changed "
                 f"{', '.join(names[:3])}{more}, which cannot be restored; keep such state in a registered buffer, or "
                 "update it outside of forward"
             )
@@ -237,7 +237,7 @@ class Objective:
         return mean_loss(self.loss_fn, losses, target)
 
 
-def bare(model: Any) -> Any:
+def unwrap(model: Any) -> Any:
     """Return the module inside DistributedDataParallel, for passes without gradients and communication."""
     check_model(model)
     return model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model

@@ -6,7 +6,7 @@ min_theta  E_M [ max_{x in M} L(x, theta) ]
 from typing import Any
 
 from maxup.batch import batch_size
-from maxup.objectives.base import Forward, LossFn, Objective, Outcome, call, cross_entropy
+from maxup.objectives.base import Forward, LossFn, Objective, Outcome, call_model, cross_entropy
 
 
 class HardExamples(Objective):
@@ -23,7 +23,7 @@ class HardExamples(Objective):
         >>> HardExamples(keep=0.25)(model, x, y).backward()
     """
 
-    def __init__(self, keep: float = 0.25, *, forward: Forward = call, loss_fn: LossFn = cross_entropy) -> None:
+    def __init__(self, keep: float = 0.25, *, forward: Forward = call_model, loss_fn: LossFn = cross_entropy) -> None:
         super().__init__(loss_fn=loss_fn, forward=forward)
         if not 0 < keep <= 1:
             raise ValueError(f"HardExamples(keep={keep!r}): keep must be a fraction of the batch, in (0, 1]")

@@ -4,8 +4,8 @@
 
     grad max_i L(x'_i, theta)  =  grad L(x'_i*, theta),    i* = argmax_i L(x'_i, theta)     (eq. 3)
 
-`MaxUp._search` finds i*: it scores m copies without a graph and passes them to `RunningMax.update`, which chooses the
-worst copy. `MaxUp.run` then rebuilds that copy from its draw and trains on it.
+`MaxUp._select_worst` finds i*: it scores m copies without a graph and passes them to `RunningMax.update`, which chooses
+the worst copy, the *winner*. `MaxUp.run` then rebuilds the winner from its draw and trains on it.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map
 
 from maxup.batch import Batch, Draw, batch_size, is_batched, leaves
 from maxup.isolation import autocast, refuse_dropout
-from maxup.objectives.base import Forward, LossFn, Objective, Outcome, bare, call, cross_entropy
+from maxup.objectives.base import Forward, LossFn, Objective, Outcome, call_model, cross_entropy, unwrap
 from maxup.objectives.running_max import RunningMax
 from maxup.objectives.sanity import TieCheck, warn_if_winners_change
 from maxup.objectives.wide_passes import WidePasses
@@ -39,7 +39,7 @@ class MaxUp(Objective):
 
     Args:
         perturbation: P(.|x), an object with `draw(batch, generator)` and `apply(batch, draw)`.
-        m: Copies per example, or a function of the step that returns it. 1 is standard augmentation.
+        m: Copies per example, or a function of the step that returns it. m=1 is standard augmentation.
         norm: Statistics that train-mode BatchNorm uses to score a copy: "batch" or "running".
         strategy: "recompute" forwards the winners again. "retain" keeps the graphs of all copies, as one wide batch.
         chunk_size: Copies per scoring pass.
@@ -70,7 +70,7 @@ class MaxUp(Objective):
         masks: str = "shared",
         dtype: torch.dtype | None = None,
         score: str = "loss",
-        forward: Forward = call,
+        forward: Forward = call_model,
         loss_fn: LossFn = cross_entropy,
         generator: Generator | None = None,
     ) -> None:
@@ -86,7 +86,7 @@ class MaxUp(Objective):
         self._ties = TieCheck()
 
     def select(self, model: Any, x: Any, y: Any) -> Batch:
-        """Return the worst of m copies of every example, to train on in your loop."""
+        """Return the winners, the worst of m copies of every example, to train on in your loop."""
         if in_model_parts(self.perturbation):
             raise TypeError(
                 "this perturbation acts inside the model, so select cannot return its copies; use "
@@ -101,7 +101,7 @@ class MaxUp(Objective):
         if self.strategy == "retain":
             raise ValueError("strategy='retain' works with loss = objective(model, x, y) only, not with select")
         with self._step(x, y) as (batch, generator):
-            yield self._copy(batch, self._search(model, batch, generator).draw)
+            yield self._copy(batch, self._select_worst(model, batch, generator).draw)
 
     def run(self, model: Any, x: Any, y: Any) -> Outcome:
         """Return the loss of eq. 2, with the winners' outputs, draws and a report on demand."""
@@ -109,19 +109,19 @@ class MaxUp(Objective):
             if self.strategy == "retain":
                 worst, trained = self._retain(model, batch, generator)
             else:
-                worst = self._search(model, batch, generator)  # i*
+                worst = self._select_worst(model, batch, generator)  # i*
                 trained = self._forward(model, batch, [worst.draw])  # L(x'_i*, theta), with a graph
             output, target, losses = trained
             return Outcome(self._mean(losses, target), losses, output, target, worst)
 
-    def _search(self, model: Any, batch: Batch, generator: Generator) -> RunningMax:
+    def _select_worst(self, model: Any, batch: Batch, generator: Generator) -> RunningMax:
         """Find i* of eq. 3 per example: draw and score m copies, and keep the draw of the worst one."""
         m, worst = self.copies(), RunningMax(self.score)
         check_attached(self.perturbation, model)
         if m == 1:
             (worst.draw,) = self._draws(batch, generator, 1)
             return worst
-        model = bare(model)
+        model = unwrap(model)
         self._check_chunks(model)
         check_winners = self._should_check_winners(model, batch)
         with self._preserve_state(model, batch, self.norm) as rewind, torch.no_grad(), autocast(batch, self.dtype):
@@ -136,7 +136,7 @@ class MaxUp(Objective):
     def _score(
         self, model: Any, batch: Batch, generator: Generator, copies: int, rewind: Callable[[], None]
     ) -> tuple[list[Draw], Tensor, Any]:
-        """Draw copies and compute their losses. This is a function so that its tensors are freed before the next."""
+        """Draw copies and compute their losses. A separate function frees its tensors before the next copies."""
         draws = self._draws(batch, generator, copies)  # x'_i ~ P(.|x)
         if copies == 1 or is_capturing(leaves(batch)[0].device):
             rewind()  # all copies, and the training pass, see the same dropout masks and state
@@ -147,7 +147,7 @@ class MaxUp(Objective):
         return draws, losses, target
 
     def _retain(self, model: Any, batch: Batch, generator: Generator) -> tuple[RunningMax, Any]:
-        """The same maximum in one wide batch with its graph. Return the winners' rows of the output, target, losses."""
+        """Select from one wide batch with its graph. Return the winners, and their output, target and losses."""
         m, worst, size = self.copies(), RunningMax(self.score), batch_size(batch)
         check_attached(self.perturbation, model)
         capturing = is_capturing(leaves(batch)[0].device)
@@ -155,11 +155,11 @@ class MaxUp(Objective):
             refuse_batch_norm(model, "strategy='retain'", "use strategy='recompute'")
         draws = self._draws(batch, generator, m)
         if capturing and m > 1 and self.masks == "shared":
-            refuse_dropout(bare(model))
+            refuse_dropout(unwrap(model))
         if m == 1 or self.masks == "independent" or capturing:  # a capture cannot read the random states
             output, target, losses = self._forward(model, batch, draws)  # (m * B, ...)
         else:
-            isolated = self._preserve_state(bare(model), batch, "batch")
+            isolated = self._preserve_state(unwrap(model), batch, "batch")
             output, target, losses = self._wide.run(self._forward, model, batch, draws, isolated=isolated)
         worst.update(draws, losses, target)
         self._ties.update(worst)
@@ -177,7 +177,7 @@ class MaxUp(Objective):
             refuse_batch_norm(model, what, instead, running=self.norm == "running")
 
     def _should_check_winners(self, model: Any, batch: Batch) -> bool:
-        """Whether to check that the winners keep their losses in one batch: once, if no BatchNorm mixes the batch."""
+        """Whether to check that winners keep their losses when batched together: once, without train-mode BatchNorm."""
         if not self._first_scoring or is_capturing(leaves(batch)[0].device):
             return False
         return not any(isinstance(layer, _BatchNorm) and layer.training for layer in model.modules())

@@ -25,7 +25,7 @@ class Report:
     label_entropy: float
     """Mean entropy of the winners' labels in nats; 0 for class ids."""
     replay_error: float
-    """Largest difference between a loss in the training pass and the loss that the copy was chosen by."""
+    """Largest difference between a winner's loss in the training pass and in scoring."""
 
     @property
     def replay_exact(self) -> bool:

@@ -20,9 +20,9 @@ class RunningMax:
         score: "loss" scores a copy by its loss, "kl" by its loss minus the entropy of its (mixed) label.
 
     Attributes:
-        draw: Draws of the worst copies, the winners.
+        draw: Draws of the winners, the worst copies so far.
         scores: Their scores, (B,).
-        copy: Index of the copy that won, (B,).
+        copy: Index of the winner among the copies, (B,).
         losses: Losses of every copy so far, a list of m tensors (B,).
 
     Example:

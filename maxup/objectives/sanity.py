@@ -6,21 +6,21 @@ from torch import Tensor
 from maxup.objectives.running_max import RunningMax
 from maxup.validate import is_capturing, warn
 
-PATIENCE = 8  # batches in which a new network may ignore its input
+PATIENCE = 8  # batches during which an untrained network may ignore its input
 
 
 class TieCheck:
     """Warn once if all copies have the same loss: training then costs m times as much for nothing.
 
-    If all examples have the same loss too, the network may ignore its input only at first, as with a last layer of
-    zeros. Then wait for a few more batches.
+    If all examples also have the same loss, the network may only be untrained (for example, a zero-initialized last
+    layer), so wait a few batches before warning.
     """
 
     def __init__(self) -> None:
-        self.ties: int | None = 0  # batches so far, all of them ties; None once the question is settled
+        self.ties: int | None = 0  # number of batches so far, all of them ties; None once decided
 
     def update(self, worst: RunningMax) -> None:
-        """Look at the losses of one selection."""
+        """Check the losses of one selection."""
         if self.ties is None or len(worst.losses) < 2 or is_capturing(worst.losses[0].device):
             return
         losses = torch.stack(worst.losses)  # (m, B)
@@ -35,11 +35,11 @@ class TieCheck:
 
 
 def warn_if_winners_change(worst: RunningMax, losses: Tensor) -> None:
-    """Warn if the winners' losses (B,) in one batch differ from the losses that they were chosen by."""
+    """Warn if the winners' losses (B,) change when they are batched together."""
     assert worst.copy is not None
     scored = torch.stack(worst.losses)  # (m, B)
     chosen = scored.gather(0, worst.copy[None])[0]  # (B,)
-    warn_if_losses_change(chosen, losses, scored, "the winners", "in one batch of winners")
+    warn_if_losses_change(chosen, losses, scored, "the winners", "when they are batched together")
 
 
 def warn_if_losses_change(before: Tensor, after: Tensor, losses: Tensor, what: str, when: str) -> None:

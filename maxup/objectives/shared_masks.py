@@ -1,8 +1,8 @@
 """Make the copies in one wide pass share the model's random numbers, as separate passes over the copies do.
 
 A wide batch holds k copies, one after the other. A dropout layer would draw a different mask for each copy, and MaxUp
-would maximize over masks. `record` records what a pass over one copy draws. Under `shared_masks`, the wide pass draws
-exactly that once, and uses it for every copy.
+would maximize over masks. `RecordRandomOps` records what a pass over one copy draws. Under `shared_masks`, the wide
+pass draws exactly that once, and uses it for every copy.
 """
 
 from collections.abc import Callable
@@ -31,19 +31,12 @@ class _Random(TorchDispatchMode):
         return self.random(func, args, kwargs, out, rewind) if advanced() else out
 
     def random(self, func: OpOverload, args: Any, kwargs: Any, out: Any, rewind: Callable[[], None]) -> Any:
-        """Return the result of a random operation, `out` or something else."""
+        """Return the result of a random operation: `out`, or a replacement."""
         raise NotImplementedError(f"{type(self).__name__} must define random")
 
 
-class record(_Random):  # noqa: N801  (a context manager, in lower case like torch's)
-    """Record the random operations of a pass over one copy.
-
-    Example:
-        >>> with record() as recorded:
-        ...     _ = torch.nn.functional.dropout(torch.ones(2, 3))
-        >>> [shape for _, shape in recorded.operations]
-        [(2, 3)]
-    """
+class RecordRandomOps(_Random):
+    """Record the random operations of a pass over one copy."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +95,7 @@ def shared_masks(recorded: Recorded, copies: int, size: int, instead: str) -> Ab
 
     Example:
         >>> dropout = torch.nn.Dropout()
-        >>> with record() as recorded:
+        >>> with RecordRandomOps() as recorded:
         ...     _ = dropout(torch.ones(4, 8))
         >>> with shared_masks(recorded.operations, 2, 4, "use chunk_size=1"):
         ...     first, second = dropout(torch.ones(8, 8)).chunk(2)
@@ -121,7 +114,7 @@ def _in_checkpoint() -> bool:
 
 
 def _watch_rng(device: torch.device) -> tuple[Callable[[], bool], Callable[[], None]]:
-    """Return two functions: whether the device's global random state has advanced since, and one that restores it."""
+    """Return two functions: one returns whether the global random state has advanced, the other restores it."""
     if device.type in ("cpu", "meta"):
         before = torch.get_rng_state()
         return lambda: not torch.equal(torch.get_rng_state(), before), lambda: torch.set_rng_state(before)

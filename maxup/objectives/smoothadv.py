@@ -14,10 +14,10 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from maxup.batch import column
+from maxup.batch import expand_like
 from maxup.isolation import called_modules, isolated_eval
-from maxup.objectives.base import Forward, Objective, Outcome, bare, call
-from maxup.perturb.noise import Gaussian, check_clip, clamped, into_ball, nonnegative, unit
+from maxup.objectives.base import Forward, Objective, Outcome, call_model, unwrap
+from maxup.perturb.noise import Gaussian, check_clip, check_nonnegative, clip_delta, normalize_l2, project_l2
 from maxup.validate import check_choice, check_positive_int
 
 Scores = Callable[[Tensor], Tensor]  # images (B, ...) -> log-probabilities (B, C)
@@ -52,18 +52,18 @@ class SmoothAdv(Objective):
         steps: int = 2,
         attack: str = "pgd",
         clip: tuple[float, float] | None = (0.0, 1.0),
-        forward: Forward = call,
+        forward: Forward = call_model,
         generator: Generator | None = None,
     ) -> None:
         super().__init__(Gaussian(sigma), samples, forward=forward, generator=generator)
-        self.radius = radius if callable(radius) else nonnegative("SmoothAdv", "radius", radius)
+        self.radius = radius if callable(radius) else check_nonnegative("SmoothAdv", "radius", radius)
         self.steps, self.clip = check_positive_int("steps", steps), check_clip("SmoothAdv", clip)
         self.sigma, self.samples, self.attack = sigma, samples, check_choice("attack", attack, "pgd", "ddn")
 
     def depends_on(self) -> tuple[int, float]:
         """Return the copies and the radius of this step."""
         radius = self.radius(self.step) if callable(self.radius) else self.radius
-        return self.copies(), nonnegative("SmoothAdv", "radius", radius)
+        return self.copies(), check_nonnegative("SmoothAdv", "radius", radius)
 
     def run(self, model: object, x: Tensor, y: Tensor) -> Outcome:
         """Return the mean loss of k noisy copies of the point that the attack reached. Outputs are (k * B, ...)."""
@@ -72,7 +72,7 @@ class SmoothAdv(Objective):
                 raise TypeError("SmoothAdv needs class ids (B,) as y, not probabilities")
             copies, radius = self.depends_on()
             draws = self._draws(batch, generator, copies)
-            network, noise = bare(model), [draw[0] for draw in draws]
+            network, noise = unwrap(model), [draw[0] for draw in draws]
             with isolated_eval(network, batch, called_modules(self.forward)) as rewind:
 
                 def logits(x: Tensor) -> Tensor:
@@ -122,16 +122,11 @@ def pgd(
 
     Returns:
         The adversarial images, (B, ...).
-
-    Example:
-        >>> x = torch.tensor([[1.0, 0.0]])
-        >>> pgd(lambda x: x.log_softmax(1), x, torch.tensor([0]), radius=0.5, steps=4)
-        tensor([[0.6464, 0.3536]])
     """
     delta = torch.zeros_like(x)
     for _ in range(steps):
         gradient, _ = _ascent(scores, x, y, delta)
-        delta = into_ball(clamped(x, delta + 2 * radius / steps * gradient, clip), radius)
+        delta = project_l2(clip_delta(x, delta + 2 * radius / steps * gradient, clip), radius)
     return x + delta
 
 
@@ -155,11 +150,11 @@ def ddn(
         gradient, prediction = _ascent(scores, x, y, delta)
         fooled, size = prediction != y, delta.flatten(1).norm(dim=1)
         shorter = fooled & (size < shortest)
-        best, shortest = torch.where(column(shorter, x), delta, best), torch.where(shorter, size, shortest)
+        best, shortest = torch.where(expand_like(shorter, x), delta, best), torch.where(shorter, size, shortest)
         delta = delta + rate * gradient
         length = (length * torch.where(fooled, 1 - GAMMA, 1 + GAMMA)).clamp(max=radius)
-        delta = clamped(x, column(length, delta) * unit(delta), clip)
-    return x + torch.where(column(shortest.isfinite(), x), best, delta)
+        delta = clip_delta(x, expand_like(length, delta) * normalize_l2(delta), clip)
+    return x + torch.where(expand_like(shortest.isfinite(), x), best, delta)
 
 
 def _ascent(scores: Scores, x: Tensor, y: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
@@ -170,4 +165,4 @@ def _ascent(scores: Scores, x: Tensor, y: Tensor, delta: Tensor) -> tuple[Tensor
         if not log_p.requires_grad:
             raise ValueError("the model's outputs have no gradient with respect to x, which the attack needs")
         (gradient,) = torch.autograd.grad(F.nll_loss(log_p, y, reduction="sum"), delta)
-    return unit(gradient), log_p.detach().argmax(1)
+    return normalize_l2(gradient), log_p.detach().argmax(1)

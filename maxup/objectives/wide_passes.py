@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from maxup.batch import Batch, Draw, batch_size, leaves
 from maxup.isolation import drop_probability
-from maxup.objectives.base import bare
+from maxup.objectives.base import unwrap
 from maxup.objectives.sanity import warn_if_losses_change
-from maxup.objectives.shared_masks import Recorded, record, shared_masks
+from maxup.objectives.shared_masks import Recorded, RecordRandomOps, shared_masks
 from maxup.rng import get_rng_state
 
-MOST_KINDS = 256  # kinds of batches whose single-copy pass is remembered
+MAX_KEYS = 256  # number of single-copy passes to remember
 
 
 @dataclass
@@ -35,7 +35,7 @@ class OneCopy:
 class WidePasses:
     """Passes over several copies that share what a pass over one copy draws.
 
-    Before the first wide pass over each kind of batch, one copy runs alone. If it draws no random numbers, wide passes
+    Before the first wide pass for each `_cache_key`, one copy runs alone. If it draws no random numbers, wide passes
     run without interception, and compiled models stay compiled.
 
     Args:
@@ -47,7 +47,7 @@ class WidePasses:
         self.known: dict[Any, OneCopy] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "known": {}}  # learned again when needed
+        return {**self.__dict__, "known": {}}  # recomputed on demand
 
     def run(
         self,
@@ -72,19 +72,19 @@ class WidePasses:
         Returns:
             What `forward` returns.
         """
-        module = bare(model)
-        kind = _kind(module, batch)
-        if kind not in self.known:
+        module = unwrap(model)
+        key = _cache_key(module, batch)
+        if key not in self.known:
             with isolated as rewind_one, torch.no_grad():
                 one = self._run_one(module, lambda: forward(module, batch, draws[:1])[2], rewind_one)
-            if len(self.known) == MOST_KINDS:
+            if len(self.known) == MAX_KEYS:
                 del self.known[next(iter(self.known))]
-            self.known[kind] = one
+            self.known[key] = one
         rewind()
         try:
-            return self._run_wide(self.known[kind], module, lambda: forward(model, batch, draws), draws, batch)
+            return self._run_wide(self.known[key], module, lambda: forward(model, batch, draws), draws, batch)
         except BaseException:
-            del self.known[kind]  # run one copy again before the next wide pass
+            del self.known[key]  # run one copy again before the next wide pass
             raise
 
     def _run_one(self, model: nn.Module, forward: Callable[[], Tensor], rewind: Callable[[], None]) -> OneCopy:
@@ -100,7 +100,7 @@ class WidePasses:
             if any(type(m).__name__ == "OptimizedModule" or m._compiled_call_impl is not None for m in model.modules()):
                 raise ValueError(f"a compiled model draws random numbers, which copies cannot share; {self.instead}")
             rewind()
-            with record() as recorded:
+            with RecordRandomOps() as recorded:
                 forward()
             operations = recorded.operations
         return OneCopy(operations, moved, after, losses.detach())
@@ -115,8 +115,8 @@ class WidePasses:
         after = get_rng_state(devices)
         shared = one.moved == {name for name in after if after[name] != before[name]}
         if not shared or (one.after is not None and one.after != after):
-            why = "cannot share" if one.after is not None else "did not draw in the first batch"
-            raise ValueError(f"a pass over {copies} copies draws random numbers that the copies {why}; {self.instead}")
+            why = "the copies cannot share" if one.after is not None else "it did not draw for a single copy"
+            raise ValueError(f"the model drew random numbers in a pass over {copies} copies that {why}; {self.instead}")
         if one.after is not None:
             one.after = None
             losses = result[-1].detach().view(copies, size)
@@ -124,8 +124,8 @@ class WidePasses:
         return result
 
 
-def _kind(model: nn.Module, batch: Batch) -> Any:
-    """Return a key for everything visible that decides which random numbers a pass draws."""
+def _cache_key(model: nn.Module, batch: Batch) -> Any:
+    """Return a cache key: the modes and shapes that determine which random numbers a pass draws."""
     modes = tuple((module.training, drop_probability(module) > 0) for module in model.modules())
     return id(model), modes, tuple(leaf.shape for leaf in leaves(batch))
 

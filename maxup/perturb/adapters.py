@@ -100,8 +100,8 @@ class Transform(Perturbation):
         images = _stack([image for image, _ in pairs])
         if x.ndim == 4 and images.shape[1:] == (1, *x.shape[1:]):
             raise ValueError(
-                f"the transform returned shape {tuple(images.shape[1:])} for one image of shape {tuple(x.shape[1:])}, "
-                "as batch transforms do; pass batched=True"
+                f"the transform returned shape {tuple(images.shape[1:])} for one image of shape {tuple(x.shape[1:])}; "
+                "if it expects a batch, pass batched=True"
             )
         return [images, rebatch([target for _, target in pairs], y) if self.labels else None]
 
@@ -128,8 +128,8 @@ class Views(Perturbation):
     """Use views that already exist: x is (B, V, ...), V views per example, as `ViewsDataset` returns them.
 
     The draw is the index of a view, (B,). Consecutive draws for the same batch take its views in order, so m = V scores
-    each view once, and m = 1 takes the first. A batch is identified by its tensor x: if you select from the same tensor
-    again, the next view follows.
+    each view once, and m = 1 takes the first. A batch is identified by its tensor x: selecting again from the same
+    tensor continues with the next view.
 
     Args:
         key: Entry of x that holds the views. Default: every floating-point leaf.
@@ -203,12 +203,7 @@ class ViewsDataset(Dataset[tuple[Tensor, Any]]):
 
 
 def unbatch(y: Any, n: int) -> list[Any]:
-    """Split a batch y of tensors (n, ...) into the targets of each example. tv_tensors keep their type.
-
-    Example:
-        >>> unbatch({"box": torch.tensor([[1, 2], [3, 4]])}, 2)
-        [{'box': tensor([1, 2])}, {'box': tensor([3, 4])}]
-    """
+    """Split a batch y of tensors (n, ...) into the targets of each example. tv_tensors keep their type."""
     leaves, spec = tree_flatten(y)
     for leaf in leaves:
         if is_list_of_dicts(y, n) or not is_batched(leaf) or len(leaf) != n:
@@ -225,13 +220,7 @@ def unbatch(y: Any, n: int) -> list[Any]:
 
 
 def rebatch(targets: list[Any], y: Any) -> Any:
-    """Stack the targets of all examples into a batch of plain tensors. `y` is the batch before the transform.
-
-    Example:
-        >>> rebatch([{"box": torch.tensor([1, 2])}, {"box": torch.tensor([3, 4])}], None)
-        {'box': tensor([[1, 2],
-                [3, 4]])}
-    """
+    """Stack the targets of all examples into a batch of plain tensors. `y` is the batch before the transform."""
     (before, old_spec), (_, spec) = tree_flatten(y), tree_flatten(targets[0])
     if any(tree_flatten(target)[1] != spec for target in targets):
         raise TypeError(

@@ -7,7 +7,7 @@ from torch import Generator, Tensor
 
 from maxup.batch import Batch
 from maxup.perturb.base import uniform
-from maxup.perturb.noise import nonnegative
+from maxup.perturb.noise import check_nonnegative
 from maxup.perturb.operations import extrapolate, gray
 from maxup.perturb.pixels import Pixels
 
@@ -43,9 +43,9 @@ class ColorJitter(Pixels):
         key: Hashable | None = None,
     ) -> None:
         super().__init__(mean, std, key=key)
-        self.brightness = nonnegative("ColorJitter", "brightness", brightness)
-        self.contrast = nonnegative("ColorJitter", "contrast", contrast)
-        self.saturation = nonnegative("ColorJitter", "saturation", saturation)
+        self.brightness = check_nonnegative("ColorJitter", "brightness", brightness)
+        self.contrast = check_nonnegative("ColorJitter", "contrast", contrast)
+        self.saturation = check_nonnegative("ColorJitter", "saturation", saturation)
 
     def draw(self, batch: Batch, generator: Generator | None) -> dict[str, Tensor]:
         like = self._images(batch[0])[0]

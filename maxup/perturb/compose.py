@@ -14,8 +14,8 @@ from maxup.validate import check_perturbation
 class Compose(Perturbation):
     """Apply perturbations in order. In-model perturbations act in the forward pass, so they always come last.
 
-    The draw is the perturbed batch, plus the draws of the in-model perturbations. The draws of all parts would not be
-    enough: CutMix after a crop pastes a partner as *this copy* cropped it, and the partner may win with another crop.
+    The draw is the perturbed batch, plus the draws of the in-model perturbations. Storing the draws of the parts is not
+    enough: CutMix after a crop pastes the partner as cropped in this copy, but another copy of the partner may win.
 
     Args:
         perturbations: One or more objects with `draw` and `apply`.

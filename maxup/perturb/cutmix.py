@@ -11,8 +11,8 @@ from maxup.batch import Batch, set_leaves
 from maxup.perturb.base import Perturbation, images, integers
 from maxup.perturb.cutout import boxes
 from maxup.perturb.masks import change_masks, is_spatial
-from maxup.perturb.mixup import beta, check_alpha, mix_labels, partners
-from maxup.validate import check_num_classes
+from maxup.perturb.mixup import beta, mix_labels, partners
+from maxup.validate import ABOVE_0, check_num_classes, check_real
 
 
 class CutMix(Perturbation):
@@ -36,7 +36,7 @@ class CutMix(Perturbation):
 
     def __init__(self, num_classes: int | None = None, *, alpha: float = 1.0, key: Hashable | None = None) -> None:
         self.num_classes, self.key = check_num_classes("CutMix", num_classes), key
-        self.alpha = check_alpha("CutMix", alpha)
+        self.alpha = check_real("CutMix", "alpha", alpha, "above 0 and finite", ABOVE_0)
 
     def draw(self, batch: Batch, generator: Generator | None) -> dict[str, Tensor]:
         leaf = images(batch[0], self.key, "CutMix")[0]

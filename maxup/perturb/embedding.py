@@ -3,7 +3,7 @@
 import torch
 from torch import Generator, Tensor, nn
 
-from maxup.batch import Batch, SharedDraw, batch_size, column
+from maxup.batch import Batch, SharedDraw, batch_size, expand_like
 from maxup.perturb.base import uniform
 from maxup.perturb.in_model import InModelPerturbation, attach_to, find_layer
 from maxup.validate import BELOW_1, check_real
@@ -12,8 +12,8 @@ from maxup.validate import BELOW_1, check_real
 class EmbeddingDropout(InModelPerturbation):
     """Drop words: every occurrence of a dropped word gets a zero embedding, and the others are scaled by 1 / (1 - p).
 
-    The draw is a `SharedDraw` mask over the vocabulary: all examples of a copy share one mask, and a selected example
-    keeps the mask of its copy. Tokens must be (B, T), with the batch first.
+    The draw is a `SharedDraw` mask over the vocabulary: all examples of a copy share one mask, and a winner keeps the
+    mask of its copy. Tokens must be (B, T), with the batch first.
 
     Args:
         p: Probability of dropping a word.
@@ -69,5 +69,5 @@ def scale_words(tokens: Tensor, embedded: Tensor, masks: SharedDraw) -> Tensor:
         raise ValueError(
             f"the embedding got {len(tokens)} rows, but the draw is for {len(masks.index)}; put the batch first, (B, T)"
         )
-    scale = masks.values[column(masks.index, tokens), tokens]  # (B, T)
+    scale = masks.values[expand_like(masks.index, tokens), tokens]  # (B, T)
     return embedded * scale[..., None].to(embedded.dtype)

@@ -7,7 +7,7 @@ from torch import Generator, Tensor, nn
 
 from maxup.batch import Batch, batch_size, leaves
 from maxup.perturb.in_model import InModelPerturbation, attach_to, find_layer
-from maxup.perturb.noise import nonnegative
+from maxup.perturb.noise import check_nonnegative
 
 
 class FeatureNoise(InModelPerturbation):
@@ -29,7 +29,7 @@ class FeatureNoise(InModelPerturbation):
     """
 
     def __init__(self, sigma: float, *, layer: str) -> None:
-        self.sigma = nonnegative("FeatureNoise", "sigma", sigma)
+        self.sigma = check_nonnegative("FeatureNoise", "sigma", sigma)
         self.layer = str(layer)  # YAML may read "1" as a number
 
     def attach(self, model: nn.Module) -> nn.Module:

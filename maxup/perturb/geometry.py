@@ -15,11 +15,6 @@ def warp(images: Tensor, inverse: list[Tensor], *, mode: str) -> Tensor:
         images: Floating-point images, (B, C, H, W).
         inverse: a, b, c, d, e, f, each (B,): the pixel at (u, v) comes from (a u + b v + c, d u + e v + f).
         mode: "nearest" or "bilinear".
-
-    Example:
-        >>> one, zero = torch.ones(1), torch.zeros(1)
-        >>> warp(torch.tensor([[[[1.0, 2.0, 3.0]]]]), [one, zero, one, zero, one, zero], mode="nearest")
-        tensor([[[[2., 3., 0.]]]])
     """
     height, width = images.shape[-2:]
     dtype = torch.promote_types(images.dtype, torch.float32)

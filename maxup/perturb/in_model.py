@@ -11,7 +11,7 @@ from maxup.batch import Batch, Draw
 from maxup.perturb.base import Perturbation
 from maxup.validate import check_model
 
-DRAWS, PASSES = 4, 256  # how many a hook remembers for activation checkpointing
+DRAWS, PASSES = 4, 256  # numbers that a hook remembers, for activation checkpointing
 
 
 class PerturbHook(nn.Module):
@@ -49,8 +49,8 @@ class PerturbHook(nn.Module):
         matches = matches or [entry for entry in self.repeated if _alike(entry[0], sample)]
         if len({id(draw) for _, draw in matches}) != 1:
             raise RuntimeError(
-                "activation checkpointing repeats a pass through a perturbed layer, but "
-                f"{len(matches) or 'none'} of the recorded passes match it; call backward after every step, and do not "
+                "activation checkpointing repeats a pass through a perturbed layer, which matches "
+                f"{len(matches)} recorded passes (expected 1); call backward after every step, and do not "
                 "run the same batch with and without the perturbation in between"
             )
         self.passes = [entry for entry in self.passes if entry is not matches[-1]]

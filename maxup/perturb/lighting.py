@@ -7,7 +7,7 @@ from torch import Generator, Tensor
 
 from maxup.batch import Batch
 from maxup.perturb.base import constant
-from maxup.perturb.noise import nonnegative
+from maxup.perturb.noise import check_nonnegative
 from maxup.perturb.pixels import Pixels
 
 EIGENVALUES = (0.2175, 0.0188, 0.0045)  # of the covariance of ImageNet's RGB values in [0, 1]; the usual constants
@@ -42,7 +42,7 @@ class Lighting(Pixels):
         key: Hashable | None = None,
     ) -> None:
         super().__init__(mean, std, key=key)
-        self.sigma = nonnegative("Lighting", "sigma", sigma)
+        self.sigma = check_nonnegative("Lighting", "sigma", sigma)
 
     def draw(self, batch: Batch, generator: Generator | None) -> Tensor:
         like = self._images(batch[0])[0]

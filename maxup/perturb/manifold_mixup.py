@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from maxup.batch import Batch, column, get_leaves, leaves, set_leaves
+from maxup.batch import Batch, expand_like, get_leaves, leaves, set_leaves
 from maxup.perturb.base import integers
 from maxup.perturb.in_model import InModelPerturbation, attach_to, find_layer
-from maxup.perturb.mixup import beta, blend, check_alpha, mix_labels, partners
-from maxup.validate import check_num_classes
+from maxup.perturb.mixup import beta, blend, mix_labels, partners
+from maxup.validate import ABOVE_0, check_num_classes, check_real
 
 
 class ManifoldMixup(InModelPerturbation):
@@ -23,7 +23,7 @@ class ManifoldMixup(InModelPerturbation):
     example's partner is unmixed in the training pass as it was in scoring. Each batch and each step draws a new layer.
     Deviation from the paper: weights and partners are drawn per example, not one weight per batch.
 
-    Do not put a crop before it in a `Compose`: the partner is then cropped as in *its* worst copy, so with m > 1 the
+    Do not put a crop before it in a `Compose`: the partner is then cropped as in its winner, so with m > 1 the
     training pass may differ slightly from scoring. Augment the batch before MaxUp instead.
 
     Args:
@@ -57,7 +57,7 @@ class ManifoldMixup(InModelPerturbation):
                 "to mix only the input, use MixUp"
             )
         self.num_classes, self.key = check_num_classes("ManifoldMixup", num_classes), key
-        self.alpha = check_alpha("ManifoldMixup", alpha)
+        self.alpha = check_real("ManifoldMixup", "alpha", alpha, "above 0 and finite", ABOVE_0)
         self._chosen: tuple[weakref.ref[Tensor], Tensor] | None = None  # the batch and its layer
 
     def attach(self, model: nn.Module) -> nn.Module:
@@ -110,4 +110,4 @@ def mix_hidden(inputs: Tensor, hidden: Tensor, draw: dict[str, Tensor], number: 
             "name another layer"
         )
     mixed = blend(hidden, hidden[partner], draw["weight"])
-    return torch.where(column(draw["layer"] == number, hidden), mixed, hidden)
+    return torch.where(expand_like(draw["layer"] == number, hidden), mixed, hidden)

@@ -1,4 +1,4 @@
-"""Spatial targets: integer masks move with the images; other spatial targets are refused."""
+"""Spatial targets: integer masks move with the images; other spatial targets raise an error."""
 
 from collections.abc import Callable, Hashable
 from typing import Any

@@ -5,7 +5,7 @@ from collections.abc import Hashable
 import torch
 from torch import Generator, Tensor
 
-from maxup.batch import Batch, column, get_leaves, set_leaves
+from maxup.batch import Batch, expand_like, get_leaves, set_leaves
 from maxup.perturb.base import Perturbation, integers
 from maxup.perturb.labels import dirichlet, probabilities
 from maxup.validate import ABOVE_0, check_num_classes, check_real
@@ -29,7 +29,7 @@ class MixUp(Perturbation):
 
     def __init__(self, num_classes: int | None = None, *, alpha: float = 1.0, key: Hashable | None = None) -> None:
         self.num_classes, self.key = check_num_classes("MixUp", num_classes), key
-        self.alpha = check_alpha("MixUp", alpha)
+        self.alpha = check_real("MixUp", "alpha", alpha, "above 0 and finite", ABOVE_0)
 
     def draw(self, batch: Batch, generator: Generator | None) -> dict[str, Tensor]:
         leaf = get_leaves(batch[0], self.key)[0]
@@ -68,12 +68,7 @@ def mix_labels(y: object, partner: Tensor, weight: Tensor, num_classes: int | No
     return blend(soft, soft[partner], weight)
 
 
-def check_alpha(who: str, alpha: float) -> float:
-    """Check the parameter of a Beta distribution."""
-    return check_real(who, "alpha", alpha, "above 0 and finite", ABOVE_0)
-
-
 def blend(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
     """Return weight * a + (1 - weight) * b, with one weight per example, (B,)."""
-    w = column(weight.to(a.dtype), a)
+    w = expand_like(weight.to(a.dtype), a)
     return w * a + (1 - w) * b

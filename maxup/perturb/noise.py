@@ -6,7 +6,7 @@ from collections.abc import Hashable
 import torch
 from torch import Generator, Tensor
 
-from maxup.batch import Batch, column, get_leaves, set_leaves
+from maxup.batch import Batch, expand_like, get_leaves, set_leaves
 from maxup.perturb.base import Perturbation
 from maxup.validate import check_real
 
@@ -25,10 +25,10 @@ class Gaussian(Perturbation):
     """
 
     def __init__(self, sigma: float, *, key: Hashable | None = None) -> None:
-        self.sigma, self.key = nonnegative("Gaussian", "sigma", sigma), key
+        self.sigma, self.key = check_nonnegative("Gaussian", "sigma", sigma), key
 
     def draw(self, batch: Batch, generator: Generator | None) -> list[Tensor]:
-        return [_normal(leaf, generator).mul_(self.sigma) for leaf in floating(batch[0], self.key, "Gaussian")]
+        return [_normal(leaf, generator).mul_(self.sigma) for leaf in floating_leaves(batch[0], self.key, "Gaussian")]
 
     def apply(self, batch: Batch, draw: list[Tensor]) -> Batch:
         return add(batch, draw, self.key)
@@ -49,11 +49,13 @@ class UniformBall(Perturbation):
     """
 
     def __init__(self, radius: float, *, p: float = 2, key: Hashable | None = None) -> None:
-        self.radius, self.key = nonnegative("UniformBall", "radius", radius), key
-        self.p = check_p(p)
+        self.radius, self.key = check_nonnegative("UniformBall", "radius", radius), key
+        if p not in (2, math.inf):
+            raise ValueError(f"p={p!r} is not a supported norm; use p=2 or p=math.inf")
+        self.p = p
 
     def draw(self, batch: Batch, generator: Generator | None) -> list[Tensor]:
-        return [self._draw(leaf, generator) for leaf in floating(batch[0], self.key, "UniformBall")]
+        return [self._draw(leaf, generator) for leaf in floating_leaves(batch[0], self.key, "UniformBall")]
 
     def _draw(self, leaf: Tensor, generator: Generator | None) -> Tensor:
         if self.p == math.inf:
@@ -62,7 +64,7 @@ class UniformBall(Perturbation):
         d = leaf[0].numel()
         u = torch.empty(len(leaf), dtype=leaf.dtype, device=leaf.device).uniform_(generator=generator)
         length = self.radius * u ** (1 / d)  # a fraction (r / radius)^d of the volume lies within r
-        return direction * column(length / norms(direction), leaf)
+        return direction * expand_like(length / l2_norms(direction), leaf)
 
     def apply(self, batch: Batch, draw: list[Tensor]) -> Batch:
         return add(batch, draw, self.key)
@@ -74,24 +76,24 @@ def add(batch: Batch, noise: list[Tensor], key: Hashable | None) -> Batch:
     return set_leaves(x, [leaf + n for leaf, n in zip(get_leaves(x, key), noise, strict=True)], key), y
 
 
-def norms(x: Tensor) -> Tensor:
+def l2_norms(x: Tensor) -> Tensor:
     """Return the Euclidean norm of each example, at least the smallest positive number: (B, ...) -> (B,)."""
     return x.flatten(1).norm(dim=1).clamp_min(torch.finfo(x.dtype).tiny)
 
 
-def unit(x: Tensor) -> Tensor:
+def normalize_l2(x: Tensor) -> Tensor:
     """Scale each example to norm 1, and leave zeros at zero: (B, ...) -> (B, ...)."""
     largest = x.flatten(1).abs().amax(dim=1).clamp_min(torch.finfo(x.dtype).tiny)
-    x = x / column(largest, x)  # squares of small values, as in a confident network's gradient, would underflow
-    return x / column(norms(x), x)
+    x = x / expand_like(largest, x)  # squares of small values, as in a confident network's gradient, would underflow
+    return x / expand_like(l2_norms(x), x)
 
 
-def into_ball(x: Tensor, radius: float) -> Tensor:
+def project_l2(x: Tensor, radius: float) -> Tensor:
     """Project each example onto the l2 ball around 0: (B, ...) -> (B, ...)."""
-    return x * column((radius / norms(x)).clamp(max=1), x)
+    return x * expand_like((radius / l2_norms(x)).clamp(max=1), x)
 
 
-def clamped(x: Tensor, delta: Tensor, clip: tuple[float, float] | None) -> Tensor:
+def clip_delta(x: Tensor, delta: Tensor, clip: tuple[float, float] | None) -> Tensor:
     """Return delta such that x + delta stays within `clip`, (lowest, highest)."""
     return delta if clip is None else (x + delta).clamp(*clip) - x
 
@@ -103,18 +105,11 @@ def check_clip(who: str, clip: tuple[float, float] | None) -> tuple[float, float
     return clip
 
 
-def check_p(p: float) -> float:
-    """Check the norm of a ball: 2 or infinity."""
-    if p not in (2, math.inf):
-        raise ValueError(f"p={p!r} is not a supported norm; use p=2 or p=math.inf")
-    return p
-
-
 def _normal(like: Tensor, generator: Generator | None) -> Tensor:
     return torch.empty_like(like).normal_(generator=generator)
 
 
-def floating(x: object, key: Hashable | None, who: str) -> list[Tensor]:
+def floating_leaves(x: object, key: Hashable | None, who: str) -> list[Tensor]:
     """Return the tensors of x to perturb, which must be floating point."""
     leaves = get_leaves(x, key)
     for leaf in leaves:
@@ -126,6 +121,6 @@ def floating(x: object, key: Hashable | None, who: str) -> list[Tensor]:
     return leaves
 
 
-def nonnegative(who: str, name: str, value: float) -> float:
+def check_nonnegative(who: str, name: str, value: float) -> float:
     """Check that a number is finite and not negative."""
     return check_real(who, name, value, "a finite number, 0 or more", 0)

@@ -1,8 +1,8 @@
 """The fifteen AutoAugment operations (Cubuk et al., 2019) on a batch, with one operation and magnitude per example.
 
 Images are levels: integers 0 ... 255 stored as float32. Results are rounded down, as torchvision does for uint8. The
-code never synchronizes with the device: all examples go through the same three steps, and a step leaves an example
-unchanged if its operation belongs to another step.
+code never synchronizes with the device: all examples go through the same three steps, and each step changes only the
+examples whose operation it implements.
 """
 
 import torch
@@ -45,12 +45,6 @@ def operate(levels: Tensor, operation: Tensor, magnitude: Tensor) -> Tensor:
 
     Returns:
         New levels. Geometric operations use nearest interpolation and fill with black.
-
-    Example:
-        >>> image = torch.tensor([[[[0.0, 100.0], [200.0, 255.0]]]])
-        >>> operate(image, torch.tensor([NUMBER["Solarize"]]), torch.tensor([128.0]))
-        tensor([[[[  0., 100.],
-                  [ 55.,   0.]]]])
     """
     levels = warp(levels, inverse_map(operation, magnitude, *levels.shape[-2:]), mode="nearest")
     operation = operation.view(-1, 1, 1, 1)

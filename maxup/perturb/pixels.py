@@ -1,4 +1,4 @@
-"""Base class of perturbations of pixel values, which work in [0, 1] whatever the normalization of the images."""
+"""Base class of perturbations of pixel values, which always work in [0, 1], regardless of how images are normalized."""
 
 from collections.abc import Hashable, Sequence
 from typing import Any
@@ -85,7 +85,8 @@ class Pixels(Perturbation):
         if low < -MARGIN or high > 1 + MARGIN:
             raise ValueError(
                 f"{self._name} expects pixels in [0, 1], but with mean {self.mean} and std {self.std} they range from "
-                f"{low:.3g} to {high:.3g}; pass the mean= and std= that x was normalized with, and add noise after it"
+                f"{low:.3g} to {high:.3g}; pass the mean= and std= that x was normalized with; if you add noise, "
+                "add it after this perturbation"
             )
         self._range_checked = True
 

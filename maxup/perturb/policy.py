@@ -12,7 +12,7 @@ from maxup.perturb.geometry import sources
 from maxup.perturb.masks import change_masks, check_fill_fits, take
 from maxup.perturb.operations import NUMBER, inverse_map, operate
 from maxup.perturb.pixels import Pixels
-from maxup.validate import check_int, check_mask_fill
+from maxup.validate import check_mask_fill
 
 
 class Policy(Pixels):
@@ -68,10 +68,6 @@ def magnitudes(
         enhance: Largest change of brightness, color, contrast and sharpness.
         bits: Largest number of bits, of 8, that Posterize removes.
         device: Device of the table. The result is cached, so it is copied there once.
-
-    Example:
-        >>> magnitudes(3, 0.3, 10, 20, 30, 0.9, 4, torch.device("cpu"))[NUMBER["Posterize"]]
-        tensor([8., 6., 4.])
     """
     table = torch.zeros(len(NUMBER), bins)
     largest = {
@@ -96,8 +92,3 @@ def signed(operation: Tensor, magnitude: Tensor, generator: Generator | None) ->
     sign = 2 * integers(tuple(operation.shape), 2, operation, generator) - 1
     takes_sign = (operation >= NUMBER["ShearX"]) & (operation <= NUMBER["Sharpness"])
     return torch.where(takes_sign, sign * magnitude, magnitude)
-
-
-def check_bins(who: str, bins: int) -> int:
-    """Check a number of magnitudes."""
-    return check_int(who, "bins", bins, 2)

@@ -8,7 +8,7 @@ from maxup.batch import Batch
 from maxup.losses import IGNORE_INDEX
 from maxup.perturb.base import integers
 from maxup.perturb.operations import NUMBER
-from maxup.perturb.policy import Policy, check_bins, paper_magnitudes, signed
+from maxup.perturb.policy import Policy, paper_magnitudes, signed
 from maxup.validate import check_int
 
 
@@ -47,7 +47,7 @@ class RandAugment(Policy):
     ) -> None:
         super().__init__(mean, std, mask_fill=mask_fill, key=key)
         self.num_ops = check_int("RandAugment", "num_ops", num_ops, 1)
-        self.magnitude, self.bins = magnitude, check_bins("RandAugment", bins)
+        self.magnitude, self.bins = magnitude, check_int("RandAugment", "bins", bins, 2)
         if type(magnitude) is not int or magnitude not in range(bins):
             raise ValueError(f"RandAugment(magnitude={magnitude!r}): magnitude must be a whole number, 0 to {bins - 1}")
 

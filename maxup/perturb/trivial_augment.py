@@ -8,7 +8,8 @@ from maxup.batch import Batch
 from maxup.losses import IGNORE_INDEX
 from maxup.perturb.base import integers
 from maxup.perturb.operations import NUMBER
-from maxup.perturb.policy import Policy, check_bins, magnitudes, signed
+from maxup.perturb.policy import Policy, magnitudes, signed
+from maxup.validate import check_int
 
 
 class TrivialAugment(Policy):
@@ -42,7 +43,7 @@ class TrivialAugment(Policy):
         key: Hashable | None = None,
     ) -> None:
         super().__init__(mean, std, mask_fill=mask_fill, key=key)
-        self.bins = check_bins("TrivialAugment", bins)
+        self.bins = check_int("TrivialAugment", "bins", bins, 2)
 
     def draw(self, batch: Batch, generator: Generator | None) -> dict[str, Tensor]:
         like = self._images(batch[0])[0]

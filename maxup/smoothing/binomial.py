@@ -4,12 +4,7 @@ import math
 
 
 def log_tail(k: int, n: int, p: float) -> float:
-    """Return log P(Bin(n, p) >= k) for 0 < p < 1.
-
-    Example:
-        >>> round(math.exp(log_tail(9, 10, 0.5)) * 2**10, 9)  # 9 or 10 heads
-        11.0
-    """
+    """Return log P(Bin(n, p) >= k) for 0 < p < 1."""
     if k <= n * p:  # the complement is the smaller sum
         return math.log1p(-math.exp(log_tail(n - k + 1, n, 1 - p))) if k else 0.0
     return _log_pmf(k, n, p) + math.log(_tail_over_pmf(k, n, p))
@@ -20,10 +15,6 @@ def invert_tail(k: int, n: int, alpha: float) -> float:
 
     Newton's method on the log of the tail as a function of log p. That function is concave, so the iterates approach
     the solution from below.
-
-    Example:
-        >>> round(invert_tail(10, 10, 0.05) ** 10, 12)
-        0.05
     """
     if k == n:
         return alpha ** (1 / n)

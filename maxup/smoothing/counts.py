@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from maxup.cuda.graph import record
+from maxup.cuda.graph import capture_graph
 from maxup.isolation import eval_mode
 from maxup.rng import hash_seed
 
@@ -46,13 +46,6 @@ class NoiseCounter:
         dtype: Autocast precision of the forward pass.
         seed: Seed of all noise.
         capture: Whether to replay the forward pass as a CUDA graph.
-
-    Example:
-        >>> from torch import nn
-        >>> device = torch.device("cpu")
-        >>> counter = NoiseCounter(nn.Flatten(), 2, 0.5, shape=(2, 1, 1), device=device, batch_size=64, rows=1)
-        >>> counter.count(torch.tensor([9.0, 0.0]).view(1, 2, 1, 1), [Request(0, 0, "a", 0, 150)])
-        tensor([[150,   0]])
     """
 
     def __init__(
@@ -115,7 +108,7 @@ class NoiseCounter:
 
     def block(self, index: int, stream: str, number: int) -> Tensor:
         """Return block `number` of an image's noise, (BLOCK, C, H, W), with sigma = 1. The next call overwrites it."""
-        # Neighboring blocks differ in the last 32 bits; the CPU generator uses no others.
+        # The CPU generator uses only the low 32 bits, so blocks must differ there.
         self.generator.manual_seed((hash_seed("noise", self.seed, index, stream) + number) % 2**56)
         return self.noise.normal_(generator=self.generator)
 
@@ -148,5 +141,5 @@ class NoiseCounter:
     def _capture(self) -> None:
         row_of = self.row_of.clone()
         self.row_of.fill_(self.padding_row)  # warmup passes must not count for an image
-        self.graph = record(self._forward_and_count)
+        self.graph = capture_graph(self._forward_and_count)
         self.row_of.copy_(row_of)

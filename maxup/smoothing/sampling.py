@@ -1,21 +1,22 @@
-"""How many noisy copies an image needs: all n, or fewer with interim looks that stop once the result is settled.
+"""How many noisy copies an image needs: all n, or fewer with interim tests that stop once the result is decided.
 
-Looking at the counts several times and stopping early needs bounds that hold at all looks simultaneously. This module
-uses alpha spending: look k uses alpha_k, and the alpha_k sum to alpha. By the union bound, all lower bounds hold
-simultaneously with probability at least 1 - alpha. So it is valid to stop at any look and report the best bound.
+A *look* is one such test, or the final one. Looking at the counts several times and stopping early needs bounds that
+hold at all looks simultaneously. This module uses alpha spending: look k uses alpha_k, and the alpha_k sum to alpha. By
+the union bound, all lower bounds hold simultaneously with probability at least 1 - alpha. So it is valid to stop at any
+look and report the best bound.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from maxup.smoothing.bounds import lower_bound, probability_of, radius_of, upper_bound
+from maxup.smoothing.bounds import certified_radius, lower_bound, required_probability, upper_bound
 
 GROWTH, FIRST = 4, 200  # ratio of the samples at consecutive looks, and the fewest samples at a look
 
 
 @dataclass(frozen=True)
 class Look:
-    """An interim or final look at the counts."""
+    """An interim or final test of the counts."""
 
     n: int
     """Number of samples so far."""
@@ -23,92 +24,68 @@ class Look:
     """Share of alpha that this look spends."""
 
 
-def fixed(n: int, alpha: float) -> list[Look]:
-    """Return one look, at the end.
+def plan(n: int, alpha: float, *, early: bool) -> list[Look]:
+    """Return one look at n samples, or, if `early`, adaptive looks at ..., n/16, n/4, n samples.
+
+    The last adaptive look gets half of alpha, the others share the rest evenly.
 
     Example:
-        >>> fixed(1000, 0.001)
+        >>> plan(1000, 0.001, early=False)
         [Look(n=1000, alpha=0.001)]
-    """
-    return [Look(n, alpha)]
-
-
-def adaptive(n: int, alpha: float) -> list[Look]:
-    """Return looks at ..., n/16, n/4, n samples. The last look gets half of alpha, the others share the rest evenly.
-
-    Example:
-        >>> looks = adaptive(100_000, 0.001)
-        >>> [look.n for look in looks], round(sum(look.alpha for look in looks), 12)
-        ([390, 1562, 6250, 25000, 100000], 0.001)
+        >>> [look.n for look in plan(100_000, 0.001, early=True)]
+        [390, 1562, 6250, 25000, 100000]
     """
     counts = [n]
-    while counts[0] // GROWTH >= FIRST:
+    while early and counts[0] // GROWTH >= FIRST:
         counts.insert(0, counts[0] // GROWTH)
     if len(counts) == 1:
-        return fixed(n, alpha)
-    early = alpha / 2 / (len(counts) - 1)
-    return [*(Look(k, early) for k in counts[:-1]), Look(n, alpha / 2)]
+        return [Look(n, alpha)]
+    share = alpha / 2 / (len(counts) - 1)
+    return [*(Look(k, share) for k in counts[:-1]), Look(n, alpha / 2)]
 
 
-def plan(n: int, alpha: float, *, early: bool) -> list[Look]:
-    """Return the looks of adaptive sampling if `early`, otherwise of fixed sampling."""
-    return adaptive(n, alpha) if early else fixed(n, alpha)
-
-
-def reach(looks: Sequence[Look], sigma: float) -> float:
-    """Return the largest possible radius, sigma * Phi^-1(alpha^(1/n)) at the last look, if all samples have one class.
-
-    Example:
-        >>> round(reach(fixed(100_000, 0.001), sigma=0.5), 2)
-        1.91
-    """
+def max_radius(looks: Sequence[Look], sigma: float) -> float:
+    """Return the largest radius that can be certified, when all samples agree: sigma * Phi^-1(alpha^(1/n))."""
     last = looks[-1]
-    return max(0.0, radius_of(lower_bound(last.n, last.n, last.alpha), sigma))
+    return max(0.0, certified_radius(lower_bound(last.n, last.n, last.alpha), sigma))
 
 
 @dataclass
 class Evidence:
-    """The bound on the probability of one image's class after some looks.
-
-    Example:
-        >>> evidence = Evidence(fixed(100, 0.001), sigma=0.5)
-        >>> evidence.update(99)
-        >>> evidence.settled, round(evidence.radius, 3)
-        (True, 0.675)
-    """
+    """The bound on the probability of one image's class after some looks."""
 
     looks: Sequence[Look]
     sigma: float
     radii: Sequence[float] | None = None
-    """Radii of interest. None means the largest possible radius, so that only an abstention is settled early."""
+    """Radii of interest. None means the largest possible radius, so that only an abstention is decided early."""
     p: float = 0.0
     """Best lower bound so far."""
     n: int = 0
     """Number of samples so far."""
-    settled: bool = False
+    decided: bool = False
     """Whether more samples cannot change the result."""
     _looked: int = field(default=0, repr=False)
 
     @property
     def needed(self) -> int:
         """Number of samples until the next look."""
-        return 0 if self.settled else self.looks[self._looked].n - self.n
+        return 0 if self.decided else self.looks[self._looked].n - self.n
 
     @property
     def radius(self) -> float:
         """Certified radius. Negative means an abstention."""
-        return radius_of(self.p, self.sigma)
+        return certified_radius(self.p, self.sigma)
 
     def update(self, k: int) -> None:
         """Add the next look, at which k samples in total had the class."""
         look = self.looks[self._looked]
         self._looked, self.n = self._looked + 1, look.n
         self.p = max(self.p, lower_bound(k, look.n, look.alpha))
-        self.settled = self._looked == len(self.looks) or not self._undecided(upper_bound(k, look.n, look.alpha))
+        self.decided = self._looked == len(self.looks) or not self._undecided(upper_bound(k, look.n, look.alpha))
 
     def _undecided(self, upper: float) -> bool:
-        """Whether 0 or a radius of interest is neither reached nor out of reach."""
+        """Whether radius 0 or a requested radius is still undecided."""
         if self.radii is None:
             return upper > 0.5
-        thresholds = [0.5, *(probability_of(radius, self.sigma) for radius in self.radii)]
+        thresholds = [0.5, *(required_probability(radius, self.sigma) for radius in self.radii)]
         return any(self.p < threshold <= upper for threshold in thresholds)

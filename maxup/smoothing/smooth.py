@@ -28,7 +28,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 @dataclass(frozen=True)
 class Certificate:
-    """The certificate of one image, which holds with probability 1 - alpha."""
+    """The certificate of one image, which is correct with probability at least 1 - alpha."""
 
     predict: int
     """Predicted class, or -1 for an abstention."""
@@ -140,9 +140,9 @@ class Smooth:
             batch_size: Number of noisy copies per forward pass.
             indices: Indices of the images, which determine their noise. Default: continue from the last call.
             adaptive: Stop early once the image is certain to be an abstention, or once each of `radii` is reached or
-                out of reach. The bounds at the interim looks share alpha.
+                out of reach. The bounds of the interim tests share alpha.
             radii: Radii of interest for `adaptive`. Default: the largest possible radius. With `radii`, sampling stops
-                once they are settled, so the certified radius may be smaller than with all n copies.
+                once they are decided, so the certified radius may be smaller than with all n copies.
         """
         check_sampling(n0=n0, n=n, alpha=alpha)
         if radii is not None and not adaptive:
@@ -161,7 +161,7 @@ class Smooth:
             evidence = [sampling.Evidence(looks, self.sigma, radii) for _ in rows]
             hits = [0 for _ in rows]
             while requests := [
-                Request(r, indices[r], ESTIMATE, e.n, e.n + e.needed) for r, e in enumerate(evidence) if not e.settled
+                Request(r, indices[r], ESTIMATE, e.n, e.n + e.needed) for r, e in enumerate(evidence) if not e.decided
             ]:
                 counts = counter.count(images, requests)
                 for r in (request.row for request in requests):
@@ -222,7 +222,7 @@ class Smooth:
 
 
 def _as_batch(x: Tensor, many: str) -> Tensor:
-    """Return one image as a batch of one. Anything but a tensor is passed on, for `_groups` to refuse."""
+    """Return one image as a batch of one. Values that are not tensors are passed to `_groups`, which raises."""
     if isinstance(x, Tensor) and x.ndim > 3:
         raise ValueError(f"x has shape {tuple(x.shape)}; pass one image (C, H, W), or use {many} for several")
     return x[None] if isinstance(x, Tensor) else x

@@ -62,16 +62,15 @@ def _mine(tmp_path, monkeypatch):
 def test_a_good_setup_is_well(function, capsys):
     assert main(["doctor", function]) == 0
     printed = capsys.readouterr().out
-    assert "Nothing is wrong." in printed
+    assert "No errors." in printed
     assert printed.count("ok  ") >= 8
 
 
-def test_a_scalar_loss_is_wrong(capsys):
+def test_a_scalar_loss_is_an_error(capsys):
     assert main(["doctor", "my_setup:scalar"]) == 1
-    assert (
-        "wrong      a forward pass on the batch failed: ValueError: the loss returned shape ()"
-        in capsys.readouterr().out
-    )
+    printed = capsys.readouterr().out
+    assert "error   a forward pass on the batch failed: ValueError: the loss returned shape ()" in printed
+    assert printed.endswith("\n1 error\n")
 
 
 @pytest.mark.parametrize(
@@ -90,7 +89,7 @@ def test_a_scalar_loss_is_wrong(capsys):
         ("my_setup:leaves", "my_setup:leaves raised SystemExit: 3"),
         ("my_setup:nothing", "returned a NoneType"),
         ("my_setup:misspelt", "did you mean 'perturbation'"),
-        ("my_setup:lacking", "returned no batch"),
+        ("my_setup:lacking", "the returned dict has no 'batch'"),
         ("my_setup:no_module", "not an nn.Module"),
         ("my_setup:no_pair", "must be the pair (x, y)"),
         ("my_setup:uneven", "x holds 8 examples"),

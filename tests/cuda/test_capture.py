@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from maxup.cuda.capture import _record_syncs, reason_against
+from maxup.cuda.capture import _record_syncs, why_not_capturable
 
 SAFE = {
     "device": torch.device("cuda"),
@@ -25,17 +25,17 @@ SAFE = {
         ({"device": torch.device("cpu")}, "no CUDA device"),
         ({"processes": 2}, "several processes"),
         ({"fixed_shapes": False}, "batches of different sizes"),
-        ({"accumulate": 4}, "accumulate is 4"),
+        ({"accumulate": 4}, "optim.accumulate is 4"),
         ({"precision": "fp16"}, "precision is fp16"),
     ],
 )
 def test_reasons(changes, reason):
-    assert reason_against(nn.Linear(2, 2), **SAFE | changes) == reason
+    assert why_not_capturable(nn.Linear(2, 2), **SAFE | changes) == reason
 
 
 def test_active_dropout_cannot_be_captured():
-    assert reason_against(nn.Sequential(nn.Dropout(0.1)), **SAFE) == "active Dropout"
-    assert reason_against(nn.Sequential(nn.Dropout(0.0)), **SAFE) == ""
+    assert why_not_capturable(nn.Sequential(nn.Dropout(0.1)), **SAFE) == "active Dropout"
+    assert why_not_capturable(nn.Sequential(nn.Dropout(0.0)), **SAFE) == ""
 
 
 @pytest.fixture

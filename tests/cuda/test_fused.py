@@ -31,14 +31,14 @@ def layers(inputs=16, outputs=16, **changes):
 
 @torch.no_grad()
 def test_supported_and_unsupported_passes(device):
-    assert fused.fits(cuda_input(), *layers())
-    assert not fused.fits(cuda_input(8), *layers(8, 16))
-    assert not fused.fits(cuda_input(), *layers(16, 24))
-    assert not fused.fits(cuda_input(dtype=torch.float32), *layers())
+    assert fused.is_supported(cuda_input(), *layers())
+    assert not fused.is_supported(cuda_input(8), *layers(8, 16))
+    assert not fused.is_supported(cuda_input(), *layers(16, 24))
+    assert not fused.is_supported(cuda_input(dtype=torch.float32), *layers())
     convs, norms = layers()
-    assert not fused.fits(cuda_input(), convs, [norms[0].train()])
+    assert not fused.is_supported(cuda_input(), convs, [norms[0].train()])
     with torch.enable_grad():
-        assert not fused.fits(cuda_input(), *layers())
+        assert not fused.is_supported(cuda_input(), *layers())
 
 
 @torch.no_grad()
@@ -49,17 +49,17 @@ def test_supported_and_unsupported_passes(device):
     ids=str,
 )  # fmt: skip
 def test_unsupported_convolutions(device, changes):
-    assert not fused.fits(cuda_input(), *layers(**changes))
+    assert not fused.is_supported(cuda_input(), *layers(**changes))
 
 
 @torch.no_grad()
 def test_mismatched_and_unsupported_layers(device):
-    assert not fused.fits(cuda_input(), *layers(64))  # the layers themselves refuse this input
+    assert not fused.is_supported(cuda_input(), *layers(64))  # the layers themselves refuse this input
     convs, _ = layers()
     _, norms = layers()
-    assert not fused.fits(cuda_input(), [nn.Identity()], norms)
+    assert not fused.is_supported(cuda_input(), [nn.Identity()], norms)
     for norm in (nn.BatchNorm2d(16, affine=False).eval(), nn.GroupNorm(4, 16), nn.Identity()):
-        assert not fused.fits(cuda_input(), convs, [norm])
+        assert not fused.is_supported(cuda_input(), convs, [norm])
 
 
 @torch.no_grad()
@@ -79,7 +79,7 @@ def test_other_must_have_the_shape_of_the_output(device):
 def test_batch_norm_without_running_statistics(device):
     convs, norms = layers()
     norms[0]._buffers.update(running_mean=None, running_var=None)
-    assert not fused.fits(cuda_input(), convs, norms)
+    assert not fused.is_supported(cuda_input(), convs, norms)
 
 
 @torch.no_grad()
@@ -88,9 +88,9 @@ def test_a_block_with_an_in_model_perturbation_is_not_fused(device, layer):
     model = create_model("resnet20", shape=(3, 32, 32), num_classes=10).eval()
     block = model.blocks[0]
     within = (block.conv1, block.conv2), (block.norm1, block.norm2)
-    assert fused.fits(cuda_input(), *within)
+    assert fused.is_supported(cuda_input(), *within)
     FeatureNoise(0.1, layer=f"blocks.0.{layer}").attach(model)
-    assert not fused.fits(cuda_input(), *within)
+    assert not fused.is_supported(cuda_input(), *within)
 
 
 @pytest.mark.parametrize("add", [True, False])
@@ -102,7 +102,7 @@ def test_without_a_gpu_the_layers_run(add, stride):
     norm.running_mean.normal_()
     x = torch.randn(3, 16, 9, 7).bfloat16()
     other = torch.randn(3, 32, -(-9 // stride), -(-7 // stride)).bfloat16() if add else None
-    assert not fused.fits(x, [conv], [norm])
+    assert not fused.is_supported(x, [conv], [norm])
     result = fused.conv_norm_relu(x, conv, norm, other)
     expected = F.relu(norm(conv(x.float())) + (0 if other is None else other.float()))
     assert result.is_contiguous(memory_format=torch.channels_last)

@@ -77,17 +77,17 @@ def test_a_correct_setup_is_ok():
 @pytest.mark.parametrize("name", ["cutmix", "compose", "embedding-dropout", "feature-noise", "by-hand"])
 def test_every_kind_of_perturbation_can_be_checked(name):
     perturbation, model, x, y = case(name)
-    assert not texts(check(model, (x, y), perturbation=perturbation), "wrong")
+    assert not texts(check(model, (x, y), perturbation=perturbation), "error")
 
 
-def test_batch_norm_and_dropout_need_attention():
+def test_batch_norm_and_dropout_get_warnings():
     findings = check(batch_norm_net(dropout=0.3), batch())
-    assert not texts(findings, "wrong")
-    attention = texts(findings, "attention")
-    assert "BatchNorm layers in training mode (1)" in attention
-    assert "dropout layers (1): all copies" in attention
-    assert "BatchNorm normalizes the batch of worst copies with its own statistics" in attention
-    assert "few for batch statistics" in attention
+    assert not texts(findings, "error")
+    warnings = texts(findings, "warning")
+    assert "BatchNorm layers in training mode (1)" in warnings
+    assert "dropout layers (1): all copies" in warnings
+    assert "BatchNorm normalizes the batch of worst copies with its own statistics" in warnings
+    assert "few for batch statistics" in warnings
 
 
 def test_dropout_is_replayed_exactly():
@@ -149,52 +149,52 @@ def test_a_slow_step_is_reported_with_the_likely_reason(monkeypatch, slow):
             now[0] += 1 if slow == "passes" else 0.1
             return self.net(x)
 
-    attention = texts(check(Net(), batch(), perturbation=Noise(0.1)), "attention")
-    assert "times as long as with m = 1 (about 2.3 is usual); " in attention
-    assert ("overhead dominates" if slow == "passes" else "cheaper perturbation") in attention
+    warnings = texts(check(Net(), batch(), perturbation=Noise(0.1)), "warning")
+    assert "times as long as with m = 1 (about 2.3 is usual); " in warnings
+    assert ("overhead dominates" if slow == "passes" else "cheaper perturbation") in warnings
 
 
 def test_a_side_effect_in_a_closure_is_found():
-    wrong = texts(check(CountsInClosure(matters=False), batch()), "wrong")
-    assert "variable 'count' of the forward of CountsInClosure" in wrong
+    errors = texts(check(CountsInClosure(matters=False), batch()), "error")
+    assert "variable 'count' of the forward of CountsInClosure" in errors
 
 
 def test_hidden_state_that_changes_the_output_is_found():
-    wrong = texts(check(CountsInClosure(matters=True), batch()), "wrong")
-    assert "same random state differ" in wrong
-    assert "with m = 1 the loss is" in wrong
+    errors = texts(check(CountsInClosure(matters=True), batch()), "error")
+    assert "same random state differ" in errors
+    assert "with m = 1 the loss is" in errors
 
 
 def test_a_counter_may_be_a_buffer_but_not_an_attribute():
-    assert "attribute 'calls' of CountsInAttribute" in texts(check(CountsInAttribute(), batch()), "wrong")
-    assert not texts(check(CountsInBuffer(), batch()), "wrong")
+    assert "attribute 'calls' of CountsInAttribute" in texts(check(CountsInAttribute(), batch()), "error")
+    assert not texts(check(CountsInBuffer(), batch()), "error")
 
 
 def test_hidden_randomness_is_found():
-    wrong = texts(check(HiddenRandomness(), batch()), "wrong")
-    assert "uses its own random generator" in wrong
+    errors = texts(check(HiddenRandomness(), batch()), "error")
+    assert "uses its own random generator" in errors
 
 
 def test_a_scalar_loss_is_found_and_stops_the_checks():
     (finding,) = check(net(), batch(), loss_fn=nn.functional.cross_entropy)
-    assert finding.level == "wrong"
+    assert finding.level == "error"
     assert "reduction='none'" in finding.text
 
 
 def test_a_perturbation_that_does_nothing_is_found():
-    assert "changes nothing" in texts(check(net(), batch(), perturbation=mu.Gaussian(0.0)), "wrong")
+    assert "changes nothing" in texts(check(net(), batch(), perturbation=mu.Gaussian(0.0)), "error")
 
 
-def test_a_small_gap_needs_attention():
-    assert "use a stronger perturbation" in texts(check(net(), batch(), perturbation=mu.Gaussian(1e-6)), "attention")
+def test_a_small_gap_gets_a_warning():
+    assert "use a stronger perturbation" in texts(check(net(), batch(), perturbation=mu.Gaussian(1e-6)), "warning")
 
 
 def test_a_model_that_fails_or_is_frozen_is_reported():
     (finding,) = check(nn.Linear(3, 4), batch())
-    assert finding.level == "wrong"
+    assert finding.level == "error"
     assert "failed: RuntimeError" in finding.text
-    assert "nothing to train" in texts(check(net().requires_grad_(False), batch()), "wrong")
-    assert "evaluation mode" in texts(check(net().eval(), batch()), "attention")
+    assert "nothing to train" in texts(check(net().requires_grad_(False), batch()), "error")
+    assert "evaluation mode" in texts(check(net().eval(), batch()), "warning")
 
 
 def test_the_checks_have_no_side_effects():

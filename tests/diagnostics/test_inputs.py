@@ -6,7 +6,7 @@ import torch
 import maxup as mu
 from maxup.diagnostics import Inputs, make_inputs
 from maxup.errors import InputsError
-from maxup.objectives.base import call, cross_entropy
+from maxup.objectives.base import call_model, cross_entropy
 from tests.tiny import batch, net, text_net, tokens
 
 
@@ -17,7 +17,7 @@ def test_a_dict_and_a_tuple_give_the_same_inputs():
         make_inputs((model, pair, loss, noise)),
         make_inputs({"perturbation": noise, "batch": list(pair), "loss_fn": loss, "model": model, "forward": None}),
     ):
-        assert (inputs.model, inputs.loss_fn, inputs.perturbation, inputs.forward) == (model, loss, noise, call)
+        assert (inputs.model, inputs.loss_fn, inputs.perturbation, inputs.forward) == (model, loss, noise, call_model)
         assert all(a is b for a, b in zip(inputs.batch, pair, strict=True))
 
 
@@ -52,8 +52,8 @@ def test_a_batch_that_is_not_finite_is_refused(value, words):
         (None, "returned a NoneType; it must return a dict with the keys model and batch"),
         ((net(),), "returned 1 values"),
         ((1, 2, 3, 4, 5, 6), "returned 6 values"),
-        ({"model": net()}, "returned no batch"),
-        ({"batch": batch()}, "returned no model"),
+        ({"model": net()}, "the returned dict has no 'batch'"),
+        ({"batch": batch()}, "the returned dict has no 'model'"),
         ({"model": net(), "batch": batch(), "los": None}, "did you mean 'loss_fn'"),
         ({"model": net(), "batch": batch()[0]}, "batch is a Tensor; it must be the pair"),
         ({"model": net(), "batch": batch(), "loss_fn": 3}, "loss_fn is a int; it must be a function"),

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from maxup.cuda.capture import Captured
+from maxup.cuda.capture import CapturedStep
 from maxup.lab.recipes.load import recipe_from
 from maxup.lab.storage import checkpoint
 from maxup.lab.train import loop
@@ -38,10 +38,10 @@ def _deterministic():
 
 
 def run(folder, monkeypatch, captured, **changes):
-    graphs, capture = [], Captured._capture
-    monkeypatch.setattr(Captured, "_capture", lambda self, batch: graphs.append(1) or capture(self, batch))
+    graphs, capture = [], CapturedStep._capture
+    monkeypatch.setattr(CapturedStep, "_capture", lambda self, batch: graphs.append(1) or capture(self, batch))
     if not captured:
-        monkeypatch.setattr(training_step, "reason_against", lambda *a, **k: "told not to")
+        monkeypatch.setattr(training_step, "why_not_capturable", lambda *a, **k: "told not to")
     result = loop.train(recipe_from(RECIPE | changes), folder, quiet=True)
     monkeypatch.undo()
     assert bool(graphs) is captured
@@ -122,7 +122,7 @@ def test_dropout_layers_train_eagerly(tmp_path, monkeypatch):
     def never(self, batch):
         raise AssertionError
 
-    monkeypatch.setattr(Captured, "_capture", never)
+    monkeypatch.setattr(CapturedStep, "_capture", never)
     recipe = recipe_from(RECIPE | {"model": {"name": "conv", "args": {"width": 8, "dropout": 0.3}}})
     assert loop.train(recipe, tmp_path, quiet=True)["steps"] == 50
 

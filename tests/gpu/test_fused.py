@@ -34,7 +34,7 @@ def test_the_kernel_matches_the_layers(inputs, outputs, stride, images, add):
     conv, norm = layers(inputs, outputs, stride)
     x = torch.randn(images, inputs, 16, 32, device="cuda").bfloat16()
     other = torch.randn(images, outputs, 16 // stride, 32 // stride, device="cuda").bfloat16() if add else None
-    assert fused.fits(x, [conv], [norm])
+    assert fused.is_supported(x, [conv], [norm])
     result = fused.conv_norm_relu(x, conv, norm, other)
     assert fused.FOUND  # it was compiled
     plain = norm.double()(F.conv2d(x.double(), conv.weight.bfloat16().double(), None, stride, 1))
@@ -104,11 +104,11 @@ def test_a_network_gives_the_same_output(monkeypatch, compiled):
 def test_training_is_not_fused():
     conv, norm = layers(16, 16, 1)
     x = torch.randn(2, 16, 8, 8, device="cuda").bfloat16()
-    assert not fused.fits(x, [conv], [norm])  # gradients are enabled
+    assert not fused.is_supported(x, [conv], [norm])  # gradients are enabled
     with torch.no_grad():
-        assert fused.fits(x, [conv], [norm])
-        assert not fused.fits(x, [conv], [norm.train()])
-        assert not fused.fits(x.float(), [conv], [norm.eval()])
+        assert fused.is_supported(x, [conv], [norm])
+        assert not fused.is_supported(x, [conv], [norm.train()])
+        assert not fused.is_supported(x.float(), [conv], [norm.eval()])
 
 
 def test_certificates_record_whether_blocks_were_fused(monkeypatch):

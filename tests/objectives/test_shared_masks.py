@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from maxup import Gaussian, MaxUp
-from maxup.objectives.shared_masks import record, shared_masks
+from maxup.objectives.shared_masks import RecordRandomOps, shared_masks
 from tests.objectives.mlp import B, C, D, data, mlp
 
 
@@ -128,7 +128,7 @@ def test_masks_that_cannot_be_shared_raise(settings, instead):
 
 
 def test_a_pass_that_draws_more_than_one_copy_raises():
-    with record() as recorded:
+    with RecordRandomOps() as recorded:
         torch.rand(B)
     with shared_masks(recorded.operations, 2, B, "use chunk_size=1"):
         torch.rand(2 * B)
@@ -137,7 +137,7 @@ def test_a_pass_that_draws_more_than_one_copy_raises():
 
 
 def test_operations_that_draw_nothing_are_not_recorded():
-    with record() as recorded:
+    with RecordRandomOps() as recorded:
         F.dropout(torch.ones(B, D), 0.0)
         F.dropout(torch.ones(B, D), 0.5, training=False)
         torch.rand(B, generator=torch.Generator())

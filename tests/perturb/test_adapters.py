@@ -224,7 +224,8 @@ def test_invalid_transforms_are_refused():
     with pytest.raises(TypeError, match="tensors of one shape, but returned a NoneType"):
         mu.Transform(lambda x: None)(torch.zeros(2, 2))
     with pytest.raises(
-        ValueError, match=r"returned shape \(1, 3, 8, 8\) for one image of shape \(3, 8, 8\).*; pass batched=True"
+        ValueError,
+        match=r"returned shape \(1, 3, 8, 8\) for one image of shape \(3, 8, 8\).*expects a batch, pass batched=True",
     ):
         mu.Transform(lambda image: image[None])(torch.zeros(2, 3, 8, 8))
     with pytest.raises(TypeError, match="returned a str"):

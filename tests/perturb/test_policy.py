@@ -1,8 +1,9 @@
 import pytest
 import torch
 
+import maxup as mu
 from maxup.perturb.operations import NUMBER, OPERATIONS
-from maxup.perturb.policy import check_bins, magnitudes, signed
+from maxup.perturb.policy import magnitudes, signed
 from tests.tiny import generator
 
 
@@ -24,4 +25,4 @@ def test_magnitudes_from_none_to_full_strength():
 
 def test_at_least_two_bins():
     with pytest.raises(ValueError, match=r"RandAugment\(bins=1\): bins must be a whole number, 2 or more"):
-        check_bins("RandAugment", 1)
+        mu.RandAugment(bins=1)

@@ -6,7 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from maxup.smoothing.bounds import ABSTAIN, lower_bound, p_value, predicted, probability_of, radius_of, upper_bound
+from maxup.smoothing.bounds import (
+    ABSTAIN,
+    certified_radius,
+    lower_bound,
+    p_value,
+    predicted,
+    required_probability,
+    upper_bound,
+)
 
 COUNTS = [(0, 1), (1, 1), (0, 100), (100, 100), (1, 100), (50, 100), (99, 100), (500, 1000), (99_990, 100_000),
           (100_000, 100_000), (0, 100_000), (50_123, 100_000)]  # fmt: skip
@@ -35,7 +43,7 @@ def test_at_the_bound_the_tail_is_alpha(k, n, alpha):
 def test_no_and_all_successes(n):
     assert (lower_bound(0, n, 0.001), upper_bound(n, n, 0.001)) == (0.0, 1.0)
     assert lower_bound(n, n, 0.001) == pytest.approx(0.001 ** (1 / n), abs=1e-12)
-    assert radius_of(lower_bound(n, n, 0.001), 0.5) < float("inf")
+    assert certified_radius(lower_bound(n, n, 0.001), 0.5) < float("inf")
 
 
 @given(st.integers(1, 500), st.data(), st.floats(1e-6, 0.4))
@@ -49,10 +57,10 @@ def test_bounds_bracket_the_proportion_and_are_symmetric(n, data, alpha):
 @given(st.floats(0, 3), st.floats(0.1, 1))
 @settings(max_examples=30)
 def test_radius_and_probability_are_inverses(radius, sigma):
-    p = probability_of(radius, sigma)
+    p = required_probability(radius, sigma)
     assert p == pytest.approx(stats.norm.cdf(radius / sigma), abs=1e-14)
     if p < 1 - 1e-9:
-        assert radius_of(p, sigma) == pytest.approx(radius, abs=1e-5)
+        assert certified_radius(p, sigma) == pytest.approx(radius, abs=1e-5)
 
 
 @pytest.mark.parametrize(("k", "n"), [(0, 1), (5, 10), (6, 10), (4, 10), (90, 100), (50_300, 100_000)])

@@ -1,17 +1,17 @@
-"""Looks spend exactly alpha and stop once the result is settled. test_coverage.py tests the coverage."""
+"""Looks spend exactly alpha and stop once the result is decided. test_coverage.py tests the coverage."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maxup.smoothing.bounds import lower_bound, radius_of
-from maxup.smoothing.sampling import Evidence, adaptive, fixed, plan, reach
+from maxup.smoothing.bounds import certified_radius, lower_bound
+from maxup.smoothing.sampling import Evidence, max_radius, plan
 
 
 @given(st.integers(1, 10**6), st.floats(1e-6, 0.5))
 @settings(max_examples=100)
 def test_looks_grow_to_n_and_spend_alpha(n, alpha):
-    looks = adaptive(n, alpha)
+    looks = plan(n, alpha, early=True)
     counts = [look.n for look in looks]
     assert counts == sorted(set(counts))
     assert counts[-1] == n
@@ -21,39 +21,39 @@ def test_looks_grow_to_n_and_spend_alpha(n, alpha):
 
 @given(st.integers(1, 10**5), st.floats(1e-6, 0.4), st.booleans())
 @settings(max_examples=100)
-def test_reach_is_the_radius_if_all_copies_agree(n, alpha, early):
+def test_max_radius_is_the_radius_if_all_copies_agree(n, alpha, early):
     evidence = Evidence(plan(n, alpha, early=early), 0.5)
-    while not evidence.settled:
+    while not evidence.decided:
         evidence.update(evidence.n + evidence.needed)
-    assert reach(evidence.looks, 0.5) == pytest.approx(max(0.0, evidence.radius), rel=1e-12)
+    assert max_radius(evidence.looks, 0.5) == pytest.approx(max(0.0, evidence.radius), rel=1e-12)
 
 
 def test_fixed_sampling_is_that_of_cohen_et_al():
-    evidence = Evidence(fixed(1000, 0.001), 0.5)
+    evidence = Evidence(plan(1000, 0.001, early=False), 0.5)
     assert evidence.needed == 1000
     evidence.update(900)
-    assert evidence.settled
+    assert evidence.decided
     assert evidence.needed == 0
-    assert evidence.radius == radius_of(lower_bound(900, 1000, 0.001), 0.5)
+    assert evidence.radius == certified_radius(lower_bound(900, 1000, 0.001), 0.5)
 
 
-def test_an_abstention_is_settled_early():
-    evidence = Evidence(adaptive(100_000, 0.001), 0.5)
+def test_an_abstention_is_decided_early():
+    evidence = Evidence(plan(100_000, 0.001, early=True), 0.5)
     evidence.update(150)  # of 390
-    assert evidence.settled
+    assert evidence.decided
     assert evidence.n == 390
     assert evidence.p < 0.5
 
 
 def test_without_radii_a_clear_image_takes_all_samples():
-    evidence = Evidence(adaptive(100_000, 0.001), 0.5)
+    evidence = Evidence(plan(100_000, 0.001, early=True), 0.5)
     for look in evidence.looks[:-1]:
         evidence.update(look.n)
-        assert not evidence.settled
+        assert not evidence.decided
 
 
 @pytest.mark.parametrize(
-    ("radii", "counts", "settled"),
+    ("radii", "counts", "decided"),
     [
         ([0.25], [390], True),  # reached: 390 of 390
         ([1.4], [273], True),  # 70 %: certainly above one half, and 1.4 is out of reach
@@ -63,16 +63,16 @@ def test_without_radii_a_clear_image_takes_all_samples():
         ([0.25, 1.4], [390, 1562, 6250], True),
     ],
 )
-def test_radii_settle(radii, counts, settled):
-    evidence = Evidence(adaptive(100_000, 0.001), 0.5, radii)
+def test_radii_are_decided(radii, counts, decided):
+    evidence = Evidence(plan(100_000, 0.001, early=True), 0.5, radii)
     for k in counts:
-        assert not evidence.settled
+        assert not evidence.decided
         evidence.update(k)
-    assert evidence.settled == settled
+    assert evidence.decided == decided
 
 
 def test_the_best_bound_so_far_is_kept():
-    evidence = Evidence(adaptive(100_000, 0.001), 0.5)
+    evidence = Evidence(plan(100_000, 0.001, early=True), 0.5)
     evidence.update(390)
     best = evidence.p
     evidence.update(1000)  # of 1562: worse

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from maxup.batch import column
+from maxup.batch import expand_like
 from maxup.isolation import isolated_eval
 from maxup.objectives.smoothadv import pgd, soft
 from maxup.smoothing.bounds import ABSTAIN
@@ -111,7 +111,7 @@ def attack(
     device = smooth.device_of(x)
     generator = Generator(device).manual_seed(seed)
     x, y = x.to(device, torch.float32), y.to(device)
-    scale = column(radius.to(x), x).clamp_min(1e-12)  # each image is x + scale * delta, with delta in the unit ball
+    scale = expand_like(radius.to(x), x).clamp_min(1e-12)  # image = x + scale * delta, delta in the unit ball
 
     def scores(moved: Tensor) -> Tensor:
         noise = [smooth.sigma * torch.randn(x.shape, generator=generator, device=device) for _ in range(samples)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from maxup.smoothing.bounds import ABSTAIN
-from maxup.smoothing.sampling import plan, reach
+from maxup.smoothing.sampling import max_radius, plan
 from maxup.smoothing.smooth import check_radii, check_sampling
 from maxup.validate import check_choice
 
@@ -81,7 +81,7 @@ class Limits:
         """Compute the limits from a checked header."""
         looks = plan(header["n"], header["alpha"], early=header["sampling"] != "fixed")
         samples = frozenset({None} if header["sampling"] == "fixed" else {look.n for look in looks})
-        return cls(len(header["classes"]), reach(looks, header["sigma"]), samples)
+        return cls(len(header["classes"]), max_radius(looks, header["sigma"]), samples)
 
     def problem(self, row: "Row") -> str | None:
         """Return why a row cannot be a certificate, or None."""

@@ -6,7 +6,7 @@ from functools import partial
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from maxup.cuda.fused import conv_norm_relu, fits
+from maxup.cuda.fused import conv_norm_relu, is_supported
 from maxup.lab.limits import check_model_args
 
 
@@ -56,7 +56,7 @@ class Block(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        if fits(x, (self.conv1, self.conv2), (self.norm1, self.norm2)):
+        if is_supported(x, (self.conv1, self.conv2), (self.norm1, self.norm2)):
             out = conv_norm_relu(x, self.conv1, self.norm1)
             return conv_norm_relu(out, self.conv2, self.norm2, x if self.shortcut is None else self.shortcut(x))
         out = F.relu(self.norm1(self.conv1(x)))

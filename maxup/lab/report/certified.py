@@ -11,7 +11,7 @@ from maxup.lab.report.tables import format_difference
 from maxup.lab.report.terminal import show_table, wide_console
 from maxup.lab.results.paper import load_paper
 from maxup.lab.results.statistics import paired_t
-from maxup.smoothing.sampling import plan, reach
+from maxup.smoothing.sampling import max_radius, plan
 
 Table = tuple[dict[str, Any], Sequence[Row]]  # the header of a TSV plus "file", its path; and its rows
 SETTINGS = ("n", "alpha", "sampling", "radii", "dtype", "forward", "seed")  # they affect radii
@@ -112,7 +112,7 @@ def differences(tables: Sequence[Table]) -> list[tuple[str, list[str]]]:
 
 
 def _reach(header: dict[str, Any]) -> float:
-    return reach(plan(header["n"], header["alpha"], early=header["sampling"] != "fixed"), header["sigma"])
+    return max_radius(plan(header["n"], header["alpha"], early=header["sampling"] != "fixed"), header["sigma"])
 
 
 def _paper(tables: Sequence[Table]) -> dict[str, dict[float, float]]:

@@ -21,7 +21,7 @@ from maxup.lab.recipes.objectives import resolve_objective
 from maxup.lab.recipes.schema import Recipe, copies_of
 from maxup.lab.storage import atomic_io
 from maxup.lab.upgrade import upgrade_recipe
-from maxup.smoothing.sampling import plan, reach
+from maxup.smoothing.sampling import max_radius, plan
 
 LIMITS = {"accuracy": (0, 1), "perplexity": (1, math.inf)}
 LONGEST = 1e9  # seconds, about 30 years
@@ -138,7 +138,7 @@ def _result(name: str, path: Path, stem: str, recipe: str) -> Result:
         case None:
             largest = math.inf
         case {"n": int(n), "alpha": int(alpha) | float(alpha), "sigma": int(s) | float(s), "adaptive": bool(early)}:
-            largest = reach(plan(n, alpha, early=early), s)
+            largest = max_radius(plan(n, alpha, early=early), s)
         case _:
             raise ValueError("its certification settings are incomplete")
     return Result(

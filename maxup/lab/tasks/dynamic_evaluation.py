@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from maxup.cuda.graph import record
+from maxup.cuda.graph import capture_graph
 from maxup.errors import InterruptedRunError
 from maxup.lab.data.text import Text
 from maxup.lab.data.windows import Windows
@@ -150,7 +150,7 @@ def adapt(
     try:
         replay = None
         if device.type == "cuda":  # thousands of small steps that differ only in the words
-            replay = record(lambda: segment(*fixed)).replay
+            replay = capture_graph(lambda: segment(*fixed)).replay
             restore()
         for _, tokens, target in windows:
             if replay is None or target.shape != fixed[1].shape:  # the last segment may be shorter

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from maxup.isolation import preserve_state
-from maxup.objectives.base import bare
+from maxup.objectives.base import unwrap
 from maxup.rng import remember_rng
 from maxup.validate import is_capturing
 
@@ -45,7 +45,7 @@ def sam_backward(
     rewind = remember_rng([] if is_capturing(weight.device) else [weight.device])
     loss = loss_fn()
     backward(loss)
-    with worst_weights(model, rho), preserve_state(bare(model), (weight, weight)):
+    with worst_weights(model, rho), preserve_state(unwrap(model), (weight, weight)):
         rewind()
         backward(loss_fn())
     return loss.detach()

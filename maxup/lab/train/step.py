@@ -8,7 +8,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from maxup.cuda.capture import captured, reason_against
+from maxup.cuda.capture import capture_step, why_not_capturable
 from maxup.errors import RunError
 from maxup.lab.output import say
 from maxup.lab.train.optim import average, learning_rate, set_learning_rate
@@ -40,7 +40,7 @@ class TrainingStep:
         self.optim = state.recipe.optim
         self.recent: deque[tuple[Tensor, Tensor]] = deque(maxlen=LOG_EVERY)
         self.updates, self.parts = True, 1  # whether a batch ends an accumulation, and the batches in it
-        self.not_captured = reason_against(
+        self.not_captured = why_not_capturable(
             self.task.model,
             device=self.accelerator.device,
             processes=self.accelerator.num_processes,
@@ -50,7 +50,7 @@ class TrainingStep:
         )
         self.update: Callable[[Batch], Tensor] = self._update
         if not self.not_captured:
-            self.update = captured(
+            self.update = capture_step(
                 self._update,
                 self.task,
                 stage=lambda: state.stages.stage,

@@ -6,7 +6,7 @@ import pytest
 
 from maxup.lab.certify.tsv import Row
 from maxup.lab.certify.validate import SAME, Limits, check_settings
-from maxup.smoothing.sampling import adaptive
+from maxup.smoothing.sampling import plan
 
 ABOUT = {"model": "a" * 64, "images": "b" * 64, "sigma": 0.5, "dtype": "float32", "forward": "eager", "n0": 100,
          "n": 1000, "alpha": 0.001, "sampling": "fixed", "radii": None, "seed": 0, "classes": ["cat", "dog"],
@@ -82,7 +82,7 @@ def test_the_largest_radius_is_valid():
 
 def test_samples_are_where_sampling_may_stop():
     limits = Limits.of(ABOUT | {"sampling": "adaptive", "n": 100_000})
-    for look in adaptive(100_000, 0.001):
+    for look in plan(100_000, 0.001, early=True):
         assert limits.problem(replace(ROW, samples=look.n)) is None
     for samples in (None, 0, 100, 100_001):
         assert str(limits.problem(replace(ROW, samples=samples))).startswith("its samples are")
