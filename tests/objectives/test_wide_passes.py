@@ -58,7 +58,7 @@ def test_masks_from_other_random_states_raise(source, settings):
                 return x * torch.from_numpy(numpy.random.rand(*x.shape))
             return x * torch.tensor([[random.random() for _ in row] for row in x], dtype=x.dtype)
 
-    with pytest.raises(ValueError, match="drew random numbers in a pass over . copies that the copies cannot share"):
+    with pytest.raises(ValueError, match=r"drew random numbers in a pass over . copies that the copies cannot share"):
         MaxUp(Gaussian(0.1), m=4, **settings)(mlp(Mask()), *data())
 
 
