@@ -53,10 +53,10 @@ def main(argv: Sequence[str]) -> int:
         say(f"  skipped {len(skipped)} images that cannot be read, such as {skipped[0]}")
     if args.dynamic:
         from maxup.lab.tasks.dynamic_evaluation import dynamic_evaluation
-        from maxup.lab.train.signals import asked_to_stop
+        from maxup.lab.train.signals import stop_on_signal
 
-        with asked_to_stop() as asked:
-            found = dynamic_evaluation(run.model, run.task.text, args.run, asked=asked)
+        with stop_on_signal() as should_stop:
+            found = dynamic_evaluation(run.model, run.task.text, args.run, should_stop=should_stop)
         say(f"  dynamic evaluation, lr {found['dynamic_lr']:g}, decay {found['dynamic_decay']:g}:")
         for name in ("validation", "test"):
             say(f"  {name:<10}  perplexity {amount('perplexity', found[f'{name}_dynamic_perplexity'])}")

@@ -39,11 +39,11 @@ MODELS = {
 LANGUAGE_MODELS = {"awd_lstm": "maxup.lab.models.awd_lstm:AWDLSTM"}
 
 
-def takes(registry: Mapping[str, str], what: str, name: str) -> Mapping[str, inspect.Parameter]:
+def get_parameters(registry: Mapping[str, str], what: str, name: str) -> Mapping[str, inspect.Parameter]:
     """Return the parameters of a registered class or function.
 
     Example:
-        >>> list(takes(PERTURBATIONS, "perturbation", "cutmix"))
+        >>> list(get_parameters(PERTURBATIONS, "perturbation", "cutmix"))
         ['num_classes', 'alpha', 'key']
     """
     return inspect.signature(_find(registry, what, name)).parameters

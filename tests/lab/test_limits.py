@@ -12,7 +12,7 @@ from maxup.lab.limits import OPTIONS, RECIPE
 from maxup.lab.models import create_model
 from maxup.lab.recipes.load import flat, parse_recipe, recipe_from
 from maxup.lab.recipes.schema import Recipe
-from maxup.lab.registry import LANGUAGE_MODELS, MODELS, build, takes
+from maxup.lab.registry import LANGUAGE_MODELS, MODELS, build, get_parameters
 
 NAME = "digits/mlp-gaussian-maxup"
 ARGUMENTS = {"compare": [NAME, "--seeds", "2"], "train": [NAME], "reproduce": ["table-cifar10"]}
@@ -49,7 +49,7 @@ def test_the_table_has_exactly_the_numbers_of_a_recipe():
 )
 def test_every_argument_of_a_network_has_a_range(registry, name):
     given = {"words": 5} if registry is LANGUAGE_MODELS else {"shape": (3, 32, 32), "num_classes": 10}
-    for argument in set(takes(registry, "model", name)) - set(given):
+    for argument in set(get_parameters(registry, "model", name)) - set(given):
         for value in (10**30, float("nan"), -1):
             with pytest.raises(BuildError, match=rf"{argument}=\S+ (is out of range; it )?must be"):
                 build(registry, "model", name, **given, **{argument: value})

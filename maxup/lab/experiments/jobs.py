@@ -107,7 +107,7 @@ def keep(job: Job, folder: Path, results: Path) -> bool:
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic_io.sweep(path.parent, glob.escape(path.name))
+    atomic_io.remove_leftovers(path.parent, glob.escape(path.name))
     atomic_io.replace(path, atomic_io.read(folder / "run.json"))
     return True
 

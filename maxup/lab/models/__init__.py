@@ -46,16 +46,16 @@ def create_model(
         return create_external(name, shape=shape, num_classes=num_classes, pretrained=pretrained, **args)
     if pretrained:
         raise ValueError(f"{name} has no published weights; set model.pretrained to false, or use model.weights")
-    return build_network(MODELS, "model", name, shape=shape, num_classes=num_classes, **args)
+    return build_registered(MODELS, "model", name, shape=shape, num_classes=num_classes, **args)
 
 
-def build_network(registry: Mapping[str, str], what: str, name: str, /, **arguments: Any) -> Any:
+def build_registered(registry: Mapping[str, str], what: str, name: str, /, **arguments: Any) -> Any:
     """Build a registered network. A network that is too large is rejected before it takes memory.
 
     Its parameters are counted on the meta device.
 
     Example:
-        >>> build_network(MODELS, "model", "conv", shape=(3, 32, 32), num_classes=10, width=10_000)
+        >>> build_registered(MODELS, "model", "conv", shape=(3, 32, 32), num_classes=10, width=10_000)
         Traceback (most recent call last):
         ValueError: model 'conv' would have 9.00 G parameters, more than 1.00 G; use smaller model.args
     """

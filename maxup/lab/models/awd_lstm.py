@@ -16,7 +16,7 @@ from maxup.lab.limits import check_model_args
 Hidden = list[tuple[Tensor, Tensor]]
 
 
-class Read(NamedTuple):
+class LSTMOutput(NamedTuple):
     """Output of the model for a window of tokens."""
 
     output: Tensor
@@ -76,7 +76,7 @@ class AWDLSTM(nn.Module):
         self.bias = nn.Parameter(torch.zeros(words))
         nn.init.uniform_(self.words.weight, -0.1, 0.1)
 
-    def forward(self, tokens: Tensor, hidden: Hidden | None = None, columns: int | None = None) -> Read:
+    def forward(self, tokens: Tensor, hidden: Hidden | None = None, columns: int | None = None) -> LSTMOutput:
         """Run the LSTM on a window.
 
         Args:
@@ -99,7 +99,7 @@ class AWDLSTM(nn.Module):
             raw, h, c = _VF.lstm(x, state, self._weights(layer), True, 1, 0.0, train, False, False)
             ends.append((h[0], c[0]))
             x = self._locked(raw, self.hidden_dropout if number < len(self.layers) else self.output_dropout, columns)
-        return Read(x.transpose(0, 1), raw.transpose(0, 1), ends, columns)
+        return LSTMOutput(x.transpose(0, 1), raw.transpose(0, 1), ends, columns)
 
     def decode(self, output: Tensor) -> Tensor:
         """Return the logits of the next word, (..., D) -> (..., V)."""

@@ -40,7 +40,7 @@ def sync(folder: Path) -> None:
         os.close(descriptor)
 
 
-def put(new: Path, final: Path) -> None:
+def move_into_place(new: Path, final: Path) -> None:
     """Rename a folder. If `final` exists, it becomes `final.old`: a kill in between leaves that one to read."""
     old = final.with_name(f"{final.name}.old")
     if os.path.lexists(final):
@@ -81,39 +81,39 @@ def write_json(path: Path, document: Any) -> None:
         ['{', '"a":', '[', '1,', '"inf"', ']', '}']
         {'a': [1, inf]}
     """
-    replace(path, (json.dumps(to_words(document), indent=1, allow_nan=False) + "\n").encode())
+    replace(path, (json.dumps(encode_nonfinite(document), indent=1, allow_nan=False) + "\n").encode())
 
 
 def read_json(path: Path) -> Any:
     """Read what `write_json` wrote. Raises a ValueError if the file is invalid."""
-    return from_words(parse(path.name, read(path)))
+    return decode_nonfinite(parse(path.name, read(path)))
 
 
-def to_words(document: Any) -> Any:
+def encode_nonfinite(document: Any) -> Any:
     """Replace NaN and infinity, which JSON does not have, by strings.
 
     Example:
-        >>> to_words({"loss": math.nan, "epoch": 3})
+        >>> encode_nonfinite({"loss": math.nan, "epoch": 3})
         {'loss': 'nan', 'epoch': 3}
     """
     if isinstance(document, dict):
-        return {key: to_words(value) for key, value in document.items()}
+        return {key: encode_nonfinite(value) for key, value in document.items()}
     if isinstance(document, list | tuple):
-        return [to_words(value) for value in document]
+        return [encode_nonfinite(value) for value in document]
     return str(document) if isinstance(document, float) and not math.isfinite(document) else document
 
 
-def from_words(document: Any) -> Any:
-    """Invert `to_words`. Tuples come back as lists.
+def decode_nonfinite(document: Any) -> Any:
+    """Invert `encode_nonfinite`. Tuples come back as lists.
 
     Example:
-        >>> from_words({"loss": "nan", "epoch": 3})
+        >>> decode_nonfinite({"loss": "nan", "epoch": 3})
         {'loss': nan, 'epoch': 3}
     """
     if isinstance(document, dict):
-        return {key: from_words(value) for key, value in document.items()}
+        return {key: decode_nonfinite(value) for key, value in document.items()}
     if isinstance(document, list):
-        return [from_words(value) for value in document]
+        return [decode_nonfinite(value) for value in document]
     return float(document) if document in ("nan", "inf", "-inf") else document
 
 
@@ -138,7 +138,7 @@ def temporary(path: Path) -> Path:
     return path.with_name(f".tmp-{os.getpid()}-{path.name}")
 
 
-def sweep(folder: Path, name: str = "*") -> None:
+def remove_leftovers(folder: Path, name: str = "*") -> None:
     """Remove the temporary files of this process and of dead processes.
 
     Args:

@@ -59,7 +59,7 @@ def save(folder: Folder, step: int, state: Any, *, keep: int = 2, best: bool = F
     new, final, before = temporary(folder / "new"), folder / f"step-{step:06d}", list[tuple[int, Path]]()
     try:
         atomic_io.make_folder(folder)
-        atomic_io.sweep(folder)
+        atomic_io.remove_leftovers(folder)
         before = _list(folder)
         new.mkdir()
         for name, data in files.items():
@@ -67,7 +67,7 @@ def save(folder: Folder, step: int, state: Any, *, keep: int = 2, best: bool = F
         atomic_io.sync(new)
         if best:
             _mark_best(folder, step)
-        atomic_io.put(new, final)
+        atomic_io.move_into_place(new, final)
         atomic_io.sync(folder)
         atomic_io.sync(folder.parent)  # the name of the folder itself, and of the files beside it
         _prune(folder, step, keep)
@@ -76,7 +76,7 @@ def save(folder: Folder, step: int, state: Any, *, keep: int = 2, best: bool = F
         last = f"the last good checkpoint is step {good[0]}" if good else "there is no good checkpoint yet"
         raise CheckpointError(f"could not save step {step} in {folder}: {error_message(error)}; {last}") from error
     finally:
-        atomic_io.sweep(folder)
+        atomic_io.remove_leftovers(folder)
     return final
 
 
@@ -216,7 +216,7 @@ def _mark_best(folder: Path, step: int) -> None:
 
 
 def _prune(folder: Path, step: int, keep: int) -> None:
-    """Rename the checkpoints to remove, so that none is seen half removed. `sweep` removes them."""
+    """Rename the checkpoints to remove, so that none is seen half removed. `remove_leftovers` removes them."""
     with suppress(CheckpointError, OSError):  # if the best is unknown, all stay
         found = _list(folder)
         stay = {*sorted({s for s, _ in found if s <= step})[-keep:], _existing_best(folder)}

@@ -13,8 +13,8 @@ The training loop needs these attributes of a task:
     monitor, lower_is_better        the metric that decides the best epoch
     unit                            what an example is, for the progress bar
     state_dict, load_state_dict     state that is carried from step to step
-    identity, refuse_another        what must agree with a checkpoint, besides the recipe
-    finish(model, folder, asked)    returns metrics that are computed once after training
+    identity, check_identity        what must agree with a checkpoint, besides the recipe
+    finish(model, folder, should_stop)    returns metrics that are computed once after training
     description()                   returns what an exported model needs to know about the data
 """
 

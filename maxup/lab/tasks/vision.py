@@ -14,7 +14,7 @@ from maxup.errors import RecipeError, RunError
 from maxup.lab.data.folder import Folder
 from maxup.lab.recipes.build import build_perturbation
 from maxup.lab.recipes.load import refuse_settings
-from maxup.lab.recipes.objectives import DRAW_ONCE, Context, build_objective
+from maxup.lab.recipes.objectives import DRAW_ONCE, ObjectiveContext, build_objective
 from maxup.lab.recipes.schema import LanguageConfig, Recipe
 from maxup.lab.storage.atomic_io import sha256
 from maxup.lab.tasks.network import build_network
@@ -92,9 +92,11 @@ class Vision:
         name = recipe.objective["name"]
         if recipe.optim.sam is not None and name not in ("standard", "maxup"):
             raise RecipeError(f"optim.sam needs objective standard or maxup, but the objective is {name!r}")
-        self.once = perturbation if name in DRAW_ONCE else None  # drawn once per example
-        self.objective = build_objective(Context(recipe, perturbation, lambda epochs: epochs * len(self.loader)))
-        for inside in in_model_parts(self.objective.perturbation) + in_model_parts(self.once):
+        self.perturb_once = perturbation if name in DRAW_ONCE else None  # drawn once per example
+        self.objective = build_objective(
+            ObjectiveContext(recipe, perturbation, lambda epochs: epochs * len(self.loader))
+        )
+        for inside in in_model_parts(self.objective.perturbation) + in_model_parts(self.perturb_once):
             inside.attach(self.model)
         # Separate random streams for augmentation and copies. They depend only on the seed and the rank.
         seeds = [stream_seed(recipe.seed, rank, stream) for stream in range(2)]
@@ -103,7 +105,7 @@ class Vision:
     def step(self, model: Any, batch: Batch) -> Outcome:
         """Prepare and augment a batch, and return the outcome of the objective."""
         outcome = self.objective.run(model, *self._augmented(batch))
-        clear(self.once)
+        clear(self.perturb_once)
         return outcome
 
     @contextmanager
@@ -118,7 +120,7 @@ class Vision:
         x = self.prepare(x)
         if self.augment is not None:
             x, y = self.augment(x, y, generator=self.generator)
-        return (x, y) if self.once is None else self.once(x, y, generator=self.objective.generator)
+        return (x, y) if self.perturb_once is None else self.perturb_once(x, y, generator=self.objective.generator)
 
     def prepare(self, x: Tensor) -> Tensor:
         """Convert bytes to the network's input: pixels in [0, 1] if it normalizes them, otherwise normalized pixels."""
@@ -158,7 +160,7 @@ class Vision:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load the state."""
 
-    def refuse_another(self, identity: dict[str, str], folder: Path) -> None:
+    def check_identity(self, identity: dict[str, str], folder: Path) -> None:
         """Raise a RunError if a checkpoint was trained with other user code, image folders or data.
 
         Old checkpoints do not record the data.
@@ -194,7 +196,9 @@ class Vision:
             "top": images.top,
         }
 
-    def finish(self, model: nn.Module, folder: Path, *, asked: Callable[[], bool], quiet: bool) -> dict[str, float]:
+    def finish(
+        self, model: nn.Module, folder: Path, *, should_stop: Callable[[], bool], quiet: bool
+    ) -> dict[str, float]:
         """Return metrics that are computed once after training: none."""
         return {}
 

@@ -98,7 +98,7 @@ def _refuse_other_run(state: RunState, saved: dict[str, Any], folder: Path, *, a
             "choose another folder with --out, or remove it"
         )
     identity = {key: value for key, value in saved["task"].items() if key != "data" or not accept_changed_data}
-    state.task.refuse_another(identity, folder)
+    state.task.check_identity(identity, folder)
     before, now = len(saved["ranks"]), state.accelerator.num_processes
     if before != now:
         raise RunError(f"{folder} was started with {before} processes, but there are {now}; use {before}")

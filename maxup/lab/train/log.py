@@ -10,15 +10,23 @@ from typing import Any, TextIO
 from maxup.errors import RunError, error_message
 from maxup.lab.recipes.difference import difference
 from maxup.lab.recipes.schema import Recipe
-from maxup.lab.storage.atomic_io import LONG, check_regular, from_words, read, read_json, to_words, write_json
+from maxup.lab.storage.atomic_io import (
+    LONG,
+    check_regular,
+    decode_nonfinite,
+    encode_nonfinite,
+    read,
+    read_json,
+    write_json,
+)
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
+def report_disk_errors(path: Path) -> Iterator[None]:
     """Turn an OSError, such as a full disk, into a RunError.
 
     Example:
-        >>> with writing(Path("run.json")):
+        >>> with report_disk_errors(Path("run.json")):
         ...     raise OSError(28, "No space left on device")
         Traceback (most recent call last):
         maxup.errors.RunError: could not write run.json: No space left on device; the checkpoints are safe: \
@@ -44,7 +52,7 @@ class Metrics:
     def __init__(self, path: Path, size: int = 0) -> None:
         self.path = path
         check_regular(path)
-        with writing(path):
+        with report_disk_errors(path):
             path.touch()
             kept = read(path, most=LONG)[:size]
             kept = kept[: kept.rfind(b"\n") + 1]  # if someone shortened it, back to the end of a line
@@ -64,12 +72,12 @@ class Metrics:
 
     def write(self, **record: Any) -> None:
         """Append a record."""
-        with writing(self.path):
-            self.file.write(json.dumps(to_words(record)) + "\n")
+        with report_disk_errors(self.path):
+            self.file.write(json.dumps(encode_nonfinite(record)) + "\n")
 
     def flush(self) -> int:
         """Sync the file to disk and return its length, which a checkpoint stores."""
-        with writing(self.path):
+        with report_disk_errors(self.path):
             self.file.flush()
             os.fsync(self.file.fileno())
         return os.fstat(self.file.fileno()).st_size
@@ -97,7 +105,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 
 def write_record(folder: Path, record: dict[str, Any]) -> None:
     """Write run.json."""
-    with writing(folder / "run.json"):
+    with report_disk_errors(folder / "run.json"):
         write_json(folder / "run.json", record)
 
 
@@ -118,4 +126,4 @@ def _parse(text: bytes, path: Path) -> list[dict[str, Any]]:
         records = [None]
     if not all(isinstance(record, dict) and type(record.get("step")) is int for record in records):
         raise ValueError(f"{path} has a line that is not a record; remove the file to resume without past records")
-    return [from_words(record) for record in records]
+    return [decode_nonfinite(record) for record in records]

@@ -24,16 +24,16 @@ from maxup.lab.environment import environment
 from maxup.lab.output import say
 from maxup.lab.progress import Progress, describe
 from maxup.lab.recipes.schema import Recipe
-from maxup.lab.storage.atomic_io import make_folder, sweep
+from maxup.lab.storage.atomic_io import make_folder, remove_leftovers
 from maxup.lab.storage.locks import locked
 from maxup.lab.tasks import create_task
 from maxup.lab.train.checkpointing import load_best, resume, save
 from maxup.lab.train.evaluate import evaluate_splits
 from maxup.lab.train.log import Metrics, read_record, write_record
 from maxup.lab.train.optim import create_optimizer, learning_rate
-from maxup.lab.train.signals import asked_to_stop, interruptible, report_lost_peers
+from maxup.lab.train.signals import interruptible, report_lost_peers, stop_on_signal
 from maxup.lab.train.state import RunState
-from maxup.lab.train.step import LOG_EVERY, Batch, DivergedError, TrainingStep
+from maxup.lab.train.step import LOG_EVERY, Batch, NonFiniteError, TrainingStep
 from maxup.lab.train.trackers import check_trackers, start_trackers, track
 
 
@@ -74,7 +74,7 @@ def train(
         project_dir=folder,
     )
     try:
-        with asked_to_stop() as asked, report_lost_peers(accelerator.num_processes, folder):
+        with stop_on_signal() as should_stop, report_lost_peers(accelerator.num_processes, folder):
             sources = {"model_from": model_from, "data_from": data_from}
             quiet = quiet or not accelerator.is_main_process
             trainer = Trainer(recipe, folder, accelerator, quiet=quiet, **sources)  # if this fails, no folder is made
@@ -82,8 +82,8 @@ def train(
             with locked(folder) if accelerator.is_main_process else nullcontext():
                 try:
                     trainer.resume(accept_changed_data)
-                    return trainer.run(asked, save_every, save_best)
-                except DivergedError as error:
+                    return trainer.run(should_stop, save_every, save_best)
+                except NonFiniteError as error:
                     trainer.save(name="not-finite")  # so that it replaces no good checkpoint
                     raise RunError(
                         f"{error}; the state is saved in {folder / 'not-finite'}, apart from the good checkpoints: "
@@ -135,7 +135,7 @@ class Trainer:
         self.resumed_at = self.state.step
         if self.accelerator.is_main_process:
             for folder in (self.folder, self.folder / "checkpoints"):
-                sweep(folder)  # the files of a killed process
+                remove_leftovers(folder)  # the files of a killed process
             self.metrics = Metrics(self.folder / "metrics.jsonl", size)
             if missing := self.metrics.missing(self.state.recorded):
                 warn(missing)
@@ -150,12 +150,12 @@ class Trainer:
             self.metrics.close()
         self.accelerator.end_training()
 
-    def run(self, asked: Callable[[], bool], save_every: float, save_best: bool) -> dict[str, Any]:
-        """Train to the end, or until `asked` returns True."""
+    def run(self, should_stop: Callable[[], bool], save_every: float, save_best: bool) -> dict[str, Any]:
+        """Train to the end, or until `should_stop` returns True."""
         state, stages, loader = self.state, self.state.stages, self.task.loader
         if self.step.not_captured:  # a captured step is one call
             objective = self.task.objective
-            objective.forward = interruptible(objective.forward, asked, self.folder)
+            objective.forward = interruptible(objective.forward, should_stop, self.folder)
         start_trackers(self.accelerator, self.folder)
         save_best = save_best or self.recipe.optim.restarts > 0
         saved, start = time.monotonic(), time.monotonic() - state.seconds
@@ -181,12 +181,12 @@ class Trainer:
                     state.training_seconds += time.monotonic() - tick
                     if progress.due():
                         self._show(epoch, batch, progress)
-                    if updated and state.any_rank(asked() or time.monotonic() - saved > save_every):
+                    if updated and state.any_rank(should_stop() or time.monotonic() - saved > save_every):
                         self.step.check_losses()
                         self.step.check_weights()
                         self.save()
                         saved = time.monotonic()
-                        if state.any_rank(asked()):
+                        if state.any_rank(should_stop()):
                             raise InterruptedRunError(
                                 f"stopped at step {state.step} of {state.total} and saved in {self.folder}; "
                                 "the same command resumes"
@@ -199,7 +199,7 @@ class Trainer:
                 if better or stages.over or state.any_rank(time.monotonic() - saved > save_every):
                     self.save(best=better)
                     saved = time.monotonic()
-        return self._finish(asked, start)
+        return self._finish(should_stop, start)
 
     def _record_loss(self) -> None:
         """Record the mean loss since the last record."""
@@ -250,10 +250,10 @@ class Trainer:
             measured = evaluate_splits(self.task, self.state.evaluated, splits, self.accelerator)
         for name, value in measured.items():
             if math.isnan(value) or (name.endswith("_loss") and math.isinf(value)):
-                raise DivergedError(f"the {name.replace('_', ' ')} is {value} at step {self.state.step}")
+                raise NonFiniteError(f"the {name.replace('_', ' ')} is {value} at step {self.state.step}")
         return measured
 
-    def _finish(self, asked: Callable[[], bool], start: float) -> dict[str, Any]:
+    def _finish(self, should_stop: Callable[[], bool], start: float) -> dict[str, Any]:
         """Measure what is measured once, and write run.json. A run that was finished before keeps its run.json."""
         state = self.state
         if state.step == self.resumed_at and (record := read_record(self.folder, self.recipe, state.step)):
@@ -261,7 +261,7 @@ class Trainer:
         rest = [split for split in self.task.evaluation if split not in self.task.every_epoch]
         state.last = state.last | self._measure(rest)  # a new dict: `best` may be the same object
         if self.accelerator.is_main_process:
-            state.last |= self.task.finish(state.evaluated, self.folder, asked=asked, quiet=self.quiet)
+            state.last |= self.task.finish(state.evaluated, self.folder, should_stop=should_stop, quiet=self.quiet)
         state.seconds = time.monotonic() - start
         result = {
             "recipe": asdict(self.recipe),

@@ -76,13 +76,13 @@ def open_run(
     weights = state["model"] if state["ema"] is None else state["ema"]
 
     def check(task: Any, network: nn.Module) -> None:
-        task.refuse_another(identity, folder)
+        task.check_identity(identity, folder)
         _check_shapes(folder, weights, network)
 
     # Initial weights and the precision of the steps are not needed again.
     model = replace(recipe.model, pretrained=False, weights=None, new_head=False)
     built = build_task(replace(recipe, model=model, precision="no"), check_network=check, **sources)
-    built.refuse_another(identity, folder)
+    built.check_identity(identity, folder)
     try:
         built.model.load_state_dict(weights)
     except (RuntimeError, TypeError, AttributeError) as error:

@@ -39,16 +39,16 @@ def report_lost_peers(processes: int, folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def asked_to_stop() -> Iterator[Callable[[], bool]]:
+def stop_on_signal() -> Iterator[Callable[[], bool]]:
     """Return a function that is True after Ctrl-C, SIGTERM or a closed terminal. A second Ctrl-C interrupts at once.
 
     A closed terminal may send SIGHUP twice, which counts once. Under nohup it is ignored.
 
     Example:
-        >>> with asked_to_stop() as asked:
-        ...     before = asked()
+        >>> with stop_on_signal() as should_stop:
+        ...     before = should_stop()
         ...     signal.raise_signal(signal.SIGTERM)
-        ...     before, asked()
+        ...     before, should_stop()
         (False, True)
     """
     requests: list[int] = []
@@ -72,7 +72,7 @@ def asked_to_stop() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-def interruptible(call: Callable[..., Any], asked: Callable[[], bool], folder: Path) -> Callable[..., Any]:
+def interruptible(call: Callable[..., Any], should_stop: Callable[[], bool], folder: Path) -> Callable[..., Any]:
     """Wrap a function that a step calls per copy, such as the forward pass, so that it can end a long step.
 
     Once asked to stop, a step has `PATIENCE` seconds to finish; then the run is saved. A longer step is dropped at the
@@ -80,7 +80,7 @@ def interruptible(call: Callable[..., Any], asked: Callable[[], bool], folder: P
 
     Args:
         call: The function.
-        asked: Whether the run was asked to stop.
+        should_stop: Whether the run was asked to stop.
         folder: The folder of the run.
 
     Example:
@@ -91,7 +91,7 @@ def interruptible(call: Callable[..., Any], asked: Callable[[], bool], folder: P
 
     def called(*args: Any) -> Any:
         nonlocal since
-        if asked():
+        if should_stop():
             since = time.monotonic() if since is None else since
             if time.monotonic() - since >= PATIENCE:
                 raise InterruptedRunError(

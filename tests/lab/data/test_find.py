@@ -5,7 +5,7 @@ import pytest
 from maxup.errors import DataError
 from maxup.lab.data import find
 from maxup.lab.data.catalog import all_data_sets
-from maxup.lab.data.find import locate, missing, places
+from maxup.lab.data.find import locate, missing, search_folders
 from tests.lab.data.fake import write_cifar10, write_cifar100, write_fashion_mnist
 
 
@@ -26,7 +26,7 @@ def test_the_order_of_the_search(tmp_path, monkeypatch):
         write_cifar100(tmp_path / place / "cifar-100-python", n=1)
         found[place] = locate("cifar100", tmp_path / "root").resolve()
     assert list(found.values()) == [tmp_path / place / "cifar-100-python" for place in found]
-    assert len(places("cifar100", tmp_path / "root")) == 4
+    assert len(search_folders("cifar100", tmp_path / "root")) == 4
 
 
 @pytest.mark.usefixtures("_nowhere")

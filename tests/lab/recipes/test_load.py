@@ -11,7 +11,7 @@ from maxup.cli.main import main
 from maxup.errors import RecipeError
 from maxup.lab.recipes.load import find_recipe, list_recipes, parse_recipe, read_recipe, recipe_from
 from maxup.lab.recipes.objectives import OBJECTIVES, arguments_of
-from maxup.lab.registry import MODELS, PERTURBATIONS, takes
+from maxup.lab.registry import MODELS, PERTURBATIONS, get_parameters
 from tests.lab.recipes.test_document import Plain
 
 NAME = "digits/mlp-gaussian-maxup"
@@ -303,7 +303,7 @@ def fitting(rng, hint):
 
 def spec(rng, registry, what, name):
     """Return some arguments of a registered name, with values."""
-    names = list(takes(registry, what, name))
+    names = list(get_parameters(registry, what, name))
     return {name: rng.choice(STRANGE) for name in rng.sample(names, k=min(len(names), rng.randint(0, 2)))}
 
 

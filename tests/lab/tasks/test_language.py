@@ -206,7 +206,7 @@ def stopping(monkeypatch, after):
     def asks():
         yield lambda: next(asked) >= after
 
-    monkeypatch.setattr(loop, "asked_to_stop", asks)
+    monkeypatch.setattr(loop, "stop_on_signal", asks)
     yield
     monkeypatch.undo()
 

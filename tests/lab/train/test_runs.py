@@ -137,7 +137,7 @@ def test_a_forged_language_model_takes_no_memory(tmp_path, monkeypatch):
     train(parse_recipe("text/awd_lstm-embedding_dropout", [*words, "--batch_size", "200"]), tmp_path, quiet=True)
     open_run(tmp_path)
     forge_recipe(tmp_path, args={"embedding": 3000, "hidden": 6, "layers": 2})
-    on_meta_only(monkeypatch, "maxup.lab.tasks.language.build_network")
+    on_meta_only(monkeypatch, "maxup.lab.tasks.language.build_registered")
     with pytest.raises(RunError, match=r"do not fit its recipe: \S+ is \(.*, 4\), but should be \(.*, 3000\)$"):
         open_run(tmp_path)
 
