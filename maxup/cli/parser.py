@@ -63,7 +63,7 @@ def check_count(parser: argparse.ArgumentParser, option: str, values: Sequence[f
         >>> check_count(parser_of("compare", "Compare.", ""), "--m", [1, 4])
     """
     if values is not None and len(values) > MOST_VALUES:
-        parser.error(f"{option} has {len(values)} values; give {MOST_VALUES} at most")
+        parser.error(f"{option} has {len(values)} values; the limit is {MOST_VALUES}")
 
 
 def add_checkpoint(parser: argparse.ArgumentParser) -> None:

@@ -45,7 +45,7 @@ class Limit:
         if math.isinf(self.high):
             return f"{kind}, {_plain(self.low)} or more"
         if self.above or self.below:
-            first = f"above {_plain(self.low)}" if self.above else f"at least {_plain(self.low)}"
+            first = f"above {_plain(self.low)}" if self.above else f"that is at least {_plain(self.low)}"
             return f"{kind} {first} and {'below' if self.below else 'at most'} {_plain(self.high)}"
         return f"{kind} from {_plain(self.low)} to {_plain(self.high)}"
 
@@ -187,7 +187,7 @@ def check_model_args(**arguments: Any) -> None:
     Example:
         >>> check_model_args(width=16, dropout=math.nan)
         Traceback (most recent call last):
-        ValueError: dropout=nan is out of range; it must be a number at least 0 and below 1
+        ValueError: dropout=nan is out of range; it must be a number that is at least 0 and below 1
     """
     for name, value in arguments.items():
         if value not in MODEL[name]:

@@ -41,7 +41,7 @@ class Progress:
             self.bar.stop()
 
     def due(self) -> bool:
-        """Whether it is time for an update. Ask before you read a loss: reading it synchronizes the GPU."""
+        """Whether it is time for an update. Check this before reading a loss, which synchronizes the GPU."""
         now = time.monotonic()
         return not self.quiet and now - self.last >= (0.2 if self.bar else self.every)
 

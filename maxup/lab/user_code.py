@@ -57,7 +57,7 @@ def find_function(spec: str) -> Callable[..., Any]:
 def raised_in_user_code(error: BaseException) -> str | None:
     """Return a message if the user's code raised the error, for example in a network's forward; otherwise None.
 
-    The innermost frame that is in this package or in the user's code decides. So a bug of ours keeps its traceback.
+    The innermost frame of this package or of user code decides, so bugs in this package keep their traceback.
 
     Example:
         >>> raised_in_user_code(ValueError("ours"))

@@ -80,7 +80,7 @@ def center_crop(image: Image.Image, size: int, crop_fraction: float, interpolati
     """
     short = int(size / crop_fraction)
     width, height = image.size
-    most = LONGEST * min(width, height)  # a stripe of 2 by 60,000 pixels would fill the memory
+    most = LONGEST * min(width, height)  # resizing a 2 x 60,000 image would exhaust memory
     if max(width, height) > most:
         left, top = (max(side - most, 0) // 2 for side in (width, height))
         width, height = min(width, most), min(height, most)

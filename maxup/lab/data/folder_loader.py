@@ -165,8 +165,8 @@ def _server() -> Any:
     """Start the server that forks the workers, and return its multiprocessing context.
 
     The server has no threads, so a fork cannot deadlock. It has already imported this module, so workers start fast.
-    The server and its workers ignore SIGINT, SIGTERM and SIGHUP, because the main process needs them until it has
-    saved. They import nothing from the current folder, unless this process does.
+    The server and its workers ignore SIGINT, SIGTERM and SIGHUP: the main process handles them and saves first. They
+    import nothing from the current folder, unless this process does.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])

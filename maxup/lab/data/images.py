@@ -52,13 +52,13 @@ class Images:
             raise DataError(f"y is {y.dtype} of shape {tuple(y.shape)}; it must be torch.int64 of shape ({len(x)},)")
         if not len(self.mean) == len(self.std) == x.shape[1] or min(self.std) <= 0 or self.top < 1:
             raise DataError(
-                f"mean {self.mean}, std {self.std} and top {self.top} do not fit {x.shape[1]} channels; "
-                "give one mean and one std above 0 per channel, and a top of at least 1"
+                f"expected {x.shape[1]} means, {x.shape[1]} positive stds and top >= 1, but got mean={self.mean}, "
+                f"std={self.std}, top={self.top}"
             )
         if len(y) and not 0 <= int(y.min()) <= int(y.max()) < len(self.classes):
             raise DataError(
-                f"labels run from {int(y.min())} to {int(y.max())}, but with {len(self.classes)} classes they must be "
-                f"0 to {len(self.classes) - 1}; correct y or classes"
+                f"labels range from {int(y.min())} to {int(y.max())}, but there are {len(self.classes)} classes "
+                f"(valid: 0 to {len(self.classes) - 1}); fix y or classes"
             )
 
     def __len__(self) -> int:
@@ -89,7 +89,7 @@ class Images:
             raise DataError(f"indices are {rows.dtype} of shape {tuple(rows.shape)}; pass a list of integers")
         if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self):
             raise DataError(
-                f"indices run from {int(rows.min())} to {int(rows.max())}; they must be 0 to {len(self) - 1}"
+                f"indices range from {int(rows.min())} to {int(rows.max())}; they must be 0 to {len(self) - 1}"
             )
         return replace(self, x=self.x[rows.long()], y=self.y[rows.long()])
 
@@ -160,7 +160,9 @@ def split(images: Data, n: int, seed: int) -> tuple[Data, Data]:
         (297, 1500)
     """
     if n >= len(images):
-        raise DataError(f"cannot split {n} off {len(images)} images; set data.train_size lower, or to null to use all")
+        raise DataError(
+            f"data.train_size={n} must be below the number of images, {len(images)}; use null for all images"
+        )
     chosen = stratified(images.y, n, seed)
     rest = torch.ones(len(images), dtype=torch.bool)
     rest[chosen] = False

@@ -21,9 +21,9 @@ class Loader(ABC):
     """Iterate over n images for one epoch. Yields `(indices, x, y)` on the device, with x as bytes.
 
     The state is `epoch` and `position`, the number of batches yielded in this epoch. A loop that stopped early, or a
-    loader that loaded a state, continues there. The epoch ends when the loop asks for a batch after the last one. So a
-    state saved at the last batch gives an empty loop first, and the caller does not skip its work at the end of an
-    epoch.
+    loader that loaded a state, continues there. The epoch counter advances when the iterator is exhausted, not at the
+    last batch. If a run resumes right after the last batch, the loop is empty once, and the end-of-epoch code still
+    runs.
 
     The ranks share one global order: step k on all ranks is step k of one process with `world_size` times the batch
     size. With `pad`, a few images are used twice at the end of an epoch, so that all ranks have the same number of

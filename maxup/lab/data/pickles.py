@@ -85,7 +85,7 @@ def parse(raw: bytes) -> Any:
         {'labels': [3, 8]}
         >>> parse(pickle.dumps(print))
         Traceback (most recent call last):
-        ValueError: it asks for 'builtins print'
+        ValueError: it imports 'builtins print', which is not allowed
     """
     file, machine = io.BytesIO(raw), _Machine()
     for _ in range(MOST_STEPS):
@@ -184,7 +184,7 @@ class _Machine:
 
 def _name(dotted: str) -> Name:
     if dotted not in NAMES:
-        raise ValueError(f"it asks for {dotted[:80]!r}")
+        raise ValueError(f"it imports {dotted[:80]!r}, which is not allowed")
     return NAMES[dotted]
 
 
@@ -197,7 +197,7 @@ def _call(what: Any, args: Any) -> Any:
             return Name.BYTE
         case Name.ENCODE, (str() as text, "latin1"):
             return text  # one character per byte, like a string of Python 2; repeated copies could fill the memory
-    raise ValueError("it has an unusual call")
+    raise ValueError("it contains a call that is not allowed")
 
 
 def _fill(target: Any, state: Any) -> None:

@@ -49,7 +49,7 @@ def create_model(
     return build_registered(MODELS, "model", name, shape=shape, num_classes=num_classes, **args)
 
 
-def build_registered(registry: Mapping[str, str], what: str, name: str, /, **arguments: Any) -> Any:
+def build_registered(registry: Mapping[str, str], kind: str, name: str, /, **arguments: Any) -> Any:
     """Build a registered network. A network that is too large is rejected before it takes memory.
 
     Its parameters are counted on the meta device.
@@ -60,10 +60,10 @@ def build_registered(registry: Mapping[str, str], what: str, name: str, /, **arg
         ValueError: model 'conv' would have 9.00 G parameters, more than 1.00 G; use smaller model.args
     """
     with torch.device("meta"):
-        size = count_parameters(build(registry, what, name, **arguments))
+        size = count_parameters(build(registry, kind, name, **arguments))
     if size > MOST_PARAMETERS:
         limit = format_count(MOST_PARAMETERS)
         raise ValueError(
-            f"{what} {name!r} would have {format_count(size)} parameters, more than {limit}; use smaller model.args"
+            f"{kind} {name!r} would have {format_count(size)} parameters, more than {limit}; use smaller model.args"
         )
-    return build(registry, what, name, **arguments)
+    return build(registry, kind, name, **arguments)

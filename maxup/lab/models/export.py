@@ -58,7 +58,7 @@ def save(
         sync(folder)
         load(folder, model_from)
     except BaseException as error:
-        if not isinstance(error, FileExistsError):  # the file belongs to another process
+        if not isinstance(error, FileExistsError):  # another process wrote it; leave it
             for name in (WEIGHTS, CONFIG):
                 remove(folder / name)
             with suppress(OSError):

@@ -75,7 +75,7 @@ def check_document(document: Any) -> None:
     Example:
         >>> check_document({"optim": {"milestones": [0.5] * 101}})
         Traceback (most recent call last):
-        maxup.errors.RecipeError: optim.milestones has 101 values; give 100 at most
+        maxup.errors.RecipeError: optim.milestones has 101 values; the limit is 100
     """
     pending, count = [("", document)], 0
     while pending:
@@ -88,7 +88,7 @@ def check_document(document: Any) -> None:
             pending += [(f"{name}.{key:.60}".lstrip(".")[:80], one) for key, one in items]
         elif isinstance(value, list | tuple):
             if len(value) > MOST_VALUES:
-                raise RecipeError(f"{name or 'a list'} has {len(value)} values; give {MOST_VALUES} at most")
+                raise RecipeError(f"{name or 'a list'} has {len(value)} values; the limit is {MOST_VALUES}")
             pending += [(name, one) for one in value]
         elif isinstance(value, str) and ("*" in value or len(value) > MOST_VALUES):  # a shorter one has fewer values
             try:

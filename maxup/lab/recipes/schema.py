@@ -16,7 +16,7 @@ class Data:
     root: str | None = None
     """Folder to search first. For the data set text, the folder with the text files."""
     train_size: int | None = None
-    """Number of training examples, stratified by class. A data set without a test split tests on the rest."""
+    """Number of training examples, stratified by class. Without a test split, the remaining images are the test set."""
     validation: float = 0.0
     """Fraction of the training examples to hold out for validation."""
     size: int = 224

@@ -1,7 +1,7 @@
 """Atomic writes and safe reads.
 
 A file is written under a temporary name, synced and renamed, so a kill leaves the old file or the new one. Reading
-refuses links, pipes and files of the wrong size, and never executes what it reads.
+refuses links, pipes and files of the wrong size, and nothing that is read is executed.
 """
 
 import errno
@@ -41,7 +41,7 @@ def sync(folder: Path) -> None:
 
 
 def move_into_place(new: Path, final: Path) -> None:
-    """Rename a folder. If `final` exists, it becomes `final.old`: a kill in between leaves that one to read."""
+    """Rename a folder. An existing `final` first becomes `final.old`, which stays readable after a kill in between."""
     old = final.with_name(f"{final.name}.old")
     if os.path.lexists(final):
         remove(old)
@@ -57,14 +57,14 @@ def move_into_place(new: Path, final: Path) -> None:
 def replace(path: Path, data: bytes) -> None:
     """Write a file, or replace it, atomically."""
     new = temporary(path)
-    remove(new)  # of a dead process with the same number
+    remove(new)  # left by a dead process with the same pid
     try:
         write(new, data)
         new.replace(path)
     except BaseException as error:
         remove(new)
         if isinstance(error, OSError):
-            error.filename = os.fspath(path)  # the name that the user knows
+            error.filename = os.fspath(path)  # report the final name, not the temporary one
         raise
     sync(path.parent)
 
@@ -199,7 +199,7 @@ def read(path: Path, expected: Any = None, *, most: int = 1 << 16) -> bytes:
         raise ValueError(f"{path.name} has the wrong size, {size} bytes")
     data = path.read_bytes()
     if expected is not None and expected.get("sha256") != sha256(data):
-        raise ValueError(f"{path.name} has changed since it was written")
+        raise ValueError(f"{path.name} has the wrong checksum: it was changed or damaged")
     return data
 
 

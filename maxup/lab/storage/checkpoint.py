@@ -150,7 +150,9 @@ def _load(path: Path) -> tuple[int, Any]:
             raise ValueError("it is a link")
         match parse(MANIFEST, read(path / MANIFEST)):
             case {"format": "maxup-checkpoint", "version": version} if version != HEAD["version"]:
-                raise ValueError(f"it has another format version than {HEAD['version']}, which this MaxUp reads")
+                raise ValueError(
+                    f"its format version is {version!r:.20}, but this version of maxup reads {HEAD['version']}"
+                )
             case {"format": "maxup-checkpoint", "version": int(), "step": int(step), "files": {**files}}:
                 packed = read(path / TENSORS, files.get(TENSORS) or {})
                 document = parse(STATE, read(path / STATE, files.get(STATE) or {}))
@@ -171,7 +173,7 @@ def _load_each(found: list[tuple[int, Path]], warn: Warn) -> Iterator[tuple[int,
         try:
             saved_step, state = _load(path)
             if saved_step != step:
-                raise CheckpointError(f"{path} is not a valid checkpoint: its manifest is of another step")
+                raise CheckpointError(f"{path} is not a valid checkpoint: its manifest belongs to another step")
         except CheckpointError as error:
             warn(str(error))
         else:
@@ -179,7 +181,7 @@ def _load_each(found: list[tuple[int, Path]], warn: Warn) -> Iterator[tuple[int,
 
 
 def _list(folder: Path) -> list[tuple[int, Path]]:
-    """Return the checkpoints, valid or not, newest first. The `.old` one that a step replaces comes after it."""
+    """Return the checkpoints, valid or not, newest first. A replaced one (`.old`) comes after its replacement."""
     try:
         matches = [(re.fullmatch(r"step-(\d{6}|[1-9]\d{6,})(\.old)?", p.name, re.ASCII), p) for p in folder.iterdir()]
     except FileNotFoundError:
@@ -190,7 +192,7 @@ def _list(folder: Path) -> list[tuple[int, Path]]:
 
 
 def _best_steps(folder: Path) -> list[int]:
-    """Return the step of the best checkpoint, and of the best before it, which counts while the first is missing."""
+    """Return the steps of the best checkpoint and of the previous best, which is used if the first is missing."""
     try:
         match parse(BEST, read(folder / BEST)):
             case {"format": "maxup-checkpoint", "version": 1, "step": int(step), "before": int() | None as before}:
@@ -208,7 +210,7 @@ def _existing_best(folder: Path) -> int | None:
 
 
 def _mark_best(folder: Path, step: int) -> None:
-    """Write best.json before the checkpoint is in place. If the process dies in between, `before` is the best."""
+    """Write best.json before the checkpoint is in place. If the process dies in between, the previous best is used."""
     before = None
     with suppress(CheckpointError):
         before = _existing_best(folder)
@@ -216,8 +218,8 @@ def _mark_best(folder: Path, step: int) -> None:
 
 
 def _prune(folder: Path, step: int, keep: int) -> None:
-    """Rename the checkpoints to remove, so that none is seen half removed. `remove_leftovers` removes them."""
-    with suppress(CheckpointError, OSError):  # if the best is unknown, all stay
+    """Rename old checkpoints before `remove_leftovers` deletes them, so that no partly deleted one is ever loaded."""
+    with suppress(CheckpointError, OSError):  # if the best is unknown, keep all
         found = _list(folder)
         stay = {*sorted({s for s, _ in found if s <= step})[-keep:], _existing_best(folder)}
         for s, path in found:

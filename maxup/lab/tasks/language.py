@@ -69,7 +69,9 @@ class Language:
         if any(function is not None for function in user_code.values()):
             raise RecipeError("--model_from and --data_from are for images; for your text, set data.root")
         self.recipe, self.rank = recipe, rank
-        self.selection_unit = recipe.objective.get("unit", "column")  # what the worst copy is chosen for
+        self.selection_unit = recipe.objective.get(
+            "unit", "column"
+        )  # granularity of the selection: column, token or batch
         text = load_data(recipe.data.name, recipe.data.root)
         if not isinstance(text, Text):
             raise RecipeError(f"{recipe.data.name} is not a text; set data.name to ptb, wikitext2 or text")
@@ -217,8 +219,8 @@ def by_unit(losses: Tensor, columns: int, unit: str) -> Tensor:
 
     "column" is the mean over the words. "batch" is the mean over all columns of a copy, so one copy wins everywhere.
     "token" takes the maximum over the copies for each word, and the mean over the words. This is the same for all
-    copies of a column. The copy with the largest mean still has to win, because its state is carried on, so each copy
-    gets the (detached) gap between its mean and the largest one added.
+    copies of a column. The copy with the largest mean still has to win, because its hidden state carries over, so each
+    copy gets the (detached) gap between its mean and the largest one added.
 
     Example:
         >>> losses = torch.tensor([[1.0, 5.0], [0.0, 2.0], [4.0, 3.0], [0.0, 0.0]])  # 2 copies of 2 columns

@@ -180,10 +180,8 @@ class Vision:
                 )
             if option != "data" and before != now:
                 what = f"with --{option} {before}" if before else f"without --{option}"
-                this = f"with --{option} {now}" if now else f"without --{option}"
-                raise RunError(
-                    f"{folder} was trained {what}, but this is {this}; use the same, or choose another folder"
-                )
+                this = f"this command has --{option} {now}" if now else "the option is missing here"
+                raise RunError(f"{folder} was trained {what}, but {this}; use the same, or choose another folder")
 
     def description(self) -> dict[str, Any]:
         """Return what a user of the exported model needs to know about the data."""

@@ -60,7 +60,7 @@ def resume(state: RunState, run_folder: Path, warn: Callable[[str], None], *, ac
             foreign[step] = error
         except Exception as error:  # load_state_dict of models, optimizers and generators raise many types
             why = f"{error} is missing" if isinstance(error, KeyError) else error_message(error)
-            warn(f"{folder / f'step-{step:06d}'} does not fit this run: {why}")
+            warn(f"{folder / f'step-{step:06d}'} cannot be loaded into this run: {why}")
         else:
             for other, refusal in foreign.items():
                 warn(f"{folder / f'step-{other:06d}'} is skipped, and step {step} is used: {refusal}")
@@ -72,7 +72,7 @@ def resume(state: RunState, run_folder: Path, warn: Callable[[str], None], *, ac
     steps = gather_object([state.step])
     if len(set(steps)) > 1:
         raise RunError(
-            f"the processes found different checkpoints in {folder}, of steps {steps}; give all of them the same folder"
+            f"ranks see different checkpoints in {folder} (steps {steps}); use a folder that all machines share"
         )
     return size or 0
 
@@ -101,4 +101,6 @@ def _refuse_other_run(state: RunState, saved: dict[str, Any], folder: Path, *, a
     state.task.check_identity(identity, folder)
     before, now = len(saved["ranks"]), state.accelerator.num_processes
     if before != now:
-        raise RunError(f"{folder} was started with {before} processes, but there are {now}; use {before}")
+        raise RunError(
+            f"{folder} was started with {before} processes, but now has {now}; run it with {before} processes"
+        )

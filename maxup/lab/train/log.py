@@ -55,20 +55,20 @@ class Metrics:
         with report_disk_errors(path):
             path.touch()
             kept = read(path, most=LONG)[:size]
-            kept = kept[: kept.rfind(b"\n") + 1]  # if someone shortened it, back to the end of a line
+            kept = kept[: kept.rfind(b"\n") + 1]  # if it was truncated, back to the end of a line
             records = _parse(kept, path)  # refuse the file before changing it
-            self.shortened = len(kept) < size
+            self.truncated = len(kept) < size
             self.last_step = records[-1]["step"] if records else 0
             os.truncate(path, len(kept))
             self.file: TextIO = path.open("a")
 
     def missing(self, recorded: int) -> str:
         """Return a message if records up to the checkpoint's last one are missing, otherwise ""."""
-        if not self.shortened:
+        if not self.truncated:
             return ""
         first = self.last_step + 1
         which = f"of steps {first} to {recorded}" if first <= recorded else f"up to step {recorded}"
-        return f"{self.path} was shortened: records {which} are missing from its curve"
+        return f"{self.path} was truncated: records {which} are missing"
 
     def write(self, **record: Any) -> None:
         """Append a record."""
@@ -125,5 +125,5 @@ def _parse(text: bytes, path: Path) -> list[dict[str, Any]]:
     except (ValueError, RecursionError):
         records = [None]
     if not all(isinstance(record, dict) and type(record.get("step")) is int for record in records):
-        raise ValueError(f"{path} has a line that is not a record; remove the file to resume without past records")
+        raise ValueError(f"{path} has an invalid line; remove the file to resume without the earlier metrics")
     return [decode_nonfinite(record) for record in records]

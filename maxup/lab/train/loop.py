@@ -77,14 +77,14 @@ def train(
         with stop_on_signal() as should_stop, report_lost_peers(accelerator.num_processes, folder):
             sources = {"model_from": model_from, "data_from": data_from}
             quiet = quiet or not accelerator.is_main_process
-            trainer = Trainer(recipe, folder, accelerator, quiet=quiet, **sources)  # if this fails, no folder is made
+            trainer = Trainer(recipe, folder, accelerator, quiet=quiet, **sources)  # before the folder is created
             make_folder(folder)
             with locked(folder) if accelerator.is_main_process else nullcontext():
                 try:
                     trainer.resume(accept_changed_data)
                     return trainer.run(should_stop, save_every, save_best)
                 except NonFiniteError as error:
-                    trainer.save(name="not-finite")  # so that it replaces no good checkpoint
+                    trainer.save(name="not-finite")  # a separate folder, to keep the good checkpoints
                     raise RunError(
                         f"{error}; the state is saved in {folder / 'not-finite'}, apart from the good checkpoints: "
                         "lower optim.lr and choose another folder with --out, or fix the data and resume with the "
@@ -151,7 +151,7 @@ class Trainer:
         self.accelerator.end_training()
 
     def run(self, should_stop: Callable[[], bool], save_every: float, save_best: bool) -> dict[str, Any]:
-        """Train to the end, or until `should_stop` returns True."""
+        """Train to the end, or until `should_stop()` returns True."""
         state, stages, loader = self.state, self.state.stages, self.task.loader
         if self.step.not_captured:  # a captured step is one call
             objective = self.task.objective
@@ -232,7 +232,7 @@ class Trainer:
         return better
 
     def _next_stage(self, epoch: int, progress: Progress) -> None:
-        """Start the next stage. If the recipe restarts, go back to the best epoch, also after the last stage."""
+        """Start the next stage. If the recipe restarts, restore the best epoch, also after the last stage."""
         state = self.state
         state.stages.next(epoch)
         if self.recipe.optim.restarts:
@@ -240,7 +240,7 @@ class Trainer:
             state.ema, state.averaged = None, 0
             state.optimizer.state.clear()
             state.last = {"epoch": epoch, **self._measure(self.task.every_epoch)}
-            progress.say(f"back at epoch {state.best['epoch']}, the best  {describe(state.last)}")
+            progress.say(f"restored the best epoch, {state.best['epoch']}  {describe(state.last)}")
             self.save()
 
     def _measure(self, splits: Iterable[str]) -> dict[str, float]:
@@ -254,7 +254,7 @@ class Trainer:
         return measured
 
     def _finish(self, should_stop: Callable[[], bool], start: float) -> dict[str, Any]:
-        """Measure what is measured once, and write run.json. A run that was finished before keeps its run.json."""
+        """Compute the final metrics and write run.json. A run that was already finished keeps its run.json."""
         state = self.state
         if state.step == self.resumed_at and (record := read_record(self.folder, self.recipe, state.step)):
             return record

@@ -57,7 +57,7 @@ class Stages:
         """
         value *= self.sign
         past = self.checks[: -self.optim.patience]
-        worse = bool(past) and value > min(past)  # non-monotone trigger: worse than the best but for the last few
+        worse = bool(past) and value > min(past)  # non-monotone trigger: the last `patience` do not count
         self.checks.append(value)
         spent = epoch - self.begun
         self.over = spent >= self.epochs or (self.stage > 0 and worse)

@@ -84,7 +84,7 @@ class TrainingStep:
                 with self.task.repeatable(state.model, batch) as loss_fn:
                     loss = sam_backward(state.model, loss_fn, accelerator.backward, rho=optim.sam)
             if accelerator.num_processes == 1 and loss.device.type == "cpu" and not math.isfinite(loss.item()):
-                state.step += 1  # the batch is used up, and the weights are unchanged
+                state.step += 1  # the batch counts as done, although the weights did not change
                 self.recent.append((batch[0], loss.detach()))
                 self.check_losses()
         if self.updates:
@@ -102,10 +102,10 @@ class TrainingStep:
         if not self.state.any_rank(not all(finite)):
             return
         if all(finite):
-            raise NonFiniteError("the loss of another process is not finite; see its message")
+            raise NonFiniteError("the loss on another rank is not finite; see the error of that rank")
         indices, loss = self.recent[finite.index(False)]
         raise NonFiniteError(
-            f"the loss became {float(loss)} at about step {self.state.step}, in the batch of training examples "
+            f"the loss became {float(loss)} around step {self.state.step}; the batch holds training examples "
             f"{indices.tolist()}"
         )
 

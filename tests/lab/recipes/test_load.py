@@ -273,7 +273,7 @@ def test_any_value_anywhere_parses_or_gets_one_message(tmp_path, value):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("model: {name: conv, args: {dropout: .nan}}", "dropout=nan is out of range; it must be a number at least 0"),
+        ("model: {name: conv, args: {dropout: .nan}}", "dropout=nan is out of range; it must be a number that is"),
         ("model: {name: resnet20, args: {depth: 1000000}}", "depth=1000000 is out of range; it must be a whole number"),
         ("[1, 2]: 3", "line 1 has a sequence as a key; a key must be a string"),
         ("model: {args: {{a: b}: 3}}", "line 1 has a mapping as a key; a key must be a string"),

@@ -241,7 +241,7 @@ def test_a_recipe_s_mean_and_std_replace_those_of_arrays(normalize):
 
 @pytest.mark.parametrize("said", [{"mean": [0.5, 0.5]}, {"std": [0.5, 0.5]}])
 def test_a_mean_or_std_that_does_not_fit_arrays_is_refused(said):
-    with pytest.raises(DataError, match="do not fit 1 channels"):
+    with pytest.raises(DataError, match="expected 1 means, 1 positive stds and top >= 1"):
         load_splits(recipe_from({"data": BASE["data"] | said}))
 
 

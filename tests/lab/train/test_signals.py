@@ -112,7 +112,7 @@ def test_a_long_step_is_dropped_between_copies_and_done_again(tmp_path, monkeypa
         patch.setattr("maxup.lab.train.signals.PATIENCE", 0.0)
         patch.setattr(nn.Linear, "forward", counted)
         with pytest.raises(
-            InterruptedRunError, match="in the middle of a long step, which is dropped; the same command"
+            InterruptedRunError, match="in the middle of a long step, which is abandoned; the same command"
         ):
             train(tmp_path / "run", changes, save_every=0)
     assert len(calls) == 100

@@ -66,7 +66,7 @@ def _load(name: str, root: Root) -> "Text":
     if counts != COUNTS[name]:
         raise DataError(
             f"the files in {folder} are not the usual {name}: they have {_describe(counts)}, but should have "
-            f"{_describe(COUNTS[name])}; to use your own text, set data.name to text and data.root to its folder"
+            f"{_describe(COUNTS[name])}; for custom text, set data.name to text and data.root to its folder"
         )
     return text
 
