@@ -40,12 +40,7 @@ LANGUAGE_MODELS = {"awd_lstm": "maxup.lab.models.awd_lstm:AWDLSTM"}
 
 
 def get_parameters(registry: Mapping[str, str], kind: str, name: str) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of a registered class or function.
-
-    Example:
-        >>> list(get_parameters(PERTURBATIONS, "perturbation", "cutmix"))
-        ['num_classes', 'alpha', 'key']
-    """
+    """Return the parameters of a registered class or function."""
     return inspect.signature(_find(registry, kind, name)).parameters
 
 
@@ -57,10 +52,6 @@ def build(registry: Mapping[str, str], kind: str, name: str, /, **arguments: Any
         kind: "model" or "perturbation", for error messages.
         name: The name in the table.
         arguments: Keyword arguments of the class or function.
-
-    Example:
-        >>> build(PERTURBATIONS, "perturbation", "cutout", length=4).length
-        4
     """
     make = _find(registry, kind, name)
     known = inspect.signature(make).parameters

@@ -16,13 +16,6 @@ def find_function(spec: str) -> Callable[..., Any]:
     """Import the function MODULE:FUNCTION. The current folder is searched first.
 
     Afterwards the current folder is at the end of sys.path, so that files in it cannot hide installed modules.
-
-    Example:
-        >>> find_function("math:sqrt")(9)
-        3.0
-        >>> find_function("math:sqqrt")
-        Traceback (most recent call last):
-        maxup.errors.UserCodeError: math: function 'sqqrt' is unknown; did you mean 'sqrt'?
     """
     name, colon, function = spec.partition(":")
     if not (name and colon and function):

@@ -20,12 +20,7 @@ def search_folders(name: str, root: Root = None) -> list[Path]:
 
 
 def locate(name: str, root: Root = None) -> Path | None:
-    """Return the folder that has all files of a data set, or None.
-
-    Example:
-        >>> locate("digits").name
-        'data'
-    """
+    """Return the folder that has all files of a data set, or None."""
     data_set = get_data_set(name)
     return next((folder for folder in _folders(data_set, root) if not _missing_files(folder, data_set)), None)
 
@@ -50,12 +45,7 @@ def find(name: str, root: Root = None) -> Path:
 
 
 def missing(name: str, root: Root = None) -> str:
-    """Return how to get a data set and where to put it: into ./data, or into root.
-
-    Example:
-        >>> print(missing("digits"))
-        It comes with scikit-learn: pip install scikit-learn.
-    """
+    """Return how to get a data set and where to put it: into ./data, or into root."""
     data_set = get_data_set(name)
     if root is None:
         return data_set.instructions

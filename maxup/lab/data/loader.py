@@ -129,12 +129,6 @@ class DeviceLoader(Loader):
         batch_size: Images per batch and rank.
         device: The device.
         options: Options of `Loader`.
-
-    Example:
-        >>> from maxup.lab.data import load_data
-        >>> loader = DeviceLoader(load_data("digits")[0], 100, device="cpu", shuffle=True, seed=0)
-        >>> len(loader), [len(y) for _, _, y in loader][-2:], loader.epoch
-        (18, [100, 97], 1)
     """
 
     def __init__(self, images: "Images", batch_size: int, *, device: torch.device | str, **options: Any) -> None:

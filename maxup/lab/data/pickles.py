@@ -78,14 +78,6 @@ def parse(raw: bytes) -> Any:
 
     Raises:
         ValueError, IndexError, KeyError: The pickle is malformed, or has more than plain data.
-
-    Example:
-        >>> import pickle
-        >>> parse(pickle.dumps({"labels": [3, 8]}, protocol=2))
-        {'labels': [3, 8]}
-        >>> parse(pickle.dumps(print))
-        Traceback (most recent call last):
-        ValueError: it imports 'builtins print', which is not allowed
     """
     file, machine = io.BytesIO(raw), _Machine()
     for _ in range(MOST_STEPS):

@@ -30,11 +30,6 @@ class Windows:
         rank: Rank of this process.
         world_size: Number of processes. Each has the same number of columns.
         part: "training", "validation" or "test", for the error message if the text is too short.
-
-    Example:
-        >>> windows = Windows(torch.arange(100), 2, 20, device="cpu", seed=None)
-        >>> [(starts.tolist(), x[:, -1].tolist(), y[:, -1].tolist()) for starts, x, y in windows][1:]
-        [([20, 70], [39, 89], [40, 90]), ([40, 90], [48, 98], [49, 99])]
     """
 
     fixed_shapes = False  # lengths vary

@@ -15,12 +15,7 @@ MOST_PARAMETERS = 10**9  # 4 GB of weights
 
 
 def list_models(pattern: str = "*") -> list[str]:
-    """Return the names that match a pattern, such as "resnet*", or "timm/resnet*" for the models of timm.
-
-    Example:
-        >>> "mlp" in list_models()
-        True
-    """
+    """Return the names that match a pattern, such as "resnet*", or "timm/resnet*" for the models of timm."""
     if is_external(pattern):
         return list_external(pattern)
     return sorted(name for name in MODELS if fnmatch(name, pattern))
@@ -37,10 +32,6 @@ def create_model(
         num_classes: Number of classes.
         pretrained: Start from published weights. Only timm and pytorchcv models have them.
         args: Arguments of the model.
-
-    Example:
-        >>> create_model("mlp", shape=(1, 8, 8), num_classes=10, hidden=[32])[-1].out_features
-        10
     """
     if is_external(name):
         return create_external(name, shape=shape, num_classes=num_classes, pretrained=pretrained, **args)

@@ -44,12 +44,6 @@ class AWDLSTM(nn.Module):
         output_dropout: Dropout of the last layer's states.
         weight_drop: Probability of dropping a recurrent weight, drawn once per forward pass.
         noise: Standard deviation of Gaussian noise on the word embeddings.
-
-    Example:
-        >>> model = AWDLSTM(words=100, embedding=8, hidden=16, layers=2)
-        >>> read = model(torch.randint(100, (4, 7)), model.start(4))
-        >>> read.output.shape, model.decode(read.output).shape
-        (torch.Size([4, 7, 8]), torch.Size([4, 7, 100]))
     """
 
     def __init__(

@@ -71,11 +71,6 @@ def check_document(document: Any) -> None:
 
     Call this before jsonargparse, whose time is quadratic in the length of a list. It parses strings as YAML, and the
     strings inside them, so this function does too.
-
-    Example:
-        >>> check_document({"optim": {"milestones": [0.5] * 101}})
-        Traceback (most recent call last):
-        maxup.errors.RecipeError: optim.milestones has 101 values; the limit is 100
     """
     pending, count = [("", document)], 0
     while pending:

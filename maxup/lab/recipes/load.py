@@ -67,12 +67,7 @@ def read_recipe(name: str) -> dict[str, Any]:
 
 
 def parse_recipe(name: str, overrides: list[str]) -> Recipe:
-    """Load and check a recipe with options such as ["--objective.m", "8", "--seed", "1"].
-
-    Example:
-        >>> parse_recipe("digits/mlp-gaussian-maxup", ["--objective.m", "8"]).objective["m"]
-        8
-    """
+    """Load and check a recipe with options such as ["--objective.m", "8", "--seed", "1"]."""
     content, parser = read_recipe(name), recipe_parser()
     try:
         check_document(content)

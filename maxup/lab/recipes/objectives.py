@@ -202,12 +202,7 @@ def build_objective(context: ObjectiveContext) -> "Objective":
 
 
 def arguments_of(name: str) -> dict[str, inspect.Parameter]:
-    """Return the arguments of an objective, with their types and defaults.
-
-    Example:
-        >>> list(arguments_of("average"))
-        ['m', 'warmup']
-    """
+    """Return the arguments of an objective, with their types and defaults."""
     if name not in OBJECTIVES:
         raise RecipeError(unknown_name(str(name), OBJECTIVES, "objective"))
     parameters = inspect.signature(OBJECTIVES[name]).parameters

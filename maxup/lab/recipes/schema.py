@@ -145,12 +145,7 @@ SECTIONS = {one.name for one in fields(Recipe) if is_dataclass(one.default_facto
 
 
 def flat(recipe: Mapping[str, Any], sections: Collection[str] = (*SECTIONS, "objective")) -> dict[str, Any]:
-    """Return the settings of a recipe by dotted name. Mappings inside a section, such as model.args, are values.
-
-    Example:
-        >>> flat({"optim": {"lr": 0.1}, "seed": 3})
-        {'optim.lr': 0.1, 'seed': 3}
-    """
+    """Return the settings of a recipe by dotted name. Mappings inside a section, such as model.args, are values."""
     settings: dict[str, Any] = {}
     for key, value in recipe.items():
         if key in sections and not isinstance(value, Mapping):
@@ -173,10 +168,5 @@ def noise_of(recipe: Recipe) -> float | None:
 
 
 def copies_of(recipe: Recipe) -> int:
-    """Return m, the number of copies per example.
-
-    Example:
-        >>> copies_of(Recipe()), copies_of(Recipe(objective={"name": "maxup", "m": 4}))
-        (1, 4)
-    """
+    """Return m, the number of copies per example."""
     return int(recipe.objective.get("m", 1))

@@ -70,17 +70,7 @@ def replace(path: Path, data: bytes) -> None:
 
 
 def write_json(path: Path, document: Any) -> None:
-    """Write an indented JSON file atomically. NaN and infinity become strings.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     write_json(Path(folder, "a.json"), {"a": [1, math.inf]})
-        ...     print(Path(folder, "a.json").read_text().split())
-        ...     print(read_json(Path(folder, "a.json")))
-        ['{', '"a":', '[', '1,', '"inf"', ']', '}']
-        {'a': [1, inf]}
-    """
+    """Write an indented JSON file atomically. NaN and infinity become strings."""
     replace(path, (json.dumps(encode_nonfinite(document), indent=1, allow_nan=False) + "\n").encode())
 
 
@@ -90,12 +80,7 @@ def read_json(path: Path) -> Any:
 
 
 def encode_nonfinite(document: Any) -> Any:
-    """Replace NaN and infinity, which JSON does not have, by strings.
-
-    Example:
-        >>> encode_nonfinite({"loss": math.nan, "epoch": 3})
-        {'loss': 'nan', 'epoch': 3}
-    """
+    """Replace NaN and infinity, which JSON does not have, by strings."""
     if isinstance(document, dict):
         return {key: encode_nonfinite(value) for key, value in document.items()}
     if isinstance(document, list | tuple):
@@ -104,12 +89,7 @@ def encode_nonfinite(document: Any) -> Any:
 
 
 def decode_nonfinite(document: Any) -> Any:
-    """Invert `encode_nonfinite`. Tuples come back as lists.
-
-    Example:
-        >>> decode_nonfinite({"loss": "nan", "epoch": 3})
-        {'loss': nan, 'epoch': 3}
-    """
+    """Invert `encode_nonfinite`. Tuples come back as lists."""
     if isinstance(document, dict):
         return {key: decode_nonfinite(value) for key, value in document.items()}
     if isinstance(document, list):
@@ -118,15 +98,7 @@ def decode_nonfinite(document: Any) -> Any:
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder and its missing parents, and sync their names.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as place:
-        ...     make_folder(Path(place, "a", "b"))
-        ...     Path(place, "a", "b").is_dir()
-        True
-    """
+    """Create a folder and its missing parents, and sync their names."""
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for place in missing:
@@ -209,11 +181,6 @@ def read_bytes(path: Path, *, most: int) -> bytes:
     Args:
         path: The file.
         most: The maximum size in bytes.
-
-    Example:
-        >>> read_bytes(Path("/dev/zero"), most=100)
-        Traceback (most recent call last):
-        ValueError: zero is not a regular file
     """
     status = path.stat()
     if not stat.S_ISREG(status.st_mode) and not path.is_dir():  # the error of reading a folder is clear
@@ -244,13 +211,7 @@ def dump(document: Any) -> bytes:
 
 
 def parse(name: str, data: bytes) -> Any:
-    """Parse strict JSON: NaN and duplicate keys are refused.
-
-    Example:
-        >>> parse("state.json", b'{"a": 1, "a": 2}')
-        Traceback (most recent call last):
-        ValueError: state.json cannot be read: it has a duplicate key
-    """
+    """Parse strict JSON: NaN and duplicate keys are refused."""
 
     def refuse(word: str) -> None:
         raise ValueError(f"{word} is not JSON")

@@ -40,13 +40,6 @@ def save(folder: Folder, step: int, state: Any, *, keep: int = 2, best: bool = F
 
     Raises:
         CheckpointError: The checkpoint cannot be written. Earlier checkpoints are unchanged.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = save(folder, 7, {"lr": 0.1})
-        ...     path.name, load(path), latest(folder, print)
-        ('step-000007', {'lr': 0.1}, (7, {'lr': 0.1}))
     """
     if type(step) is not int or step < 0:
         raise ValueError(f"step={step!r}: a step must be a whole number, 0 or more")
@@ -85,22 +78,12 @@ def load(path: Folder) -> Any:
 
     Raises:
         CheckpointError: The checkpoint is missing or damaged.
-
-    Example:
-        >>> load("x")
-        Traceback (most recent call last):
-        maxup.errors.CheckpointError: x is not a valid checkpoint: No such file or directory \
-(manifest.json)
     """
     return _load(Path(path))[1]
 
 
 def latest(folder: Folder, warn: Warn) -> tuple[int, Any] | None:
-    """Return step and state of the newest checkpoint that loads, or None. See `each`.
-
-    Example:
-        >>> latest("nowhere", print)
-    """
+    """Return step and state of the newest checkpoint that loads, or None. See `each`."""
     return next(each(folder, warn), None)
 
 
@@ -119,11 +102,7 @@ def each(folder: Folder, warn: Warn) -> Iterator[tuple[int, Any]]:
 
 
 def best(folder: Folder, warn: Warn) -> tuple[int, Any] | None:
-    """Return step and state of the checkpoint last saved as the best, or None. `warn` is called if it is damaged.
-
-    Example:
-        >>> best("nowhere", print)
-    """
+    """Return step and state of the checkpoint last saved as the best, or None. `warn` is called if it is damaged."""
     folder = _not_a_link(folder)
     try:
         steps = _best_steps(folder)

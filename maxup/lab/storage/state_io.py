@@ -75,10 +75,6 @@ def unpack(tensors: dict[str, Tensor], document: Any) -> Any:
 
     Raises:
         ValueError: The document or the tensors do not come from `pack`.
-
-    Example:
-        >>> unpack({}, {"dict": [[0, {"float": "nan"}]]})
-        {0: nan}
     """
     unused = dict(tensors)
 

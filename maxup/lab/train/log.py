@@ -89,17 +89,7 @@ class Metrics:
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """Read metrics.jsonl. Raises a ValueError if a line is not a record.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     metrics = Metrics(Path(folder, "metrics.jsonl"))
-        ...     metrics.write(step=1, loss=0.5)
-        ...     metrics.file.close()
-        ...     read_records(Path(folder, "metrics.jsonl"))
-        [{'step': 1, 'loss': 0.5}]
-    """
+    """Read metrics.jsonl. Raises a ValueError if a line is not a record."""
     return _parse(read(path, most=LONG), path)
 
 

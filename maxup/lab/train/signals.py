@@ -43,13 +43,6 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
     """Return a function that is True after Ctrl-C, SIGTERM or a closed terminal. A second Ctrl-C interrupts at once.
 
     A closed terminal may send SIGHUP twice, which counts once. Under nohup it is ignored.
-
-    Example:
-        >>> with stop_on_signal() as should_stop:
-        ...     before = should_stop()
-        ...     signal.raise_signal(signal.SIGTERM)
-        ...     before, should_stop()
-        (False, True)
     """
     requests: list[int] = []
     numbers = [signal.SIGINT, signal.SIGTERM]

@@ -18,13 +18,7 @@ if TYPE_CHECKING:
     instructions="It comes with scikit-learn: pip install scikit-learn.",
 )
 def load_digits(root: Root = None) -> "tuple[Images, None]":
-    """Load 1,797 images of 8 x 8 pixels with values 0 to 16. There is no test set. Pixels are only scaled to [0, 1].
-
-    Example:
-        >>> images, _ = load_digits()
-        >>> images.classes[int(images.y[0])]
-        '0'
-    """
+    """Load 1,797 images of 8 x 8 pixels with values 0 to 16. There is no test set. Pixels are only scaled to [0, 1]."""
     import torch
 
     from maxup.lab.data.images import Images
