@@ -162,10 +162,7 @@ def option(name: str) -> Callable[[str], Any]:
 
 
 def check_recipe(values: Mapping[str, Any]) -> str | None:
-    """Return an error message for the first setting that is out of range, or None.
-
-    Args:
-        values: The settings by dotted name.
+    """Return an error message for the first setting that is out of range, or None. `values` are by dotted name.
 
     Example:
         >>> check_recipe({"epochs": 0})

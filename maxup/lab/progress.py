@@ -12,7 +12,6 @@ class Progress:
     """A progress bar with loss, speed and time left. If stdout is not a terminal, it prints a line now and then.
 
     Args:
-        total: Number of steps in the run.
         done: Steps that were done before the run was resumed.
         quiet: Show nothing. Set on all ranks but the first.
         every: Seconds between lines, if stdout is not a terminal.
@@ -46,14 +45,7 @@ class Progress:
         return not self.quiet and now - self.last >= (0.2 if self.bar else self.every)
 
     def show(self, done: int, text: str, examples: int, unit: str = "examples") -> None:
-        """Show the number of steps done and the speed.
-
-        Args:
-            done: Steps done.
-            text: The metrics to show.
-            examples: Examples per step.
-            unit: What an example is, in the plural.
-        """
+        """Show metrics as `text`, the steps done, and the speed in `unit`s per second, given the examples per step."""
         now = time.monotonic()
         self.last, self.done = now, done
         speed = (done - self.first) * examples / max(now - self.start, 1e-9)

@@ -45,14 +45,7 @@ def get_parameters(registry: Mapping[str, str], kind: str, name: str) -> Mapping
 
 
 def build(registry: Mapping[str, str], kind: str, name: str, /, **arguments: Any) -> Any:
-    """Build a registered object, after checking that it takes the arguments.
-
-    Args:
-        registry: One of the tables above.
-        kind: "model" or "perturbation", for error messages.
-        name: The name in the table.
-        arguments: Keyword arguments of the class or function.
-    """
+    """Build a registered object, after checking that it takes the arguments. `kind` is for error messages."""
     make = _find(registry, kind, name)
     known = inspect.signature(make).parameters
     for argument in arguments:

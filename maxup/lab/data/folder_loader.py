@@ -35,9 +35,7 @@ class FolderLoader(Loader):
     replaces such a file, so that batches keep their size. In evaluation, it is left out.
 
     Args:
-        folder: The images.
         batch_size: Images per batch and rank.
-        device: Device of the batches.
         training: Random crops in random order, with equal batches on all ranks. Otherwise center crops in order, each
             image exactly once.
         options: Options of `Loader`: seed, drop_last, rank, world_size.

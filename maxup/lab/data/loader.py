@@ -30,15 +30,12 @@ class Loader(ABC):
     batches of the same size.
 
     Args:
-        n: Number of images.
         batch_size: Images per batch and rank.
         shuffle: Whether every epoch has a new random order. The order is the same on all devices.
         seed: Seed of the orders.
         drop_last: Drop the last batch of an epoch if it is not full on every rank, so that all shapes are the same.
         pad: Whether all ranks get the same number of images. Without it, every image comes exactly once, as needed in
             evaluation.
-        rank: Rank of this process.
-        world_size: Number of processes.
     """
 
     def __init__(
@@ -122,14 +119,7 @@ class Loader(ABC):
 
 
 class DeviceLoader(Loader):
-    """A loader of images that are kept on the device.
-
-    Args:
-        images: The images.
-        batch_size: Images per batch and rank.
-        device: The device.
-        options: Options of `Loader`.
-    """
+    """A loader of images that are kept on the device. `options` are those of `Loader`."""
 
     def __init__(self, images: "Images", batch_size: int, *, device: torch.device | str, **options: Any) -> None:
         super().__init__(len(images), batch_size, **options)

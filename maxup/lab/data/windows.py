@@ -25,9 +25,7 @@ class Windows:
         tokens: The text, (N,).
         columns: Number of columns, over all processes.
         bptt: Approximate mean length of a window.
-        device: Device of the tokens.
         seed: Seed of the lengths. None makes all of them bptt.
-        rank: Rank of this process.
         world_size: Number of processes. Each has the same number of columns.
         part: "training", "validation" or "test", for the error message if the text is too short.
     """

@@ -31,7 +31,6 @@ class ObjectiveContext:
     """What a task provides to build its objective.
 
     Attributes:
-        recipe: The recipe.
         perturbation: P(.|x), or None if the recipe's `perturb` is empty.
         steps: Returns the number of steps in the first n epochs.
         options: More arguments of the objective, such as `forward` and `loss_fn`.

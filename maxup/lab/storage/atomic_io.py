@@ -113,9 +113,7 @@ def temporary(path: Path) -> Path:
 def remove_leftovers(folder: Path, name: str = "*") -> None:
     """Remove the temporary files of this process and of dead processes.
 
-    Args:
-        folder: The folder to clean.
-        name: Pattern of the final names. In a folder that others use too, name only files that you write.
+    `name` is a pattern of the final names. In a folder that others use too, match only files that you write.
     """
     for path in folder.glob(".tmp-*"):
         match = re.fullmatch(r"\.tmp-(\d+)-(.*)", path.name, re.ASCII)
@@ -158,10 +156,7 @@ def check_regular(path: Path) -> None:
 def read(path: Path, expected: Any = None, *, most: int = 1 << 16) -> bytes:
     """Read a regular file. Links and pipes are refused.
 
-    Args:
-        path: The file.
-        expected: The `{"size": ..., "sha256": ...}` that the file must have.
-        most: The maximum size in bytes, if nothing is expected.
+    The file must have the `expected` `{"size": ..., "sha256": ...}`, or at most `most` bytes if nothing is expected.
     """
     status = os.lstat(path)
     size = status.st_size
@@ -176,12 +171,7 @@ def read(path: Path, expected: Any = None, *, most: int = 1 << 16) -> bytes:
 
 
 def read_bytes(path: Path, *, most: int) -> bytes:
-    """Read a regular file, or a link to one, such as a data file. Pipes and larger files are refused.
-
-    Args:
-        path: The file.
-        most: The maximum size in bytes.
-    """
+    """Read a regular file, or a link to one, such as a data file. Pipes and larger files are refused."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode) and not path.is_dir():  # the error of reading a folder is clear
         raise ValueError(f"{path.name} is not a regular file")
@@ -190,9 +180,9 @@ def read_bytes(path: Path, *, most: int) -> bytes:
     return path.read_bytes()
 
 
-def read_text(path: Path, *, most: int = 1 << 24) -> str:
+def read_text(path: Path) -> str:
     """Read a text file in UTF-8, such as a recipe. See `read_bytes`."""
-    return read_bytes(path, most=most).decode("utf-8")
+    return read_bytes(path, most=1 << 24).decode("utf-8")
 
 
 def sha256(data: bytes) -> str:

@@ -88,11 +88,7 @@ def latest(folder: Folder, warn: Warn) -> tuple[int, Any] | None:
 
 
 def each(folder: Folder, warn: Warn) -> Iterator[tuple[int, Any]]:
-    """Iterate over step and state of the checkpoints that load, newest first.
-
-    Args:
-        folder: The folder of the checkpoints.
-        warn: Called with a message for every damaged checkpoint.
+    """Iterate over step and state of the checkpoints that load, newest first. `warn` gets a message for each other one.
 
     Example:
         >>> list(each("nowhere", print))

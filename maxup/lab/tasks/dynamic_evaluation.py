@@ -119,7 +119,6 @@ def adapt(
     lr: float,
     decay: float,
     *,
-    epsilon: float = EPSILON,
     advance: Callable[[], None] = lambda: None,
 ) -> float:
     """Return the mean loss on a text. Each segment is predicted, then learned from. The weights are restored."""
@@ -127,7 +126,7 @@ def adapt(
     mean = torch.stack([r.mean() for r in rms]).mean()
     before = [p.detach().clone() for p in parameters]
     pulls = [(decay * r / mean).clamp_max(1) for r in rms]
-    scales = [lr / (r + epsilon) for r in rms]
+    scales = [lr / (r + EPSILON) for r in rms]
     windows, hidden = _windows(text, 1, model), model.start(1)
     carried = [part for pair in hidden for part in pair]
     device = windows.columns.device

@@ -43,16 +43,12 @@ class Language:
     The detached hidden state of the worst copies carries over to the next window, column by column.
 
     Args:
-        recipe: The recipe.
-        device: Device of the model and the text.
-        rank: Rank of this process.
         world_size: Number of processes that share the columns.
         check_network: Called with this task and its model on the meta device, before memory is allocated.
         **user_code: `model_from` and `data_from`, which are for images only.
     """
 
     monitor, lower_is_better, unit = "perplexity", True, "tokens"
-    metrics = ("loss", "perplexity")
     every_epoch = ("validation",)  # the test text is evaluated once, at the end
 
     def __init__(

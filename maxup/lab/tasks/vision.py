@@ -34,9 +34,6 @@ class Vision:
     """The data, the network and the objective of a recipe. `maxup.lab.tasks` describes the interface.
 
     Args:
-        recipe: The recipe.
-        device: Device of the network and the batches.
-        rank: Rank of this process.
         world_size: Number of processes that share a batch.
         model_from: Builds the network instead of the recipe's.
         data_from: Returns the data instead of the recipe's.

@@ -17,14 +17,7 @@ from maxup.lab.train.state import RunState
 
 
 def save(state: RunState, folder: Path, metrics: Metrics | None, *, best: bool = False) -> None:
-    """Write a checkpoint. Every process must call this; the main process writes.
-
-    Args:
-        state: The state of the run.
-        folder: The folder of the checkpoints.
-        metrics: metrics.jsonl, in the main process.
-        best: Whether this is the best epoch so far.
-    """
+    """Write a checkpoint. Every process must call this; the main process writes, and only it has `metrics`."""
     contents = state.state_dict()
     if state.accelerator.is_main_process:
         contents["metrics_size"] = metrics.flush() if metrics else 0

@@ -45,7 +45,6 @@ class Metrics:
     """metrics.jsonl: one record per line, ordered by step.
 
     Args:
-        path: The file.
         size: Its length in bytes at the checkpoint from which the run resumes. The rest is cut off.
     """
 

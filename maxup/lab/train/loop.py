@@ -97,15 +97,7 @@ def train(
 
 
 class Trainer:
-    """Train one recipe in one folder.
-
-    Args:
-        recipe: What to train.
-        folder: The folder of the run.
-        accelerator: Accelerate's view of the processes.
-        quiet: Whether to hide the progress.
-        **sources: `model_from` and `data_from`, see `train`.
-    """
+    """Train one recipe in one folder. `sources` are `model_from` and `data_from`, see `train`."""
 
     def __init__(self, recipe: Recipe, folder: Path, accelerator: Accelerator, *, quiet: bool, **sources: Any) -> None:
         self.recipe, self.folder, self.accelerator, self.quiet = recipe, folder, accelerator, quiet

@@ -26,7 +26,6 @@ class Run:
     """A checkpoint of a run in memory.
 
     Attributes:
-        recipe: The recipe.
         task: Its data and objective.
         model: The model that training evaluated (the average of the weights if there is one), in evaluation mode.
         step: The step of the checkpoint.

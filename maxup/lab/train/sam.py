@@ -48,9 +48,7 @@ def sam_backward(
 def worst_weights(model: nn.Module, rho: float) -> Iterator[None]:
     """Move the weights to w + rho g / |g| and clear the gradients; on exit, restore w exactly.
 
-    Args:
-        model: A model whose parameters have the gradient of the loss at w.
-        rho: The distance to move.
+    The parameters must have the gradient of the loss at w.
     """
     moved = [(p, p.detach().clone(), p.grad) for p in model.parameters() if p.grad is not None]
     with torch.no_grad():

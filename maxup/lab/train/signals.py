@@ -20,12 +20,7 @@ PATIENCE = 5.0  # seconds that a step may take to finish after a stop request
 
 @contextmanager
 def report_lost_peers(processes: int, folder: Path) -> Iterator[None]:
-    """Turn the error of a collective into a RunError if it fails because another process died.
-
-    Args:
-        processes: The number of processes. With one, nothing changes.
-        folder: The folder of the run.
-    """
+    """Turn the error of a collective into a RunError if it fails because another process died."""
     try:
         yield
     except RuntimeError as error:

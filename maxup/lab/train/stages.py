@@ -49,12 +49,7 @@ class Stages:
         return self.epochs * (1 + self.optim.restarts)
 
     def check(self, epoch: int, value: float) -> None:
-        """Update the stage at the end of an epoch.
-
-        Args:
-            epoch: The number of epochs done.
-            value: The metric of the epoch.
-        """
+        """Update the stage after `epoch` epochs. `value` is the metric of the last one."""
         value *= self.sign
         past = self.checks[: -self.optim.patience]
         worse = bool(past) and value > min(past)  # non-monotone trigger: the last `patience` do not count

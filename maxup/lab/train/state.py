@@ -21,7 +21,6 @@ class RunState:
     """Everything that changes while a run trains.
 
     Args:
-        recipe: The recipe.
         task: The data, the objective and their random streams. Its loader knows the position in the epoch.
         accelerator: Accelerate's view of the processes.
         model: The model as Accelerate prepared it.
