@@ -135,9 +135,9 @@ OPTIONS = {  # by command and option
     "show --m": _count(2, 64),
     "show --batch": _count(0, 10**9),
 }
-MOST_VALUES = 100  # in a list of a recipe, a table, or a command-line option
-MOST_NODES = 10**4  # values, lists and mappings in a document
-MOST_BASES = 20  # length of a chain of `base:` recipes
+MAX_VALUES = 100  # in a list of a recipe, a table, or a command-line option
+MAX_NODES = 10**4  # values, lists and mappings in a document
+MAX_BASES = 20  # length of a chain of `base:` recipes
 
 
 def option(name: str) -> Callable[[str], Any]:
@@ -173,8 +173,8 @@ def check_recipe(values: Mapping[str, Any]) -> str | None:
         numbers = value if isinstance(value, list) else [] if value is None else [value]
         if invalid := [number for number in numbers if number not in limit]:
             return f"{name}={format_value(invalid[0])} is out of range; it must be {limit}"
-        if len(numbers) > MOST_VALUES:
-            return f"{name} has {len(numbers)} numbers; it must have at most {MOST_VALUES}"
+        if len(numbers) > MAX_VALUES:
+            return f"{name} has {len(numbers)} numbers; it must have at most {MAX_VALUES}"
     return None
 
 

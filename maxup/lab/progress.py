@@ -88,21 +88,22 @@ def _clock(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}" if minutes >= 60 else f"{minutes}:{seconds:02}"
 
 
-def describe(metrics: Mapping[str, float]) -> str:
+def format_metrics(metrics: Mapping[str, float]) -> str:
     """Format metrics.
 
     Example:
-        >>> describe({"test_loss": 0.25, "test_accuracy": 0.915, "dynamic_lr": 7e-5})
+        >>> format_metrics({"test_loss": 0.25, "test_accuracy": 0.915, "dynamic_lr": 7e-5})
         'test loss 0.2500  test accuracy 91.50 %  dynamic lr 7e-05'
     """
-    return "  ".join(f"{name.replace('_', ' ')} {amount(name, v)}" for name, v in metrics.items() if name != "epoch")
+    shown = {name: format_metric(name, value) for name, value in metrics.items() if name != "epoch"}
+    return "  ".join(f"{name.replace('_', ' ')} {text}" for name, text in shown.items())
 
 
-def amount(name: str, value: float) -> str:
+def format_metric(name: str, value: float) -> str:
     """Format the value of a metric.
 
     Example:
-        >>> amount("test_perplexity", 68.526), amount("test_perplexity", 1e30)
+        >>> format_metric("test_perplexity", 68.526), format_metric("test_perplexity", 1e30)
         ('68.53', '1e+30')
     """
     if name.endswith("accuracy"):

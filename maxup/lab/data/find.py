@@ -41,10 +41,10 @@ def find(name: str, root: Root = None) -> Path:
             partial = f" ({folder} lacks {', '.join(missing_files)})"
             break
     searched = ", ".join(map(str, search_folders(name, root))) or "the installed packages"
-    raise DataError(f"{name} is not in any of: {searched}{partial}. {missing(name, root)}")
+    raise DataError(f"{name} is not in any of: {searched}{partial}. {how_to_get(name, root)}")
 
 
-def missing(name: str, root: Root = None) -> str:
+def how_to_get(name: str, root: Root = None) -> str:
     """Return how to get a data set and where to put it: into ./data, or into root."""
     data_set = get_data_set(name)
     if root is None:

@@ -89,7 +89,6 @@ class Loader(ABC):
         """Yield the batches with these indices, (B,) each, in this epoch."""
 
     def state_dict(self) -> dict[str, int]:
-        """Return the position."""
         return {"epoch": self.epoch, "position": self.position}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:

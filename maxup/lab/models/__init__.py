@@ -11,7 +11,7 @@ from maxup.lab.models.count import count_parameters, format_count
 from maxup.lab.models.external import create_external, is_external, list_external
 from maxup.lab.registry import MODELS, build
 
-MOST_PARAMETERS = 10**9  # 4 GB of weights
+MAX_PARAMETERS = 10**9  # 4 GB of weights
 
 
 def list_models(pattern: str = "*") -> list[str]:
@@ -52,8 +52,8 @@ def build_registered(registry: Mapping[str, str], kind: str, name: str, /, **arg
     """
     with torch.device("meta"):
         size = count_parameters(build(registry, kind, name, **arguments))
-    if size > MOST_PARAMETERS:
-        limit = format_count(MOST_PARAMETERS)
+    if size > MAX_PARAMETERS:
+        limit = format_count(MAX_PARAMETERS)
         raise ValueError(
             f"{kind} {name!r} would have {format_count(size)} parameters, more than {limit}; use smaller model.args"
         )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 from maxup.errors import RecipeError, format_value, unknown_name
 from maxup.lab.limits import COPIES, STEPS, Limit
-from maxup.lab.recipes.schema import Recipe, Spec, noise_of
+from maxup.lab.recipes.schema import Recipe, Spec, gaussian_sigma
 
 if TYPE_CHECKING:
     from maxup.objectives.base import Objective
@@ -177,7 +177,7 @@ def smoothadv(
     """
     from maxup.objectives.smoothadv import SmoothAdv, rising
 
-    recipe, sigma = context.recipe, noise_of(context.recipe)
+    recipe, sigma = context.recipe, gaussian_sigma(context.recipe)
     if sigma is None:
         raise RecipeError(
             "objective 'smoothadv' attacks pixels under Gaussian noise, but the recipe has perturb "

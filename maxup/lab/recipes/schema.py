@@ -154,11 +154,11 @@ def flat(recipe: Mapping[str, Any], sections: Collection[str] = (*SECTIONS, "obj
     return settings
 
 
-def noise_of(recipe: Recipe) -> float | None:
+def gaussian_sigma(recipe: Recipe) -> float | None:
     """Return sigma if the recipe perturbs pixels with Gaussian noise, which certification needs; otherwise None.
 
     Example:
-        >>> noise_of(Recipe(perturb=[{"name": "gaussian", "sigma": 0.5}])) is None  # noise on normalized images
+        >>> gaussian_sigma(Recipe(perturb=[{"name": "gaussian", "sigma": 0.5}])) is None  # noise on normalized images
         True
     """
     match recipe.perturb:
@@ -167,6 +167,6 @@ def noise_of(recipe: Recipe) -> float | None:
     return None
 
 
-def copies_of(recipe: Recipe) -> int:
+def num_copies(recipe: Recipe) -> int:
     """Return m, the number of copies per example."""
     return int(recipe.objective.get("m", 1))

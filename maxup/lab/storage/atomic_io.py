@@ -1,7 +1,7 @@
 """Atomic writes and safe reads.
 
 A file is written under a temporary name, synced and renamed, so a kill leaves the old file or the new one. Reading
-refuses links, pipes and files of the wrong size, and nothing that is read is executed.
+rejects links, pipes and files of the wrong size, and nothing that is read is executed.
 """
 
 import errno
@@ -154,7 +154,7 @@ def check_regular(path: Path) -> None:
 
 
 def read(path: Path, expected: Any = None, *, most: int = 1 << 16) -> bytes:
-    """Read a regular file. Links and pipes are refused.
+    """Read a regular file. Links and pipes are rejected.
 
     The file must have the `expected` `{"size": ..., "sha256": ...}`, or at most `most` bytes if nothing is expected.
     """
@@ -171,7 +171,7 @@ def read(path: Path, expected: Any = None, *, most: int = 1 << 16) -> bytes:
 
 
 def read_bytes(path: Path, *, most: int) -> bytes:
-    """Read a regular file, or a link to one, such as a data file. Pipes and larger files are refused."""
+    """Read a regular file, or a link to one, such as a data file. Pipes and larger files are rejected."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode) and not path.is_dir():  # the error of reading a folder is clear
         raise ValueError(f"{path.name} is not a regular file")
@@ -201,9 +201,9 @@ def dump(document: Any) -> bytes:
 
 
 def parse(name: str, data: bytes) -> Any:
-    """Parse strict JSON: NaN and duplicate keys are refused."""
+    """Parse strict JSON: NaN and duplicate keys are rejected."""
 
-    def refuse(word: str) -> None:
+    def reject(word: str) -> None:
         raise ValueError(f"{word} is not JSON")
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -212,6 +212,6 @@ def parse(name: str, data: bytes) -> Any:
         return dict(pairs)
 
     try:
-        return json.loads(data.decode("ascii"), parse_constant=refuse, object_pairs_hook=unique)
+        return json.loads(data.decode("ascii"), parse_constant=reject, object_pairs_hook=unique)
     except ValueError as error:
         raise ValueError(f"{name} cannot be read: {error}") from error

@@ -112,7 +112,7 @@ def best(folder: Folder, warn: Warn) -> tuple[int, Any] | None:
 
 
 def _not_a_link(folder: Folder) -> Path:
-    """Refuse a folder that is a link: what is written or removed must be inside the run's folder."""
+    """Reject a folder that is a link: what is written or removed must be inside the run's folder."""
     if Path(folder).is_symlink():
         raise CheckpointError(f"{folder} is a link; move the folder itself there, or link the run's folder instead")
     return Path(folder)

@@ -8,7 +8,7 @@ The training loop needs these attributes of a task:
     lr_scale(batch)                 returns the factor of the learning rate
     evaluation, every_epoch         all splits to evaluate, and those to evaluate after every epoch
     evaluate(model, split)          returns the sum of each metric, and the number of examples
-    measures(means)                 returns the metrics to report, from the means
+    report_metrics(means)           returns the metrics to report, from the means
     skipped()                       returns the files that could not be read
     monitor, lower_is_better        the metric that decides the best epoch
     unit                            what an example is, for the progress bar

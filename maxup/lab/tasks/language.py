@@ -19,7 +19,7 @@ from maxup.lab.data.windows import Windows
 from maxup.lab.models import build_registered
 from maxup.lab.models.awd_lstm import Hidden, LSTMOutput, adversarial_scores
 from maxup.lab.recipes.build import build_perturbation
-from maxup.lab.recipes.load import refuse_settings
+from maxup.lab.recipes.load import reject_settings
 from maxup.lab.recipes.objectives import ObjectiveContext, build_objective
 from maxup.lab.recipes.schema import Recipe
 from maxup.lab.registry import LANGUAGE_MODELS
@@ -61,7 +61,7 @@ class Language:
         check_network: Callable[[Any, nn.Module], None] | None = None,
         **user_code: Any,
     ) -> None:
-        refuse_settings(recipe, FOR_IMAGES, "images")
+        reject_settings(recipe, FOR_IMAGES, "images")
         if any(function is not None for function in user_code.values()):
             raise RecipeError("--model_from and --data_from are for images; for your text, set data.root")
         self.recipe, self.rank = recipe, rank
@@ -162,7 +162,7 @@ class Language:
         model.train()
         return {"loss": loss}, count
 
-    def measures(self, means: dict[str, float]) -> dict[str, float]:
+    def report_metrics(self, means: dict[str, float]) -> dict[str, float]:
         """Return loss and perplexity."""
         return means | {"perplexity": perplexity(means["loss"])}
 

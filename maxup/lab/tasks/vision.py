@@ -13,7 +13,7 @@ from torch import Generator, Tensor, nn
 from maxup.errors import RecipeError, RunError
 from maxup.lab.data.folder import Folder
 from maxup.lab.recipes.build import build_perturbation
-from maxup.lab.recipes.load import refuse_settings
+from maxup.lab.recipes.load import reject_settings
 from maxup.lab.recipes.objectives import DRAW_ONCE, ObjectiveContext, build_objective
 from maxup.lab.recipes.schema import LanguageConfig, Recipe
 from maxup.lab.storage.atomic_io import sha256
@@ -54,7 +54,7 @@ class Vision:
         check_network: Callable[[Any, nn.Module], None] | None = None,
     ) -> None:
         self.recipe = recipe
-        refuse_settings(recipe, FOR_TEXT, "text")
+        reject_settings(recipe, FOR_TEXT, "text")
         self.identity = {"model_from": _name(model_from), "data_from": _name(data_from)}
         self.train, self.validation, self.test = load_splits(recipe, data_from)
         if data_from is not None:
@@ -69,15 +69,15 @@ class Vision:
         size = recipe.batch_size // world_size
         drop = len(self.train) > recipe.batch_size  # full batches only, if there is at least one
         self.loader = self.train.loader(size, training=True, seed=recipe.seed, drop_last=drop, **where)
-        files = isinstance(self.train, Folder)  # large images
+        from_folder = isinstance(self.train, Folder)  # large images
         self.evaluation = {
-            name: images.loader(size if files else 4 * size, training=False, seed=0, **where)
+            name: images.loader(size if from_folder else 4 * size, training=False, seed=0, **where)
             for name, images in (("validation", self.validation), ("test", self.test))
             if images is not None
         }
         self.every_epoch = tuple(self.evaluation)
         classes = len(self.train.classes)
-        self.metrics = ["loss", "accuracy", *["top5_accuracy"] * (classes > (5 if files else 10))]
+        self.metric_names = ["loss", "accuracy", *["top5_accuracy"] * (classes > (5 if from_folder else 10))]
         check = partial(check_network, self) if check_network else None
         self.model = build_network(recipe, self.train, device, model_from, check)
         mean, std = self.train.mean, self.train.std
@@ -131,7 +131,7 @@ class Vision:
         "top5_accuracy" is among the metrics of more than 10 classes, or more than 5 for image folders.
         """
         model.eval()
-        sums, count = {metric: torch.zeros((), device=self.generator.device) for metric in self.metrics}, 0
+        sums, count = {metric: torch.zeros((), device=self.generator.device) for metric in self.metric_names}, 0
         for _, x, y in self.evaluation[name]:
             output = model(self.prepare(x))
             sums["loss"] += nn.functional.cross_entropy(output, y, reduction="sum")
@@ -142,12 +142,11 @@ class Vision:
         model.train()
         return sums, count
 
-    def measures(self, means: dict[str, float]) -> dict[str, float]:
+    def report_metrics(self, means: dict[str, float]) -> dict[str, float]:
         """Return the metrics of a split from the means of the sums."""
         return means
 
     def lr_scale(self, batch: Batch) -> float:
-        """Return the factor of the learning rate."""
         return 1.0
 
     def state_dict(self) -> dict[str, Any]:

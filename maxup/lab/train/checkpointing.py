@@ -46,7 +46,7 @@ def resume(state: RunState, run_folder: Path, warn: Callable[[str], None], *, ac
     foreign: dict[int, RunError] = {}
     for step, saved in checkpoint.each(folder, warn):
         try:
-            _refuse_other_run(state, saved, run_folder, accept_changed_data=accept_changed_data)
+            _reject_other_run(state, saved, run_folder, accept_changed_data=accept_changed_data)
             state.load_state_dict(saved)
             size = int(saved["metrics_size"])
         except RunError as error:
@@ -80,7 +80,7 @@ def load_best(state: RunState, folder: Path) -> None:
     state.network.load_state_dict(saved["model"] if saved["ema"] is None else saved["ema"])
 
 
-def _refuse_other_run(state: RunState, saved: dict[str, Any], folder: Path, *, accept_changed_data: bool) -> None:
+def _reject_other_run(state: RunState, saved: dict[str, Any], folder: Path, *, accept_changed_data: bool) -> None:
     """Raise a RunError if a checkpoint is of another recipe, other data, or another number of processes."""
     ignore = ["data.workers"]  # has no effect on the result
     if state.recipe.task == "language":

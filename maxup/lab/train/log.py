@@ -55,7 +55,7 @@ class Metrics:
             path.touch()
             kept = read(path, most=LONG)[:size]
             kept = kept[: kept.rfind(b"\n") + 1]  # if it was truncated, back to the end of a line
-            records = _parse(kept, path)  # refuse the file before changing it
+            records = _parse(kept, path)  # reject the file before changing it
             self.truncated = len(kept) < size
             self.last_step = records[-1]["step"] if records else 0
             os.truncate(path, len(kept))
@@ -70,7 +70,6 @@ class Metrics:
         return f"{self.path} was truncated: records {which} are missing"
 
     def write(self, **record: Any) -> None:
-        """Append a record."""
         with report_disk_errors(self.path):
             self.file.write(json.dumps(encode_nonfinite(record)) + "\n")
 

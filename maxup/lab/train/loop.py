@@ -22,7 +22,7 @@ from maxup.cuda.compile import compile_blocks
 from maxup.errors import InterruptedRunError, RunError
 from maxup.lab.environment import environment
 from maxup.lab.output import say
-from maxup.lab.progress import Progress, describe
+from maxup.lab.progress import Progress, format_metrics
 from maxup.lab.recipes.schema import Recipe
 from maxup.lab.storage.atomic_io import make_folder, remove_leftovers
 from maxup.lab.storage.locks import locked
@@ -133,7 +133,6 @@ class Trainer:
                 warn(missing)
 
     def save(self, *, best: bool = False, name: str = "checkpoints") -> None:
-        """Write a checkpoint."""
         save(self.state, self.folder / name, self.metrics, best=best)
 
     def close(self) -> None:
@@ -194,7 +193,6 @@ class Trainer:
         return self._finish(should_stop, start)
 
     def _record_loss(self) -> None:
-        """Record the mean loss since the last record."""
         state = self.state
         if steps := state.step - state.recorded:
             self.step.check_losses()
@@ -219,7 +217,7 @@ class Trainer:
             state.best = state.last
         self._write(step=state.step, seconds=state.seconds, **state.last)
         averaged = "" if state.ema is None or self.recipe.optim.ema else "  averaged"
-        progress.say(f"epoch {epoch + 1}/{state.stages.longest}  {describe(measured)}{averaged}")
+        progress.say(f"epoch {epoch + 1}/{state.stages.longest}  {format_metrics(measured)}{averaged}")
         state.stages.check(epoch + 1, measured[monitor])
         return better
 
@@ -232,7 +230,7 @@ class Trainer:
             state.ema, state.averaged = None, 0
             state.optimizer.state.clear()
             state.last = {"epoch": epoch, **self._measure(self.task.every_epoch)}
-            progress.say(f"restored the best epoch, {state.best['epoch']}  {describe(state.last)}")
+            progress.say(f"restored the best epoch, {state.best['epoch']}  {format_metrics(state.last)}")
             self.save()
 
     def _measure(self, splits: Iterable[str]) -> dict[str, float]:
@@ -279,7 +277,7 @@ class Trainer:
     def _show(self, epoch: int, batch: Batch, progress: Progress) -> None:
         monitored = {k: v for k, v in self.state.last.items() if k.endswith(self.task.monitor)}
         text = f"epoch {epoch + 1}/{self.state.stages.longest}  loss {float(self.step.recent[-1][1]):.4f}"
-        text += f"  {describe(monitored)}" if monitored else ""
+        text += f"  {format_metrics(monitored)}" if monitored else ""
         units = self.recipe.batch_size * (batch[2].shape[1] if self.task.unit == "tokens" else 1)
         progress.show(self.state.step, text, units, self.task.unit)
 

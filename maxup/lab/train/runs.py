@@ -29,14 +29,14 @@ class Run:
         task: Its data and objective.
         model: The model that training evaluated (the average of the weights if there is one), in evaluation mode.
         step: The step of the checkpoint.
-        recorded: The metrics of its epoch, or {} in the first epoch.
+        metrics: Those of its epoch, or {} in the first epoch.
     """
 
     recipe: Recipe
     task: Any
     model: nn.Module
     step: int
-    recorded: dict[str, Any]
+    metrics: dict[str, Any]
 
 
 def open_run(

@@ -40,7 +40,6 @@ class Stages:
 
     @property
     def done(self) -> bool:
-        """Whether the run is over."""
         return self.stage > self.optim.restarts
 
     @property
@@ -61,15 +60,12 @@ class Stages:
             self.averaging = worse if start is None else spent >= start * self.epochs - 1e-9
 
     def next(self, epoch: int) -> None:
-        """Start the next stage."""
         self.stage, self.begun, self.over, self.checks = self.stage + 1, epoch, False, []
         self.averaging = True
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint contains."""
         return {name: getattr(self, name) for name in ("stage", "begun", "over", "checks", "averaging")}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
         for name in self.state_dict():
             setattr(self, name, state[name])

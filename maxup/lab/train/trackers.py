@@ -75,7 +75,6 @@ def _check_disk(folder: Path) -> None:
 
 @contextmanager
 def _tracker_errors() -> Iterator[None]:
-    """Turn any error of a tracker into a RunError."""
     try:
         yield
     except Exception as error:

@@ -33,14 +33,14 @@ def test_it_equals_what_training_recorded(run, which):
     for name, found in evaluate(opened).items():
         for key in ("loss", "accuracy"):
             assert found[key] == record[which][f"{name}_{key}"]
-    assert opened.recorded == record[which]
+    assert opened.metrics == record[which]
 
 
 def test_the_weights_that_training_began_with_are_not_needed_again(run, tmp_path):
     torch.save(open_run(run[0]).model.state_dict(), tmp_path / "weights.pt")
     record = make(tmp_path / "run", "--model.weights", str(tmp_path / "weights.pt"), "--model.new_head", "true")
     (tmp_path / "weights.pt").unlink()
-    assert open_run(tmp_path / "run").recorded == record["last"]
+    assert open_run(tmp_path / "run").metrics == record["last"]
 
 
 def test_it_equals_a_plain_evaluation_of_the_averaged_weights(run):
