@@ -11,7 +11,7 @@ import maxup as mu
 from maxup.cli.main import user_message
 from maxup.errors import BuildError
 from maxup.lab.recipes.build import build_perturbation
-from maxup.lab.registry import PERTURBATIONS, takes
+from maxup.lab.registry import PERTURBATIONS, get_parameters
 from maxup.validate import ABOVE_0, BELOW_1, MANY, check_int, check_real
 
 NEEDED = {
@@ -30,7 +30,7 @@ STRANGE = [
 ARGUMENTS = [
     (name, argument)
     for name in PERTURBATIONS
-    for argument in takes(PERTURBATIONS, "perturbation", name)
+    for argument in get_parameters(PERTURBATIONS, "perturbation", name)
     if argument != "key"  # recipes refuse it
 ]
 

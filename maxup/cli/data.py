@@ -22,7 +22,7 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     from maxup.errors import DataError
     from maxup.lab.data import list_data
-    from maxup.lab.data.find import locate, missing
+    from maxup.lab.data.find import how_to_get, locate
 
     if args.root is not None and not Path(args.root).expanduser().is_dir():
         raise DataError(f"there is no folder {args.root}; correct --root, or remove it to search the default ones")
@@ -31,5 +31,5 @@ def main(argv: Sequence[str]) -> int:
         say(f"MAXUP_DATA is {root}, but there is no such folder", file=sys.stderr)
     for name in list_data():
         found = BUILT_IN.get(name) or locate(name, args.root)
-        say(f"{name:<14} {found if found else 'not found. ' + missing(name)}")
+        say(f"{name:<14} {found if found else 'not found. ' + how_to_get(name)}")
     return 0

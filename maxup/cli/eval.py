@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
     add_accept(parser)
     add_user_code(parser)
     args = parser.parse_args(argv)
-    from maxup.lab.progress import amount
+    from maxup.lab.progress import format_metric
     from maxup.lab.train.runs import evaluate, open_run
 
     task = "language" if args.dynamic else None
@@ -47,17 +47,17 @@ def main(argv: Sequence[str]) -> int:
         words = "perplexity" in found
         top5 = f"  top-5 {100 * found['top5_accuracy']:.2f} %" if "top5_accuracy" in found else ""
         metric = "perplexity" if words else "accuracy"
-        score = f"{metric} {amount(metric, found[metric])}{top5}"
+        score = f"{metric} {format_metric(metric, found[metric])}{top5}"
         say(f"  {name:<10}  {score}  loss {found['loss']:.4f}  ({found['count']:,} {'words' if words else 'images'})")
     if skipped := sorted(run.task.skipped()):
         say(f"  skipped {len(skipped)} images that cannot be read, such as {skipped[0]}")
     if args.dynamic:
         from maxup.lab.tasks.dynamic_evaluation import dynamic_evaluation
-        from maxup.lab.train.signals import asked_to_stop
+        from maxup.lab.train.signals import stop_on_signal
 
-        with asked_to_stop() as asked:
-            found = dynamic_evaluation(run.model, run.task.text, args.run, asked=asked)
+        with stop_on_signal() as should_stop:
+            found = dynamic_evaluation(run.model, run.task.text, args.run, should_stop=should_stop)
         say(f"  dynamic evaluation, lr {found['dynamic_lr']:g}, decay {found['dynamic_decay']:g}:")
         for name in ("validation", "test"):
-            say(f"  {name:<10}  perplexity {amount('perplexity', found[f'{name}_dynamic_perplexity'])}")
+            say(f"  {name:<10}  perplexity {format_metric('perplexity', found[f'{name}_dynamic_perplexity'])}")
     return 0

@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
 
     functions = user_functions(args)
     run = open_run(args.run, args.checkpoint, root=args.root, accept_changed_data=args.accept_changed_data, **functions)
-    metrics = run.recorded
+    metrics = run.metrics
     with suppress(OSError, ValueError, TypeError, KeyError):  # run.json of a finished run has more metrics
         record = read_json(args.run / "run.json")
         metrics = record["last"] if record["steps"] == run.step else metrics

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from maxup.lab.limits import MOST_VALUES
+from maxup.lab.limits import MAX_VALUES
 from maxup.lab.output import sentence
 
 WIDTH = 80
@@ -62,8 +62,8 @@ def check_count(parser: argparse.ArgumentParser, option: str, values: Sequence[f
     Example:
         >>> check_count(parser_of("compare", "Compare.", ""), "--m", [1, 4])
     """
-    if values is not None and len(values) > MOST_VALUES:
-        parser.error(f"{option} has {len(values)} values; give {MOST_VALUES} at most")
+    if values is not None and len(values) > MAX_VALUES:
+        parser.error(f"{option} has {len(values)} values; the limit is {MAX_VALUES}")
 
 
 def add_checkpoint(parser: argparse.ArgumentParser) -> None:

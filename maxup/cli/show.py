@@ -65,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
     from maxup.errors import RunError
     from maxup.lab.recipes.build import build_perturbation
     from maxup.lab.recipes.objectives import override_objective, resolve_objective
-    from maxup.lab.recipes.schema import copies_of
+    from maxup.lab.recipes.schema import num_copies
     from maxup.lab.report.contact_sheet import contact_sheet, draw_copies
     from maxup.lab.train.runs import open_run
     from maxup.objectives.maxup import MaxUp
@@ -82,7 +82,7 @@ def main(argv: Sequence[str]) -> int:
     settings: dict[str, Any] = resolve_objective(override_objective(run.recipe.objective, {"name": "maxup"}))
     if not run.recipe.perturb:
         raise RunError(f"{args.run} has no copies to show: the recipe's perturb is empty")
-    m, images = args.m or copies_of(run.recipe), task.train
+    m, images = args.m or num_copies(run.recipe), task.train
     if m < 2:
         raise RunError(f"{args.run} was trained with m = 1, so there is nothing to choose; set the copies with --m")
     if not 0 <= args.batch < len(task.loader):

@@ -75,14 +75,14 @@ def main(argv: Sequence[str]) -> int:
         **user_functions(args),
     )
     if os.environ.get("RANK", "0") == "0":
-        from maxup.lab.progress import describe
+        from maxup.lab.progress import format_metrics
 
         hidden = ("epoch", "skipped_images")
         metrics = {k: v for k, v in result["last"].items() if k not in hidden and "certified" not in k}
         epoch = f"after epoch {result['last']['epoch']}"
         if recipe.optim.restarts:
             epoch = f"at epoch {result['best']['epoch']}, the best of {result['last']['epoch']}"
-        say(f"{out}: {describe(metrics)}  {epoch}, in {result['seconds']:.1f} s", flush=True)
+        say(f"{out}: {format_metrics(metrics)}  {epoch}, in {result['seconds']:.1f} s", flush=True)
     if args.certify:
         from maxup.cli.certify import main as certify
 
@@ -99,11 +99,11 @@ def _settings() -> str:
 
 def _check_certifiable(name: str, recipe: "Recipe") -> None:
     from maxup.errors import RecipeError
-    from maxup.lab.recipes.schema import noise_of
+    from maxup.lab.recipes.schema import gaussian_sigma
 
     if recipe.task == "language":
         raise RecipeError(f"--certify is for images, but {name} is a recipe for text; remove it")
-    if noise_of(recipe) is None:
+    if gaussian_sigma(recipe) is None:
         needed = "model.normalize true and perturb [{name: gaussian, sigma: ...}]"
         raise RecipeError(f"--certify needs noise on pixels: set {needed} in {name}")
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:

@@ -13,12 +13,7 @@ import maxup
 
 
 def environment() -> dict[str, Any]:
-    """Return the commit, versions and hardware of this process.
-
-    Example:
-        >>> environment()["threads"] >= 1
-        True
-    """
+    """Return the commit, versions and hardware of this process."""
     return {
         "commit": _commit(),
         "versions": {"python": platform.python_version(), "maxup": maxup.__version__, "torch": torch.__version__}

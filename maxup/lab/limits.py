@@ -45,7 +45,7 @@ class Limit:
         if math.isinf(self.high):
             return f"{kind}, {_plain(self.low)} or more"
         if self.above or self.below:
-            first = f"above {_plain(self.low)}" if self.above else f"at least {_plain(self.low)}"
+            first = f"above {_plain(self.low)}" if self.above else f"that is at least {_plain(self.low)}"
             return f"{kind} {first} and {'below' if self.below else 'at most'} {_plain(self.high)}"
         return f"{kind} from {_plain(self.low)} to {_plain(self.high)}"
 
@@ -135,9 +135,9 @@ OPTIONS = {  # by command and option
     "show --m": _count(2, 64),
     "show --batch": _count(0, 10**9),
 }
-MOST_VALUES = 100  # in a list of a recipe, a table, or a command-line option
-MOST_NODES = 10**4  # values, lists and mappings in a document
-MOST_BASES = 20  # length of a chain of `base:` recipes
+MAX_VALUES = 100  # in a list of a recipe, a table, or a command-line option
+MAX_NODES = 10**4  # values, lists and mappings in a document
+MAX_BASES = 20  # length of a chain of `base:` recipes
 
 
 def option(name: str) -> Callable[[str], Any]:
@@ -162,10 +162,7 @@ def option(name: str) -> Callable[[str], Any]:
 
 
 def check_recipe(values: Mapping[str, Any]) -> str | None:
-    """Return an error message for the first setting that is out of range, or None.
-
-    Args:
-        values: The settings by dotted name.
+    """Return an error message for the first setting that is out of range, or None. `values` are by dotted name.
 
     Example:
         >>> check_recipe({"epochs": 0})
@@ -176,8 +173,8 @@ def check_recipe(values: Mapping[str, Any]) -> str | None:
         numbers = value if isinstance(value, list) else [] if value is None else [value]
         if invalid := [number for number in numbers if number not in limit]:
             return f"{name}={format_value(invalid[0])} is out of range; it must be {limit}"
-        if len(numbers) > MOST_VALUES:
-            return f"{name} has {len(numbers)} numbers; it must have at most {MOST_VALUES}"
+        if len(numbers) > MAX_VALUES:
+            return f"{name} has {len(numbers)} numbers; it must have at most {MAX_VALUES}"
     return None
 
 
@@ -187,7 +184,7 @@ def check_model_args(**arguments: Any) -> None:
     Example:
         >>> check_model_args(width=16, dropout=math.nan)
         Traceback (most recent call last):
-        ValueError: dropout=nan is out of range; it must be a number at least 0 and below 1
+        ValueError: dropout=nan is out of range; it must be a number that is at least 0 and below 1
     """
     for name, value in arguments.items():
         if value not in MODEL[name]:

@@ -10,12 +10,7 @@ LONGEST = 2000  # characters of an error message
 
 
 def printable(text: str, *, keep: str = "\n\t") -> str:
-    r"""Escape control, format and bidirectional characters. Spaces and the characters in `keep` stay.
-
-    Example:
-        >>> print(printable("\x1b[31mred\r\u202e 10 µm"))
-        \x1b[31mred\r\u202e 10 µm
-    """
+    r"""Escape control, format and bidirectional characters. Spaces and the characters in `keep` stay."""
     if text.isprintable():
         return text
     return "".join(
@@ -24,12 +19,7 @@ def printable(text: str, *, keep: str = "\n\t") -> str:
 
 
 def one_line(text: str) -> str:
-    r"""Escape like `printable` and join lines, for an error message or a table cell.
-
-    Example:
-        >>> one_line("two\nlines")
-        'two lines'
-    """
+    r"""Escape like `printable` and join lines, for an error message or a table cell."""
     return printable(text.replace("\r\n", " ").replace("\n", " "), keep="")
 
 
@@ -55,12 +45,7 @@ def say(*parts: object, sep: str = " ", end: str = "\n", file: TextIO | None = N
 
 
 def make_console(**options: Any) -> "Console":
-    r"""Return a `rich` console that ignores markup and escapes control characters like `say`.
-
-    Example:
-        >>> make_console(width=20).print("[bold]\x1b :smile:")
-        [bold]\x1b :smile:
-    """
+    r"""Return a `rich` console that ignores markup and escapes control characters like `say`."""
     from rich.console import Console
 
     class Plain(Console):

@@ -12,7 +12,6 @@ class Progress:
     """A progress bar with loss, speed and time left. If stdout is not a terminal, it prints a line now and then.
 
     Args:
-        total: Number of steps in the run.
         done: Steps that were done before the run was resumed.
         quiet: Show nothing. Set on all ranks but the first.
         every: Seconds between lines, if stdout is not a terminal.
@@ -41,19 +40,12 @@ class Progress:
             self.bar.stop()
 
     def due(self) -> bool:
-        """Whether it is time for an update. Ask before you read a loss: reading it synchronizes the GPU."""
+        """Whether it is time for an update. Check this before reading a loss, which synchronizes the GPU."""
         now = time.monotonic()
         return not self.quiet and now - self.last >= (0.2 if self.bar else self.every)
 
     def show(self, done: int, text: str, examples: int, unit: str = "examples") -> None:
-        """Show the number of steps done and the speed.
-
-        Args:
-            done: Steps done.
-            text: The metrics to show.
-            examples: Examples per step.
-            unit: What an example is, in the plural.
-        """
+        """Show metrics as `text`, the steps done, and the speed in `unit`s per second, given the examples per step."""
         now = time.monotonic()
         self.last, self.done = now, done
         speed = (done - self.first) * examples / max(now - self.start, 1e-9)
@@ -96,21 +88,22 @@ def _clock(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}" if minutes >= 60 else f"{minutes}:{seconds:02}"
 
 
-def describe(metrics: Mapping[str, float]) -> str:
+def format_metrics(metrics: Mapping[str, float]) -> str:
     """Format metrics.
 
     Example:
-        >>> describe({"test_loss": 0.25, "test_accuracy": 0.915, "dynamic_lr": 7e-5})
+        >>> format_metrics({"test_loss": 0.25, "test_accuracy": 0.915, "dynamic_lr": 7e-5})
         'test loss 0.2500  test accuracy 91.50 %  dynamic lr 7e-05'
     """
-    return "  ".join(f"{name.replace('_', ' ')} {amount(name, v)}" for name, v in metrics.items() if name != "epoch")
+    shown = {name: format_metric(name, value) for name, value in metrics.items() if name != "epoch"}
+    return "  ".join(f"{name.replace('_', ' ')} {text}" for name, text in shown.items())
 
 
-def amount(name: str, value: float) -> str:
+def format_metric(name: str, value: float) -> str:
     """Format the value of a metric.
 
     Example:
-        >>> amount("test_perplexity", 68.526), amount("test_perplexity", 1e30)
+        >>> format_metric("test_perplexity", 68.526), format_metric("test_perplexity", 1e30)
         ('68.53', '1e+30')
     """
     if name.endswith("accuracy"):

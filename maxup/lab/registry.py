@@ -39,46 +39,30 @@ MODELS = {
 LANGUAGE_MODELS = {"awd_lstm": "maxup.lab.models.awd_lstm:AWDLSTM"}
 
 
-def takes(registry: Mapping[str, str], what: str, name: str) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of a registered class or function.
-
-    Example:
-        >>> list(takes(PERTURBATIONS, "perturbation", "cutmix"))
-        ['num_classes', 'alpha', 'key']
-    """
-    return inspect.signature(_find(registry, what, name)).parameters
+def get_parameters(registry: Mapping[str, str], kind: str, name: str) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of a registered class or function."""
+    return inspect.signature(_find(registry, kind, name)).parameters
 
 
-def build(registry: Mapping[str, str], what: str, name: str, /, **arguments: Any) -> Any:
-    """Build a registered object, after checking that it takes the arguments.
-
-    Args:
-        registry: One of the tables above.
-        what: What the table holds, for error messages.
-        name: The name in the table.
-        arguments: Passed on.
-
-    Example:
-        >>> build(PERTURBATIONS, "perturbation", "cutout", length=4).length
-        4
-    """
-    make = _find(registry, what, name)
+def build(registry: Mapping[str, str], kind: str, name: str, /, **arguments: Any) -> Any:
+    """Build a registered object, after checking that it takes the arguments. `kind` is for error messages."""
+    make = _find(registry, kind, name)
     known = inspect.signature(make).parameters
     for argument in arguments:
         if argument not in known:
-            raise UnknownNameError(unknown_name(argument, list(known), f"argument of {what} {name!r}"))
+            raise UnknownNameError(unknown_name(argument, list(known), f"argument of {kind} {name!r}"))
     missing = [p for p, d in known.items() if d.default is inspect.Parameter.empty and p not in arguments]
     if missing:
-        raise UnknownNameError(f"{what} {name!r} needs {' and '.join(missing)}")
+        raise UnknownNameError(f"{kind} {name!r} needs {' and '.join(missing)}")
     try:
         return make(**arguments)
     except Exception as error:  # the arguments come from a recipe and can be anything
         given = ", ".join(f"{key}={format_value(value)}" for key, value in arguments.items())
-        raise BuildError(f"{what} {name!r} cannot be built with {given}: {error_message(error)}") from error
+        raise BuildError(f"{kind} {name!r} cannot be built with {given}: {error_message(error)}") from error
 
 
-def _find(registry: Mapping[str, str], what: str, name: str) -> Any:
+def _find(registry: Mapping[str, str], kind: str, name: str) -> Any:
     if not isinstance(name, str) or name not in registry:
-        raise UnknownNameError(unknown_name(str(name), registry, what))
+        raise UnknownNameError(unknown_name(str(name), registry, kind))
     module, _, attribute = registry[name].partition(":")
     return getattr(import_module(module), attribute)

@@ -16,13 +16,6 @@ def find_function(spec: str) -> Callable[..., Any]:
     """Import the function MODULE:FUNCTION. The current folder is searched first.
 
     Afterwards the current folder is at the end of sys.path, so that files in it cannot hide installed modules.
-
-    Example:
-        >>> find_function("math:sqrt")(9)
-        3.0
-        >>> find_function("math:sqqrt")
-        Traceback (most recent call last):
-        maxup.errors.UserCodeError: math: function 'sqqrt' is unknown; did you mean 'sqrt'?
     """
     name, colon, function = spec.partition(":")
     if not (name and colon and function):
@@ -57,7 +50,7 @@ def find_function(spec: str) -> Callable[..., Any]:
 def raised_in_user_code(error: BaseException) -> str | None:
     """Return a message if the user's code raised the error, for example in a network's forward; otherwise None.
 
-    The innermost frame that is in this package or in the user's code decides. So a bug of ours keeps its traceback.
+    The innermost frame of this package or of user code decides, so bugs in this package keep their traceback.
 
     Example:
         >>> raised_in_user_code(ValueError("ours"))

@@ -34,10 +34,10 @@ def test_data_that_are_not_there_are_named(run, capsys):
 def test_bad_folders_gets_one_message(run, tmp_path, capsys):
     assert main(["eval", str(tmp_path / "nothing")]) == 1
     said = capsys.readouterr().err
-    assert "not the folder of a run" in said
+    assert "not a run folder" in said
     assert "it does not exist" in said
     assert main(["eval", str(tmp_path)]) == 1
-    assert "it has no folder checkpoints\n" in capsys.readouterr().err
+    assert "it has no checkpoints/\n" in capsys.readouterr().err
     assert main(["eval", str(run[0].parent)]) == 1
     assert f"did you mean {run[0]}?" in capsys.readouterr().err
     broken = tmp_path / "broken"
@@ -45,5 +45,5 @@ def test_bad_folders_gets_one_message(run, tmp_path, capsys):
     assert main(["eval", str(broken)]) == 1
     said = capsys.readouterr().err
     assert "no last checkpoint" in said
-    assert "it has no other either: train it again" in said
+    assert "there is no other checkpoint; train again" in said
     assert "not a valid checkpoint" in said

@@ -135,7 +135,7 @@ def test_a_run_whose_text_moved_is_opened_with_data_root(folder, tmp_path, capsy
 def test_what_is_for_images_says_so(run, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["show", str(run)]) == 1
-    assert "is a run on text, but this command needs a run on images" in capsys.readouterr().err
+    assert "is a language-model run, but this command needs an image run" in capsys.readouterr().err
     assert main(["compare", "smoke/awd_lstm-embedding_dropout", "--seeds", "2"]) == 1
     assert "maxup compare works on image classifiers" in capsys.readouterr().err
     for option, value in (("--words", "0"), ("--temperature", "-1"), ("--seed", "9" * 23), ("--seed", "-1")):
@@ -146,7 +146,7 @@ def test_what_is_for_images_says_so(run, tmp_path, capsys, monkeypatch):
     capsys.readouterr()
     for verb in (["sample"], ["eval", "--dynamic"]):
         assert main([verb[0], "digits", *verb[1:]]) == 1
-        assert "is a run on images, but this command needs a run on text" in capsys.readouterr().err
+        assert "is an image run, but this command needs a language-model run" in capsys.readouterr().err
 
 
 def test_a_line_break_in_a_prompt_ends_a_sentence(run, capsys):

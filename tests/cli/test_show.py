@@ -70,7 +70,7 @@ def test_classes_that_are_new_come_first():
     [
         (["digits/mlp-gaussian-maxup"], 1, "train it first"),
         (["mine.yaml"], 1, "train it first"),
-        (["nowhere"], 1, "not the folder of a run"),
+        (["nowhere"], 1, "not a run folder"),
         (["RUN", "--batch", "99"], 1, "no batch 99: an epoch has batches 0 to 7"),
         (["RUN", "--m", "1"], 2, "argument --m: must be a whole number from 2 to 64, but is '1'"),
         (["RUN", "--images", "0"], 2, "argument --images: must be"),

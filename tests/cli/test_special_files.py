@@ -119,23 +119,23 @@ def test_the_files_of_a_queue(tmp_path, name, make):
     assert (tmp_path / "precious").read_text() == "precious"
 
 
-def test_a_shortened_file_is_reported_with_the_missing_steps(place, capsys):
+def test_a_truncated_file_is_reported_with_the_missing_steps(place, capsys):
     """By the resumed run, and by the report."""
     steps = json.loads(Path("run/run.json").read_text())["steps"]
     metrics = Path("run/metrics.jsonl")
     assert main(TRAIN) == 0
-    assert "shortened" not in capsys.readouterr().out
+    assert "truncated" not in capsys.readouterr().out
     lines = metrics.read_text().splitlines(keepends=True)
     first = json.loads(lines[0])["step"]
     metrics.write_text(lines[0])
-    said = f"run/metrics.jsonl was shortened: records of steps {first + 1} to {steps} are missing"
+    said = f"run/metrics.jsonl was truncated: records of steps {first + 1} to {steps} are missing"
     (place / "results").mkdir()
     for command in (["report", "--results", "results", "--runs", "."], TRAIN):
         assert main(command) == 0
         assert capsys.readouterr().out.count(said) == 1
     metrics.unlink()
     assert main(TRAIN) == 0
-    assert f"run/metrics.jsonl was shortened: records of steps 1 to {steps} are missing" in capsys.readouterr().out
+    assert f"run/metrics.jsonl was truncated: records of steps 1 to {steps} are missing" in capsys.readouterr().out
 
 
 def test_what_a_killed_process_left_is_removed(place):

@@ -159,7 +159,7 @@ def test_a_run_on_user_data_is_not_a_result_of_the_recipe(tmp_path, monkeypatch,
     assert main(["eval", run, *own, "--accept_changed_data"]) == 0
     sys.modules["ours"].number = 3
     assert main(["train", "digits/mlp-gaussian", *short, "--data_from", "ours:data"]) == 1
-    assert "was trained with --model_from ours:net, but this is without --model_from" in capsys.readouterr().err
+    assert "was trained with --model_from ours:net, but the option is missing here" in capsys.readouterr().err
     assert main(["ls", "digits"]) == 0
     assert "(n = 1)" not in capsys.readouterr().out
     _, notes = load_results(tmp_path / "nowhere", tmp_path / "runs")

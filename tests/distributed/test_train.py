@@ -152,7 +152,7 @@ def test_another_number_of_processes_is_refused(tmp_path, whole):
     process = torchrun(tmp_path, tmp_path / "run", processes=1)
     out, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode != 0
-    assert "was started with 2 processes, but there are 1; use 2" in out
+    assert "was started with 2 processes, but now has 1; run it with 2 processes" in out
 
 
 FROM_BATCH = """

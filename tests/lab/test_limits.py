@@ -12,7 +12,7 @@ from maxup.lab.limits import OPTIONS, RECIPE
 from maxup.lab.models import create_model
 from maxup.lab.recipes.load import flat, parse_recipe, recipe_from
 from maxup.lab.recipes.schema import Recipe
-from maxup.lab.registry import LANGUAGE_MODELS, MODELS, build, takes
+from maxup.lab.registry import LANGUAGE_MODELS, MODELS, build, get_parameters
 
 NAME = "digits/mlp-gaussian-maxup"
 ARGUMENTS = {"compare": [NAME, "--seeds", "2"], "train": [NAME], "reproduce": ["table-cifar10"]}
@@ -49,7 +49,7 @@ def test_the_table_has_exactly_the_numbers_of_a_recipe():
 )
 def test_every_argument_of_a_network_has_a_range(registry, name):
     given = {"words": 5} if registry is LANGUAGE_MODELS else {"shape": (3, 32, 32), "num_classes": 10}
-    for argument in set(takes(registry, "model", name)) - set(given):
+    for argument in set(get_parameters(registry, "model", name)) - set(given):
         for value in (10**30, float("nan"), -1):
             with pytest.raises(BuildError, match=rf"{argument}=\S+ (is out of range; it )?must be"):
                 build(registry, "model", name, **given, **{argument: value})
@@ -99,7 +99,7 @@ def test_an_option_is_checked(option, value, capsys, monkeypatch, tmp_path):
 def test_an_option_takes_at_most_100_values(capsys):
     assert call("compare", NAME, "--seeds", "2", "--m", *["2"] * 101) == 2
     assert call("certify", "nowhere", "--radii", *["0.5"] * 101) == 2
-    assert capsys.readouterr().err.count("has 101 values; give 100 at most") == 2
+    assert capsys.readouterr().err.count("has 101 values; the limit is 100") == 2
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ INVALID = {
     "zero width": ("wrn28_10", {"width": 0}, "width=0 is out of range; it must be a whole number from 1 "),
     "width": ("resnet20", {"width": -4}, "width=-4 is out of range; it must be a whole number from 1 "),
     "filters": ("conv", {"width": 0}, "width=0 is out of range; it must be a whole number from 1 "),
-    "dropout": ("conv", {"dropout": 2}, "dropout=2 is out of range; it must be a number at least 0"),
+    "dropout": ("conv", {"dropout": 2}, "dropout=2 is out of range; it must be a number that is at least 0"),
     "huge": ("mlp", {"hidden": [10**15]}, ""),
 }
 

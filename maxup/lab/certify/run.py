@@ -18,7 +18,7 @@ from maxup.lab.certify import tsv
 from maxup.lab.certify.target import Target, answers, digest
 from maxup.lab.certify.tsv import Row
 from maxup.lab.environment import environment
-from maxup.lab.storage.atomic_io import sweep
+from maxup.lab.storage.atomic_io import remove_leftovers
 from maxup.lab.storage.locks import locked
 from maxup.smoothing.smooth import DTYPES, TOGETHER, Smooth, check_radii, check_sampling
 from maxup.validate import check_positive_int
@@ -79,7 +79,7 @@ def certify(
             try:
                 stack.enter_context(locked(path.resolve().parent, path.resolve().name))
                 # Temporary files of killed processes, for the TSV and its .rank-N parts.
-                sweep(path.resolve().parent, f"{glob.escape(path.resolve().name)}*")
+                remove_leftovers(path.resolve().parent, f"{glob.escape(path.resolve().name)}*")
                 before = tsv.gather(path, header, labels)  # rows of an earlier call
                 tsv.expect(path, len({*indices} | {row.idx for row in before}))
             except (CertificateError, CheckpointError, OSError) as error:

@@ -12,7 +12,7 @@ from torch import Tensor, autocast, nn
 from maxup.errors import RunError, format_error
 from maxup.lab.data.images import Images
 from maxup.lab.models.normalize import Normalized
-from maxup.lab.recipes.schema import Recipe, noise_of
+from maxup.lab.recipes.schema import Recipe, gaussian_sigma
 from maxup.lab.tasks.vision import load_splits
 from maxup.lab.user_code import raised_in_user_code
 
@@ -127,4 +127,4 @@ def _target(name: str, model: nn.Module, recipe: Recipe, images: Any) -> Target:
         raise RunError(f"{name} has no test images in memory to certify on; give images with --data or --data_from")
     if not recipe.model.normalize:  # certified radii are in units of pixels
         model = Normalized(model, images.mean, images.std).to(next(iter(model.parameters())).device)
-    return Target(name, model.eval(), images, noise_of(recipe))
+    return Target(name, model.eval(), images, gaussian_sigma(recipe))

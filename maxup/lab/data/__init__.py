@@ -8,12 +8,7 @@ __all__ = ["Root", "list_data", "load_data"]
 
 
 def list_data() -> list[str]:
-    """Return the names that `load_data` takes. This imports no heavy package.
-
-    Example:
-        >>> "digits" in list_data()
-        True
-    """
+    """Return the names that `load_data` takes. This imports no heavy package."""
     return sorted(all_data_sets())
 
 
@@ -27,10 +22,5 @@ def load_data(name: str, root: Root = None) -> Any:
     Returns:
         Images: the training set and the test set; the latter is None if the data set has no test set.
         Text: a `Text` with training, validation and test tokens.
-
-    Example:
-        >>> train, test = load_data("digits")
-        >>> len(train), tuple(train.x.shape), test
-        (1797, (1797, 1, 8, 8), None)
     """
     return get_data_set(name).load(root)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from maxup.errors import DataError, unknown_name
 
@@ -27,34 +27,11 @@ _registered: dict[str, "DataSet"] = {}
 
 @dataclass(frozen=True)
 class DataSet:
-    """A registered data set. `register_data` describes the attributes."""
-
-    name: str
-    load: Load
-    files: tuple[str, ...]
-    folders: tuple[str, ...]
-    instructions: str
-    gzip: bool
-    directories: bool
-    package: str | None
-
-
-def register_data(
-    name: str,
-    *,
-    files: tuple[str, ...],
-    instructions: str,
-    folders: tuple[str, ...] = (".",),
-    gzip: bool = False,
-    directories: bool = False,
-    package: str | None = None,
-) -> Callable[[LoadT], LoadT]:
-    """Register the decorated function as the loader of a data set.
-
-    The function takes `root`, a folder to search first. It returns the training and test images, or a `Text`.
+    """A registered data set.
 
     Args:
         name: Name of the data set in recipes.
+        load: The decorated function.
         files: The files it consists of.
         instructions: How to get the data set, in a sentence or two.
         folders: Where the files may be, relative to a searched folder. The first folder that has them all is used.
@@ -63,11 +40,27 @@ def register_data(
         package: The installed Python package that contains the files, if there is one.
     """
 
+    name: str
+    load: Load
+    files: tuple[str, ...]
+    instructions: str
+    folders: tuple[str, ...] = (".",)
+    gzip: bool = False
+    directories: bool = False
+    package: str | None = None
+
+
+def register_data(name: str, **fields: Any) -> Callable[[LoadT], LoadT]:
+    """Register the decorated function as the loader of a data set. `fields` are the other fields of `DataSet`.
+
+    The function takes `root`, a folder to search first. It returns the training and test images, or a `Text`.
+    """
+
     def decorate(load: LoadT) -> LoadT:
         known = _registered.get(name)
         if known and known.load.__module__ != load.__module__:
             raise ValueError(f"data set {name!r} is registered in {known.load.__module__} and in {load.__module__}")
-        _registered[name] = DataSet(name, load, files, folders, instructions, gzip, directories, package)  # type: ignore[arg-type]
+        _registered[name] = DataSet(name, load, **fields)  # type: ignore[arg-type]
         return load
 
     return decorate

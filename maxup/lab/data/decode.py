@@ -45,13 +45,7 @@ def read_rgb(path: str | os.PathLike[str]) -> Image.Image:
 
 
 def random_box(width: int, height: int, generator: Generator) -> Box:
-    """Draw a random box: 8 % to 100 % of the area, with an aspect ratio of 3/4 to 4/3.
-
-    Example:
-        >>> left, top, right, bottom = random_box(500, 375, Generator().manual_seed(0))
-        >>> 0 <= left < right <= 500 and 0 <= top < bottom <= 375
-        True
-    """
+    """Draw a random box: 8 % to 100 % of the area, with an aspect ratio of 3/4 to 4/3."""
     low, high = torch.tensor(RATIO).log().tolist()
     for _ in range(10):
         area = width * height * torch.empty(1).uniform_(*SCALE, generator=generator).item()
@@ -72,15 +66,10 @@ def random_crop(image: Image.Image, size: int, generator: Generator, interpolati
 
 
 def center_crop(image: Image.Image, size: int, crop_fraction: float, interpolation: Interpolation) -> Tensor:
-    """Resize the short side to size / crop_fraction, then crop the center: bytes (3, size, size).
-
-    Example:
-        >>> center_crop(Image.new("RGB", (500, 375)), 224, 0.875, "bilinear").shape
-        torch.Size([3, 224, 224])
-    """
+    """Resize the short side to size / crop_fraction, then crop the center: bytes (3, size, size)."""
     short = int(size / crop_fraction)
     width, height = image.size
-    most = LONGEST * min(width, height)  # a stripe of 2 by 60,000 pixels would fill the memory
+    most = LONGEST * min(width, height)  # resizing a 2 x 60,000 image would exhaust memory
     if max(width, height) > most:
         left, top = (max(side - most, 0) // 2 for side in (width, height))
         width, height = min(width, most), min(height, most)

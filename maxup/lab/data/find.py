@@ -10,7 +10,7 @@ from maxup.lab.data.catalog import DataSet, Root, get_data_set
 SYSTEM = (Path("/usr/share/datasets"),)  # where Debian packages install data sets
 
 
-def places(name: str, root: Root = None) -> list[Path]:
+def search_folders(name: str, root: Root = None) -> list[Path]:
     """Return the folders to search, in order: root, MAXUP_DATA, ./data, the system's folders."""
     if package := get_data_set(name).package:
         spec = find_spec(package)  # does not import the package
@@ -20,12 +20,7 @@ def places(name: str, root: Root = None) -> list[Path]:
 
 
 def locate(name: str, root: Root = None) -> Path | None:
-    """Return the folder that has all files of a data set, or None.
-
-    Example:
-        >>> locate("digits").name
-        'data'
-    """
+    """Return the folder that has all files of a data set, or None."""
     data_set = get_data_set(name)
     return next((folder for folder in _folders(data_set, root) if not _missing_files(folder, data_set)), None)
 
@@ -45,17 +40,12 @@ def find(name: str, root: Root = None) -> Path:
         if len(missing_files) < len(data_set.files):
             partial = f" ({folder} lacks {', '.join(missing_files)})"
             break
-    searched = ", ".join(map(str, places(name, root))) or "the installed packages"
-    raise DataError(f"{name} is not in any of: {searched}{partial}. {missing(name, root)}")
+    searched = ", ".join(map(str, search_folders(name, root))) or "the installed packages"
+    raise DataError(f"{name} is not in any of: {searched}{partial}. {how_to_get(name, root)}")
 
 
-def missing(name: str, root: Root = None) -> str:
-    """Return how to get a data set and where to put it: into ./data, or into root.
-
-    Example:
-        >>> print(missing("digits"))
-        It comes with scikit-learn: pip install scikit-learn.
-    """
+def how_to_get(name: str, root: Root = None) -> str:
+    """Return how to get a data set and where to put it: into ./data, or into root."""
     data_set = get_data_set(name)
     if root is None:
         return data_set.instructions
@@ -70,7 +60,7 @@ def file_in(folder: Path, file: str, *, gzip: bool) -> Path | None:
 
 
 def _folders(data_set: DataSet, root: Root) -> list[Path]:
-    return [place / folder for place in places(data_set.name, root) for folder in data_set.folders]
+    return [place / folder for place in search_folders(data_set.name, root) for folder in data_set.folders]
 
 
 def _missing_files(folder: Path, data_set: DataSet) -> list[str]:

@@ -92,7 +92,7 @@ def scan(root: Path, classes: tuple[str, ...] | None = None) -> Folder:
     folders = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
     if not folders:
         raise DataError(
-            f"{root} has no folders; put its images into one folder per class, {root / 'CLASS' / 'name.JPEG'}"
+            f"{root} has no class folders; put images in one folder per class, {root / 'CLASS' / 'name.JPEG'}"
         )
     classes = tuple(folders) if classes is None else classes
     if unknown := sorted(set(folders) - set(classes)):

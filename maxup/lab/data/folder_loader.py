@@ -35,9 +35,7 @@ class FolderLoader(Loader):
     replaces such a file, so that batches keep their size. In evaluation, it is left out.
 
     Args:
-        folder: The images.
         batch_size: Images per batch and rank.
-        device: Device of the batches.
         training: Random crops in random order, with equal batches on all ranks. Otherwise center crops in order, each
             image exactly once.
         options: Options of `Loader`: seed, drop_last, rank, world_size.
@@ -165,8 +163,8 @@ def _server() -> Any:
     """Start the server that forks the workers, and return its multiprocessing context.
 
     The server has no threads, so a fork cannot deadlock. It has already imported this module, so workers start fast.
-    The server and its workers ignore SIGINT, SIGTERM and SIGHUP, because the main process needs them until it has
-    saved. They import nothing from the current folder, unless this process does.
+    The server and its workers ignore SIGINT, SIGTERM and SIGHUP: the main process handles them and saves first. They
+    import nothing from the current folder, unless this process does.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])

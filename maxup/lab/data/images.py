@@ -29,12 +29,6 @@ class Images:
         mean: Mean per channel, of pixels in [0, 1].
         std: Standard deviation per channel, of pixels in [0, 1].
         top: The byte value of a pixel of 1.0.
-
-    Example:
-        >>> x, y = torch.zeros(2, 1, 4, 4, dtype=torch.uint8), torch.tensor([0, 1])
-        >>> images = Images(x, y, ("cat", "dog"), mean=(0.5,), std=(0.25,))
-        >>> len(images), images.normalize(images.x[:1]).unique()
-        (2, tensor([-2.]))
     """
 
     x: Tensor = field(repr=False)
@@ -52,13 +46,13 @@ class Images:
             raise DataError(f"y is {y.dtype} of shape {tuple(y.shape)}; it must be torch.int64 of shape ({len(x)},)")
         if not len(self.mean) == len(self.std) == x.shape[1] or min(self.std) <= 0 or self.top < 1:
             raise DataError(
-                f"mean {self.mean}, std {self.std} and top {self.top} do not fit {x.shape[1]} channels; "
-                "give one mean and one std above 0 per channel, and a top of at least 1"
+                f"expected {x.shape[1]} means, {x.shape[1]} positive stds and top >= 1, but got mean={self.mean}, "
+                f"std={self.std}, top={self.top}"
             )
         if len(y) and not 0 <= int(y.min()) <= int(y.max()) < len(self.classes):
             raise DataError(
-                f"labels run from {int(y.min())} to {int(y.max())}, but with {len(self.classes)} classes they must be "
-                f"0 to {len(self.classes) - 1}; correct y or classes"
+                f"labels range from {int(y.min())} to {int(y.max())}, but there are {len(self.classes)} classes "
+                f"(valid: 0 to {len(self.classes) - 1}); fix y or classes"
             )
 
     def __len__(self) -> int:
@@ -89,7 +83,7 @@ class Images:
             raise DataError(f"indices are {rows.dtype} of shape {tuple(rows.shape)}; pass a list of integers")
         if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self):
             raise DataError(
-                f"indices run from {int(rows.min())} to {int(rows.max())}; they must be 0 to {len(self) - 1}"
+                f"indices range from {int(rows.min())} to {int(rows.max())}; they must be 0 to {len(self) - 1}"
             )
         return replace(self, x=self.x[rows.long()], y=self.y[rows.long()])
 
@@ -102,12 +96,7 @@ class Images:
 
 
 def normalize(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...], top: int) -> Tensor:
-    """Return (x / top - mean) / std, for bytes (..., C, H, W) on any device.
-
-    Example:
-        >>> normalize(torch.full((1, 1, 1), 255, dtype=torch.uint8), (0.5,), (0.25,), 255)
-        tensor([[[2.0000]]])
-    """
+    """Return (x / top - mean) / std, for bytes (..., C, H, W) on any device."""
     scale, shift = _scale_and_shift(mean, std, top, x.device)
     return torch.addcmul(shift, x.float(), scale)
 
@@ -132,11 +121,6 @@ def stratified(y: Tensor, n: int, seed: int) -> Tensor:
 
     Returns:
         Sorted indices, (n,).
-
-    Example:
-        >>> y = torch.tensor([0, 0, 0, 0, 1, 1])
-        >>> y[stratified(y, 3, seed=0)]
-        tensor([0, 0, 1])
     """
     if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= len(y):
         raise DataError(f"cannot choose {n!r} of {len(y)} examples; ask for a whole number from 1 to {len(y)}")
@@ -151,16 +135,11 @@ def stratified(y: Tensor, n: int, seed: int) -> Tensor:
 
 
 def split(images: Data, n: int, seed: int) -> tuple[Data, Data]:
-    """Split images into a stratified subset of n images and the rest.
-
-    Example:
-        >>> from maxup.lab.data import load_data
-        >>> held_out, train = split(load_data("digits")[0], 297, seed=0)
-        >>> len(held_out), len(train)
-        (297, 1500)
-    """
+    """Split images into a stratified subset of n images and the rest."""
     if n >= len(images):
-        raise DataError(f"cannot split {n} off {len(images)} images; set data.train_size lower, or to null to use all")
+        raise DataError(
+            f"data.train_size={n} must be below the number of images, {len(images)}; use null for all images"
+        )
     chosen = stratified(images.y, n, seed)
     rest = torch.ones(len(images), dtype=torch.bool)
     rest[chosen] = False
@@ -172,12 +151,6 @@ def from_arrays(arrays: Any) -> tuple[Images, Images | None]:
 
     Args:
         arrays: (x, y), or (x, y, x_test, y_test). Images are bytes, (N, H, W) or (N, C, H, W); labels are classes.
-
-    Example:
-        >>> x, y = torch.randint(256, (6, 8, 8), dtype=torch.uint8), [0, 1, 0, 1, 0, 1]
-        >>> train, test = from_arrays((x, y))
-        >>> tuple(train.x.shape), train.classes, test
-        ((6, 1, 8, 8), ('0', '1'), None)
     """
     if not isinstance(arrays, tuple | list) or len(arrays) not in (2, 4):
         raise DataError(f"your data is a {type(arrays).__name__}; return (x, y) or (x, y, x_test, y_test)")

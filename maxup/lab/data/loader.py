@@ -21,24 +21,21 @@ class Loader(ABC):
     """Iterate over n images for one epoch. Yields `(indices, x, y)` on the device, with x as bytes.
 
     The state is `epoch` and `position`, the number of batches yielded in this epoch. A loop that stopped early, or a
-    loader that loaded a state, continues there. The epoch ends when the loop asks for a batch after the last one. So a
-    state saved at the last batch gives an empty loop first, and the caller does not skip its work at the end of an
-    epoch.
+    loader that loaded a state, continues there. The epoch counter advances when the iterator is exhausted, not at the
+    last batch. If a run resumes right after the last batch, the loop is empty once, and the end-of-epoch code still
+    runs.
 
     The ranks share one global order: step k on all ranks is step k of one process with `world_size` times the batch
     size. With `pad`, a few images are used twice at the end of an epoch, so that all ranks have the same number of
     batches of the same size.
 
     Args:
-        n: Number of images.
         batch_size: Images per batch and rank.
         shuffle: Whether every epoch has a new random order. The order is the same on all devices.
         seed: Seed of the orders.
         drop_last: Drop the last batch of an epoch if it is not full on every rank, so that all shapes are the same.
         pad: Whether all ranks get the same number of images. Without it, every image comes exactly once, as needed in
             evaluation.
-        rank: Rank of this process.
-        world_size: Number of processes.
     """
 
     def __init__(
@@ -92,7 +89,6 @@ class Loader(ABC):
         """Yield the batches with these indices, (B,) each, in this epoch."""
 
     def state_dict(self) -> dict[str, int]:
-        """Return the position."""
         return {"epoch": self.epoch, "position": self.position}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
@@ -122,20 +118,7 @@ class Loader(ABC):
 
 
 class DeviceLoader(Loader):
-    """A loader of images that are kept on the device.
-
-    Args:
-        images: The images.
-        batch_size: Images per batch and rank.
-        device: The device.
-        options: Options of `Loader`.
-
-    Example:
-        >>> from maxup.lab.data import load_data
-        >>> loader = DeviceLoader(load_data("digits")[0], 100, device="cpu", shuffle=True, seed=0)
-        >>> len(loader), [len(y) for _, _, y in loader][-2:], loader.epoch
-        (18, [100, 97], 1)
-    """
+    """A loader of images that are kept on the device. `options` are those of `Loader`."""
 
     def __init__(self, images: "Images", batch_size: int, *, device: torch.device | str, **options: Any) -> None:
         super().__init__(len(images), batch_size, **options)

@@ -15,8 +15,8 @@ from typing import Any
 from maxup.errors import DataError, error_message
 from maxup.lab.storage.atomic_io import read_bytes
 
-MOST_BYTES = 2**28  # the largest usual file, the training set of CIFAR-100, has 155 MB
-MOST_STEPS = 2**20  # it has about 200,000 opcodes
+MAX_BYTES = 2**28  # the largest usual file, the training set of CIFAR-100, has 155 MB
+MAX_STEPS = 2**20  # it has about 200,000 opcodes
 
 CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 LITERALS = {
@@ -32,23 +32,23 @@ KNOWN = {*CONSTANTS, *LITERALS, *BUILDERS}
 INSTRUCTIONS = {opcode.code.encode("latin-1"): opcode for opcode in opcodes}
 
 
-class Name(Enum):
+class AllowedName(Enum):
     """Placeholders for the names in the files."""
 
     RECONSTRUCT, NDARRAY, DTYPE, BYTE, ENCODE = range(5)
 
 
 NAMES = {
-    "numpy.core.multiarray _reconstruct": Name.RECONSTRUCT,
-    "numpy._core.multiarray _reconstruct": Name.RECONSTRUCT,  # since NumPy 2
-    "numpy ndarray": Name.NDARRAY,
-    "numpy dtype": Name.DTYPE,
-    "_codecs encode": Name.ENCODE,  # how Python 3 writes bytes for Python 2
+    "numpy.core.multiarray _reconstruct": AllowedName.RECONSTRUCT,
+    "numpy._core.multiarray _reconstruct": AllowedName.RECONSTRUCT,  # since NumPy 2
+    "numpy ndarray": AllowedName.NDARRAY,
+    "numpy dtype": AllowedName.DTYPE,
+    "_codecs encode": AllowedName.ENCODE,  # how Python 3 writes bytes for Python 2
 }
 
 
 @dataclass
-class Bytes2d:
+class ByteArray2d:
     """Placeholder for a two-dimensional NumPy array of bytes."""
 
     rows: int = 0
@@ -63,7 +63,7 @@ class Bytes2d:
 def read_pickle(path: Path) -> Any:
     """Read a pickle. Strings of Python 2 become str, one character per byte."""
     try:
-        raw = read_bytes(path, most=MOST_BYTES)
+        raw = read_bytes(path, most=MAX_BYTES)
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read ({error_message(error)}); replace it with a fresh copy") from error
     try:
@@ -78,17 +78,9 @@ def parse(raw: bytes) -> Any:
 
     Raises:
         ValueError, IndexError, KeyError: The pickle is malformed, or has more than plain data.
-
-    Example:
-        >>> import pickle
-        >>> parse(pickle.dumps({"labels": [3, 8]}, protocol=2))
-        {'labels': [3, 8]}
-        >>> parse(pickle.dumps(print))
-        Traceback (most recent call last):
-        ValueError: it asks for 'builtins print'
     """
     file, machine = io.BytesIO(raw), _Machine()
-    for _ in range(MOST_STEPS):
+    for _ in range(MAX_STEPS):
         code = file.read(1)
         instruction = INSTRUCTIONS.get(code)
         if instruction is None:
@@ -104,7 +96,7 @@ def parse(raw: bytes) -> Any:
             arg = instruction.arg.reader(file) if instruction.arg else None
         machine.step(instruction.name, arg)
     else:
-        raise ValueError(f"it has more than {MOST_STEPS} opcodes")
+        raise ValueError(f"it has more than {MAX_STEPS} opcodes")
     if machine.below or len(machine.stack) != 1 or file.tell() != len(raw):
         raise ValueError("it has data after its end")
     return machine.stack[0]
@@ -182,29 +174,29 @@ class _Machine:
         self.stack[-1].update(zip(keys, values, strict=True))
 
 
-def _name(dotted: str) -> Name:
+def _name(dotted: str) -> AllowedName:
     if dotted not in NAMES:
-        raise ValueError(f"it asks for {dotted[:80]!r}")
+        raise ValueError(f"it imports {dotted[:80]!r}, which is not allowed")
     return NAMES[dotted]
 
 
 def _call(what: Any, args: Any) -> Any:
     """Return the result of a call, if it is one of the calls in the CIFAR files."""
     match what, args:
-        case Name.RECONSTRUCT, (Name.NDARRAY, (0,), "b" | b"b"):
-            return Bytes2d()
-        case Name.DTYPE, ("u1", 0, 1):
-            return Name.BYTE
-        case Name.ENCODE, (str() as text, "latin1"):
+        case AllowedName.RECONSTRUCT, (AllowedName.NDARRAY, (0,), "b" | b"b"):
+            return ByteArray2d()
+        case AllowedName.DTYPE, ("u1", 0, 1):
+            return AllowedName.BYTE
+        case AllowedName.ENCODE, (str() as text, "latin1"):
             return text  # one character per byte, like a string of Python 2; repeated copies could fill the memory
-    raise ValueError("it has an unusual call")
+    raise ValueError("it contains a call that is not allowed")
 
 
 def _fill(target: Any, state: Any) -> None:
     match target, state:
-        case Name.BYTE, (3, "|", None, None, None, -1, -1, 0):
+        case AllowedName.BYTE, (3, "|", None, None, None, -1, -1, 0):
             return
-        case Bytes2d(), (1, (int() as rows, int() as columns), Name.BYTE, False, str() | bytes() as content):
+        case ByteArray2d(), (1, (int() as rows, int() as columns), AllowedName.BYTE, False, str() | bytes() as content):
             if min(rows, columns) < 0 or rows * columns != len(content):
                 raise ValueError(f"it has {len(content)} bytes for an array of {rows} x {columns}")
             target.rows, target.columns, target.content = rows, columns, content

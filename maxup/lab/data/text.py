@@ -16,7 +16,7 @@ from maxup.lab.storage.atomic_io import read_bytes
 END, UNKNOWN = "<eos>", "<unk>"
 SPLITS = ("train", "valid", "test")
 PATTERNS = ("{}.txt", "ptb.{}.txt", "wiki.{}.tokens")  # the usual file names
-MOST_BYTES = 2**30  # per file
+MAX_BYTES = 2**30  # per file
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +84,7 @@ def from_lines(train: Iterable[str], validation: Iterable[str], test: Iterable[s
 
 def _lines(path: Path) -> list[str]:
     try:
-        data = read_bytes(path, most=MOST_BYTES).removeprefix(codecs.BOM_UTF8)
+        data = read_bytes(path, most=MAX_BYTES).removeprefix(codecs.BOM_UTF8)
     except FileNotFoundError:
         raise DataError(f"{path.parent} lacks {path.name}; it must have one file each for train, valid, test") from None
     except (OSError, ValueError) as error:

@@ -25,16 +25,9 @@ class Windows:
         tokens: The text, (N,).
         columns: Number of columns, over all processes.
         bptt: Approximate mean length of a window.
-        device: Device of the tokens.
         seed: Seed of the lengths. None makes all of them bptt.
-        rank: Rank of this process.
         world_size: Number of processes. Each has the same number of columns.
         part: "training", "validation" or "test", for the error message if the text is too short.
-
-    Example:
-        >>> windows = Windows(torch.arange(100), 2, 20, device="cpu", seed=None)
-        >>> [(starts.tolist(), x[:, -1].tolist(), y[:, -1].tolist()) for starts, x, y in windows][1:]
-        [([20, 70], [39, 89], [40, 90]), ([40, 90], [48, 98], [49, 99])]
     """
 
     fixed_shapes = False  # lengths vary

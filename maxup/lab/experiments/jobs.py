@@ -8,7 +8,7 @@ from pathlib import Path
 from maxup.errors import error_message
 from maxup.lab.recipes.difference import difference
 from maxup.lab.recipes.load import list_recipes, parse_recipe, run_name
-from maxup.lab.recipes.schema import Recipe, copies_of, noise_of
+from maxup.lab.recipes.schema import Recipe, gaussian_sigma, num_copies
 from maxup.lab.results.files import file_name, read_run, scaled
 from maxup.lab.results.paper import Table
 from maxup.lab.storage import atomic_io
@@ -47,7 +47,7 @@ class Job:
     @property
     def certifies(self) -> bool:
         """Whether its result includes certificates, because it is trained with noise on pixels."""
-        return noise_of(self.resolved()) is not None
+        return gaussian_sigma(self.resolved()) is not None
 
     def resolved(self) -> Recipe:
         """Return the recipe with the overrides applied."""
@@ -73,7 +73,7 @@ def jobs_of(table: Table, seeds: int, budget: float = 1.0) -> tuple[list[Job], l
         epochs = scaled(recipe.epochs, budget)
         ms: list[int | None] = [*row.copies] or [row.m]
         for m in ms:
-            other = "m" in recipe.objective and m not in (None, copies_of(recipe))
+            other = "m" in recipe.objective and m not in (None, num_copies(recipe))
             part = 1.0 if epochs == recipe.epochs else budget
             found.append((name, epochs, part, m if other else None, recipe.optim.restarts))
     unique = dict.fromkeys(found)  # two rows may share a recipe
@@ -107,7 +107,7 @@ def keep(job: Job, folder: Path, results: Path) -> bool:
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic_io.sweep(path.parent, glob.escape(path.name))
+    atomic_io.remove_leftovers(path.parent, glob.escape(path.name))
     atomic_io.replace(path, atomic_io.read(folder / "run.json"))
     return True
 

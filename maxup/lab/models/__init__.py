@@ -11,16 +11,11 @@ from maxup.lab.models.count import count_parameters, format_count
 from maxup.lab.models.external import create_external, is_external, list_external
 from maxup.lab.registry import MODELS, build
 
-MOST_PARAMETERS = 10**9  # 4 GB of weights
+MAX_PARAMETERS = 10**9  # 4 GB of weights
 
 
 def list_models(pattern: str = "*") -> list[str]:
-    """Return the names that match a pattern, such as "resnet*", or "timm/resnet*" for the models of timm.
-
-    Example:
-        >>> "mlp" in list_models()
-        True
-    """
+    """Return the names that match a pattern, such as "resnet*", or "timm/resnet*" for the models of timm."""
     if is_external(pattern):
         return list_external(pattern)
     return sorted(name for name in MODELS if fnmatch(name, pattern))
@@ -37,33 +32,29 @@ def create_model(
         num_classes: Number of classes.
         pretrained: Start from published weights. Only timm and pytorchcv models have them.
         args: Arguments of the model.
-
-    Example:
-        >>> create_model("mlp", shape=(1, 8, 8), num_classes=10, hidden=[32])[-1].out_features
-        10
     """
     if is_external(name):
         return create_external(name, shape=shape, num_classes=num_classes, pretrained=pretrained, **args)
     if pretrained:
         raise ValueError(f"{name} has no published weights; set model.pretrained to false, or use model.weights")
-    return build_network(MODELS, "model", name, shape=shape, num_classes=num_classes, **args)
+    return build_registered(MODELS, "model", name, shape=shape, num_classes=num_classes, **args)
 
 
-def build_network(registry: Mapping[str, str], what: str, name: str, /, **arguments: Any) -> Any:
+def build_registered(registry: Mapping[str, str], kind: str, name: str, /, **arguments: Any) -> Any:
     """Build a registered network. A network that is too large is rejected before it takes memory.
 
     Its parameters are counted on the meta device.
 
     Example:
-        >>> build_network(MODELS, "model", "conv", shape=(3, 32, 32), num_classes=10, width=10_000)
+        >>> build_registered(MODELS, "model", "conv", shape=(3, 32, 32), num_classes=10, width=10_000)
         Traceback (most recent call last):
         ValueError: model 'conv' would have 9.00 G parameters, more than 1.00 G; use smaller model.args
     """
     with torch.device("meta"):
-        size = count_parameters(build(registry, what, name, **arguments))
-    if size > MOST_PARAMETERS:
-        limit = format_count(MOST_PARAMETERS)
+        size = count_parameters(build(registry, kind, name, **arguments))
+    if size > MAX_PARAMETERS:
+        limit = format_count(MAX_PARAMETERS)
         raise ValueError(
-            f"{what} {name!r} would have {format_count(size)} parameters, more than {limit}; use smaller model.args"
+            f"{kind} {name!r} would have {format_count(size)} parameters, more than {limit}; use smaller model.args"
         )
-    return build(registry, what, name, **arguments)
+    return build(registry, kind, name, **arguments)

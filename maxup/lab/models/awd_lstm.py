@@ -16,7 +16,7 @@ from maxup.lab.limits import check_model_args
 Hidden = list[tuple[Tensor, Tensor]]
 
 
-class Read(NamedTuple):
+class LSTMOutput(NamedTuple):
     """Output of the model for a window of tokens."""
 
     output: Tensor
@@ -44,12 +44,6 @@ class AWDLSTM(nn.Module):
         output_dropout: Dropout of the last layer's states.
         weight_drop: Probability of dropping a recurrent weight, drawn once per forward pass.
         noise: Standard deviation of Gaussian noise on the word embeddings.
-
-    Example:
-        >>> model = AWDLSTM(words=100, embedding=8, hidden=16, layers=2)
-        >>> read = model(torch.randint(100, (4, 7)), model.start(4))
-        >>> read.output.shape, model.decode(read.output).shape
-        (torch.Size([4, 7, 8]), torch.Size([4, 7, 100]))
     """
 
     def __init__(
@@ -76,7 +70,7 @@ class AWDLSTM(nn.Module):
         self.bias = nn.Parameter(torch.zeros(words))
         nn.init.uniform_(self.words.weight, -0.1, 0.1)
 
-    def forward(self, tokens: Tensor, hidden: Hidden | None = None, columns: int | None = None) -> Read:
+    def forward(self, tokens: Tensor, hidden: Hidden | None = None, columns: int | None = None) -> LSTMOutput:
         """Run the LSTM on a window.
 
         Args:
@@ -99,7 +93,7 @@ class AWDLSTM(nn.Module):
             raw, h, c = _VF.lstm(x, state, self._weights(layer), True, 1, 0.0, train, False, False)
             ends.append((h[0], c[0]))
             x = self._locked(raw, self.hidden_dropout if number < len(self.layers) else self.output_dropout, columns)
-        return Read(x.transpose(0, 1), raw.transpose(0, 1), ends, columns)
+        return LSTMOutput(x.transpose(0, 1), raw.transpose(0, 1), ends, columns)
 
     def decode(self, output: Tensor) -> Tensor:
         """Return the logits of the next word, (..., D) -> (..., V)."""

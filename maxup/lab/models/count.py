@@ -13,12 +13,7 @@ POOLS = (nn.AvgPool2d, nn.MaxPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
 
 
 def count_parameters(model: nn.Module) -> int:
-    """Return the number of parameters, including frozen ones.
-
-    Example:
-        >>> count_parameters(nn.Linear(3, 2))
-        8
-    """
+    """Return the number of parameters, including frozen ones."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
@@ -31,10 +26,6 @@ def count_multiply_adds(model: nn.Module, shape: Sequence[int]) -> int:
     Args:
         model: The network, on any device. On "meta" this takes no memory.
         shape: Shape of the image, (C, H, W).
-
-    Example:
-        >>> count_multiply_adds(nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU()), (3, 10, 10))
-        23200
     """
     total = 0
 

@@ -17,7 +17,7 @@ from maxup.errors import LoadError, error_message
 from maxup.lab.models import create_model
 from maxup.lab.models.normalize import Normalized
 from maxup.lab.registry import LANGUAGE_MODELS, build
-from maxup.lab.storage.atomic_io import dump, parse, read, remove, sha256, sync, to_words, write
+from maxup.lab.storage.atomic_io import dump, encode_nonfinite, parse, read, remove, sha256, sync, write
 from maxup.lab.upgrade import upgrade_recipe
 
 FORMAT, VERSION = "maxup-model", 1
@@ -54,11 +54,11 @@ def save(
         weights = to_bytes(pack(dict(model.state_dict()))[0])
         files = {WEIGHTS: {"size": len(weights), "sha256": sha256(weights)}}
         write(folder / WEIGHTS, weights)
-        write(folder / CONFIG, dump({"format": FORMAT, "version": VERSION, "files": files} | to_words(config)))
+        write(folder / CONFIG, dump({"format": FORMAT, "version": VERSION, "files": files} | encode_nonfinite(config)))
         sync(folder)
         load(folder, model_from)
     except BaseException as error:
-        if not isinstance(error, FileExistsError):  # the file belongs to another process
+        if not isinstance(error, FileExistsError):  # another process wrote it; leave it
             for name in (WEIGHTS, CONFIG):
                 remove(folder / name)
             with suppress(OSError):

@@ -77,7 +77,7 @@ def list_external(pattern: str) -> list[str]:
 
 
 def import_torchvision() -> Any:
-    """Import torchvision, also if its wheel was built for another torch.
+    """Import torchvision even if its wheel was built for another torch.
 
     Next to a CPU-only torch, the import of a CUDA wheel fails with "operator torchvision::nms does not exist", and so
     do imports of timm and others. This function then declares the missing operators without defining them. Nothing in

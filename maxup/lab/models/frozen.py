@@ -24,11 +24,6 @@ def freeze_norm(model: nn.Module) -> nn.Module:
     """Freeze every BatchNorm layer of a model, in place. It uses its running statistics, and its weights are fixed.
 
     Copies are then scored exactly as the update sees them, for every value of `norm`.
-
-    Example:
-        >>> model = freeze_norm(nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))).train()
-        >>> model[0].training, model[1].training, model[1].weight.requires_grad
-        (True, False, False)
     """
     layers = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     if not layers:

@@ -7,7 +7,7 @@ from math import prod
 from torch import nn
 
 from maxup.errors import format_value
-from maxup.lab.limits import MOST_VALUES, check_model_args
+from maxup.lab.limits import MAX_VALUES, check_model_args
 
 
 def mlp(shape: Sequence[int], num_classes: int, hidden: tuple[int, ...] | list[int] = (512, 512)) -> nn.Sequential:
@@ -17,9 +17,9 @@ def mlp(shape: Sequence[int], num_classes: int, hidden: tuple[int, ...] | list[i
         >>> sum(p.numel() for p in mlp((1, 8, 8), 10).parameters())
         301066
     """
-    if not isinstance(hidden, list | tuple) or len(hidden) > MOST_VALUES:
+    if not isinstance(hidden, list | tuple) or len(hidden) > MAX_VALUES:
         raise ValueError(
-            f"hidden={format_value(hidden)} must be a list of at most {MOST_VALUES} widths, such as [512, 512]"
+            f"hidden={format_value(hidden)} must be a list of at most {MAX_VALUES} widths, such as [512, 512]"
         )
     for width in hidden:
         check_model_args(hidden=width)

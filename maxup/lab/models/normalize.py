@@ -13,10 +13,6 @@ class Normalized(nn.Module):
         model: A model that takes normalized images.
         mean: Mean per channel, of pixels in [0, 1].
         std: Standard deviation per channel, of pixels in [0, 1].
-
-    Example:
-        >>> Normalized(nn.Identity(), mean=[0.5], std=[0.25])(torch.ones(1, 1, 1, 1))
-        tensor([[[[2.]]]])
     """
 
     mean: Tensor

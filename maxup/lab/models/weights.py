@@ -30,15 +30,15 @@ def load_weights(model: nn.Module, path: str | Path, *, new_head: bool = False) 
     missing = [name for name in state if name not in weights and not name.endswith(COUNTERS)]
     extra = [name for name in weights if name not in state]
     if missing or extra:
-        lacks = f"; it lacks {first_names(missing)}" if missing else ""
-        has = f"; the model has no {first_names(extra)}" if extra else ""
-        raise WeightsError(f"{path} does not fit the model{lacks}{has}; use another file or another model")
+        lacks = f"; missing: {first_names(missing)}" if missing else ""
+        has = f"; unexpected: {first_names(extra)}" if extra else ""
+        raise WeightsError(f"{path} does not match the model{lacks}{has}; use another file or another model")
     different = [name for name in weights if weights[name].shape != state[name].shape]
     head = _last_layer(model)
     if body := [name for name in different if name not in head]:
         shapes = f"{tuple(weights[body[0]].shape)}, not {tuple(state[body[0]].shape)}"
         raise WeightsError(
-            f"{path} does not fit the model: its {body[0]} has shape {shapes}; use another file or model"
+            f"{path} does not match the model: its {body[0]} has shape {shapes}; use another file or model"
         )
     if different and not new_head:
         raise WeightsError(
@@ -59,8 +59,8 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
         weights = _read(path)
     except pickle.UnpicklingError as error:
         raise WeightsError(
-            f"{path} has more than tensors, or is damaged; no code in it was run; save a plain state dict: "
-            'torch.save(model.state_dict(), "weights.pt")'
+            f"{path} holds objects other than tensors, or is damaged; nothing in it was executed; save a plain "
+            'state dict: torch.save(model.state_dict(), "weights.pt")'
         ) from error
     except Exception as error:  # an untrusted file can raise anything
         raise WeightsError(f"{path} is not a safetensors file or a state dict: {error_message(error)}") from error

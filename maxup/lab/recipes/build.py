@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from maxup.errors import RecipeError
 from maxup.lab.recipes.schema import Spec
-from maxup.lab.registry import PERTURBATIONS, build, takes
+from maxup.lab.registry import PERTURBATIONS, build, get_parameters
 
 if TYPE_CHECKING:
     from maxup.perturb.base import Perturbation
@@ -34,7 +34,7 @@ def build_perturbation(specs: list[Spec], num_classes: int, **pixels: Any) -> "P
         for name, why in NOT_IN_RECIPES.items():
             if name in arguments:
                 raise RecipeError(f"perturbation {spec['name']!r}: {why}; remove it")
-        known = takes(PERTURBATIONS, "perturbation", spec["name"])
+        known = get_parameters(PERTURBATIONS, "perturbation", spec["name"])
         arguments = {k: v for k, v in defaults.items() if k in known} | arguments
         parts.append(build(PERTURBATIONS, "perturbation", spec["name"], **arguments))
     return parts[0] if len(parts) == 1 else Compose(*parts)

@@ -17,10 +17,6 @@ def difference(record: Mapping[str, Any], recipe: Recipe, *, ignore: Collection[
         record: The recorded recipe. An older version may have written it.
         recipe: The recipe to compare with.
         ignore: Settings that may differ. Default: the folder of the data.
-
-    Example:
-        >>> difference({"epochs": 3, "optim": {"lr": 0.2}}, Recipe(epochs=4))
-        ['optim.lr', 'epochs']
     """
     old = upgrade_recipe(json.loads(json.dumps(record)))
     old["objective"] = resolve_objective(old.get("objective", "standard"))

@@ -10,7 +10,7 @@ from typing import Any, get_args, get_type_hints
 from jsonargparse import ArgumentParser
 
 from maxup.errors import RecipeError, error_message, first_names, format_value, unknown_name
-from maxup.lab.limits import MOST_BASES, check_recipe
+from maxup.lab.limits import MAX_BASES, check_recipe
 from maxup.lab.recipes.document import check_document, parse_yaml, read_yaml
 from maxup.lab.recipes.explain import explain
 from maxup.lab.recipes.objectives import arguments_of, override_objective, resolve_objective
@@ -67,12 +67,7 @@ def read_recipe(name: str) -> dict[str, Any]:
 
 
 def parse_recipe(name: str, overrides: list[str]) -> Recipe:
-    """Load and check a recipe with options such as ["--objective.m", "8", "--seed", "1"].
-
-    Example:
-        >>> parse_recipe("digits/mlp-gaussian-maxup", ["--objective.m", "8"]).objective["m"]
-        8
-    """
+    """Load and check a recipe with options such as ["--objective.m", "8", "--seed", "1"]."""
     content, parser = read_recipe(name), recipe_parser()
     try:
         check_document(content)
@@ -90,7 +85,7 @@ def parse_recipe(name: str, overrides: list[str]) -> Recipe:
         recipe = _instantiate(parser, values)
     except Exception as error:
         raise RecipeError(explain(error)) from None
-    _refuse_without_effect(recipe, overrides)
+    _reject_without_effect(recipe, overrides)
     return recipe
 
 
@@ -129,11 +124,11 @@ def check_keys(content: Any, schema: type, where: str) -> None:
             check_keys(value, inner, f"{where}, {key}")
 
 
-def refuse_settings(recipe: Recipe, names: Iterable[str], task: str) -> None:
+def reject_settings(recipe: Recipe, names: Iterable[str], task: str) -> None:
     """Raise a RecipeError if one of these settings, which only another task uses, is not at its default.
 
     Example:
-        >>> refuse_settings(Recipe(batch_size=3), ["batch_size"], "text")
+        >>> reject_settings(Recipe(batch_size=3), ["batch_size"], "text")
         Traceback (most recent call last):
         maxup.errors.RecipeError: batch_size is for text and has no effect here; remove it
     """
@@ -157,8 +152,8 @@ def find_base(base: str, path: Path) -> Path:
 def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
     if path.resolve() in above:
         raise RecipeError(f"{path.name} is its own base, through {len(above)} files; give it another base")
-    if len(above) > MOST_BASES:
-        raise RecipeError(f"{above[0].name} has more than {MOST_BASES} bases in a row; merge some of these files")
+    if len(above) > MAX_BASES:
+        raise RecipeError(f"{above[0].name} has more than {MAX_BASES} bases in a row; merge some of these files")
     content = read_yaml(path)
     if not content:
         raise RecipeError(f"{path} is empty; start it with a base, such as  base: digits/mlp-gaussian-maxup")
@@ -224,7 +219,7 @@ def _by_option(words: list[str]) -> dict[str, list[str]]:
     return values
 
 
-def _refuse_without_effect(recipe: Recipe, overrides: list[str]) -> None:
+def _reject_without_effect(recipe: Recipe, overrides: list[str]) -> None:
     values = flat(dataclasses.asdict(recipe))
     for option in (word.partition("=")[0].rstrip("+") for word in overrides if word.startswith("--")):
         other, *needed = ONLY_WITH.get(option.removeprefix("--"), (None,))
@@ -236,7 +231,7 @@ def _refuse_without_effect(recipe: Recipe, overrides: list[str]) -> None:
 
 def _instantiate(parser: ArgumentParser, values: Any) -> Recipe:
     recipe = Recipe(**vars(parser.instantiate(values)))
-    _refuse_null(recipe)
+    _reject_null(recipe)
     recipe.objective = resolve_objective(recipe.objective)
     for milestone in recipe.optim.milestones:
         if 1 < milestone <= recipe.epochs:
@@ -255,12 +250,12 @@ def _instantiate(parser: ArgumentParser, values: Any) -> Recipe:
     return recipe
 
 
-def _refuse_null(section: Any, prefix: str = "") -> None:
+def _reject_null(section: Any, prefix: str = "") -> None:
     """Raise a RecipeError if a setting is null and its type does not allow it. jsonargparse accepts null everywhere."""
     hints = get_type_hints(type(section))
     for field in dataclasses.fields(section):
         value = getattr(section, field.name)
         if dataclasses.is_dataclass(value):
-            _refuse_null(value, f"{field.name}.")
+            _reject_null(value, f"{field.name}.")
         elif value is None and type(None) not in get_args(hints[field.name]):
             raise RecipeError(f"{prefix}{field.name} is null; give it a value, or remove it to use the default")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 from maxup.errors import RecipeError, format_value, unknown_name
 from maxup.lab.limits import COPIES, STEPS, Limit
-from maxup.lab.recipes.schema import Recipe, Spec, noise_of
+from maxup.lab.recipes.schema import Recipe, Spec, gaussian_sigma
 
 if TYPE_CHECKING:
     from maxup.objectives.base import Objective
@@ -27,11 +27,10 @@ KINDS = {
 
 
 @dataclass
-class Context:
+class ObjectiveContext:
     """What a task provides to build its objective.
 
     Attributes:
-        recipe: The recipe.
         perturbation: P(.|x), or None if the recipe's `perturb` is empty.
         steps: Returns the number of steps in the first n epochs.
         options: More arguments of the objective, such as `forward` and `loss_fn`.
@@ -42,7 +41,7 @@ class Context:
     steps: Callable[[int], int]
     options: dict[str, Any] = field(default_factory=dict)
 
-    def copies(self) -> Any:
+    def require_perturbation(self) -> Any:
         """Return the perturbation, for an objective that draws copies."""
         if self.perturbation is None:
             name = self.recipe.objective["name"]
@@ -51,28 +50,28 @@ class Context:
 
     def warmup_epochs(self, epochs: int) -> int:
         """Return the number of warmup epochs, reduced in a short run."""
-        return first_epochs(epochs, self.recipe.epochs)
+        return cap_warmup(epochs, self.recipe.epochs)
 
 
-def first_epochs(requested: int, epochs: int) -> int:
+def cap_warmup(requested: int, epochs: int) -> int:
     """Return the number of warmup epochs: as requested, but at most about a quarter of a short run.
 
     Example:
-        >>> [first_epochs(5, epochs) for epochs in (200, 60, 12, 3, 1)]
+        >>> [cap_warmup(5, epochs) for epochs in (200, 60, 12, 3, 1)]
         [5, 5, 3, 1, 0]
     """
     return min(requested, max(epochs // 4, min(1, epochs - 1)))
 
 
-def standard(context: Context) -> "Objective":
+def standard(context: ObjectiveContext) -> "Objective":
     """Train on one copy per example: MaxUp with m = 1."""
     from maxup.objectives.maxup import MaxUp
 
-    return MaxUp(context.copies(), m=1, **context.options)
+    return MaxUp(context.require_perturbation(), m=1, **context.options)
 
 
 def maxup(
-    context: Context,
+    context: ObjectiveContext,
     *,
     m: Annotated[int, COPIES] = 4,
     warmup: Annotated[int, EPOCHS] = 5,
@@ -103,10 +102,12 @@ def maxup(
     settings: dict[str, Any] = {"strategy": strategy, "chunk_size": chunk_size, "masks": masks}
     if context.recipe.task == "vision":
         settings |= {"norm": norm, "score": score}
-    return MaxUp(context.copies(), m=schedule, **settings, **context.options)
+    return MaxUp(context.require_perturbation(), m=schedule, **settings, **context.options)
 
 
-def average(context: Context, *, m: Annotated[int, COPIES] = 4, warmup: Annotated[int, EPOCHS] = 5) -> "Objective":
+def average(
+    context: ObjectiveContext, *, m: Annotated[int, COPIES] = 4, warmup: Annotated[int, EPOCHS] = 5
+) -> "Objective":
     """Train on the average over m copies per example.
 
     Args:
@@ -117,11 +118,11 @@ def average(context: Context, *, m: Annotated[int, COPIES] = 4, warmup: Annotate
     from maxup.objectives.average import Average
     from maxup.objectives.schedules import warmup as warmed_up
 
-    return Average(context.copies(), m=warmed_up(m, steps=context.steps(context.warmup_epochs(warmup))))
+    return Average(context.require_perturbation(), m=warmed_up(m, steps=context.steps(context.warmup_epochs(warmup))))
 
 
 def adversarial(
-    context: Context,
+    context: ObjectiveContext,
     *,
     radius: Annotated[float, RADIUS] = 0.5,
     p: Annotated[float, NORMS] = 2.0,
@@ -143,7 +144,7 @@ def adversarial(
     return Adversarial(radius, p=p, steps=steps, clip=clip)
 
 
-def hard_examples(context: Context, *, keep: Annotated[float, Limit(0, 1, above=True)] = 0.25) -> "Objective":
+def hard_examples(context: ObjectiveContext, *, keep: Annotated[float, Limit(0, 1, above=True)] = 0.25) -> "Objective":
     """Train on the hardest examples of a batch. P(.|x) is drawn once per example.
 
     Args:
@@ -156,7 +157,7 @@ def hard_examples(context: Context, *, keep: Annotated[float, Limit(0, 1, above=
 
 
 def smoothadv(
-    context: Context,
+    context: ObjectiveContext,
     *,
     radius: Annotated[float, RADIUS] = 0.5,
     attack: Literal["pgd", "ddn"] = "pgd",
@@ -176,7 +177,7 @@ def smoothadv(
     """
     from maxup.objectives.smoothadv import SmoothAdv, rising
 
-    recipe, sigma = context.recipe, noise_of(context.recipe)
+    recipe, sigma = context.recipe, gaussian_sigma(context.recipe)
     if sigma is None:
         raise RecipeError(
             "objective 'smoothadv' attacks pixels under Gaussian noise, but the recipe has perturb "
@@ -193,19 +194,14 @@ OBJECTIVES: dict[str, Callable[..., "Objective"]] = {
 DRAW_ONCE = ("adversarial", "hard_examples")  # objectives without copies: the task draws P(.|x) once per example
 
 
-def build_objective(context: Context) -> "Objective":
+def build_objective(context: ObjectiveContext) -> "Objective":
     """Build the objective of a recipe."""
     arguments = {k: v for k, v in context.recipe.objective.items() if k != "name"}
     return OBJECTIVES[context.recipe.objective["name"]](context, **arguments)
 
 
 def arguments_of(name: str) -> dict[str, inspect.Parameter]:
-    """Return the arguments of an objective, with their types and defaults.
-
-    Example:
-        >>> list(arguments_of("average"))
-        ['m', 'warmup']
-    """
+    """Return the arguments of an objective, with their types and defaults."""
     if name not in OBJECTIVES:
         raise RecipeError(unknown_name(str(name), OBJECTIVES, "objective"))
     parameters = inspect.signature(OBJECTIVES[name]).parameters

@@ -16,7 +16,7 @@ class Data:
     root: str | None = None
     """Folder to search first. For the data set text, the folder with the text files."""
     train_size: int | None = None
-    """Number of training examples, stratified by class. A data set without a test split tests on the rest."""
+    """Number of training examples, stratified by class. Without a test split, the remaining images are the test set."""
     validation: float = 0.0
     """Fraction of the training examples to hold out for validation."""
     size: int = 224
@@ -145,12 +145,7 @@ SECTIONS = {one.name for one in fields(Recipe) if is_dataclass(one.default_facto
 
 
 def flat(recipe: Mapping[str, Any], sections: Collection[str] = (*SECTIONS, "objective")) -> dict[str, Any]:
-    """Return the settings of a recipe by dotted name. Mappings inside a section, such as model.args, are values.
-
-    Example:
-        >>> flat({"optim": {"lr": 0.1}, "seed": 3})
-        {'optim.lr': 0.1, 'seed': 3}
-    """
+    """Return the settings of a recipe by dotted name. Mappings inside a section, such as model.args, are values."""
     settings: dict[str, Any] = {}
     for key, value in recipe.items():
         if key in sections and not isinstance(value, Mapping):
@@ -159,11 +154,11 @@ def flat(recipe: Mapping[str, Any], sections: Collection[str] = (*SECTIONS, "obj
     return settings
 
 
-def noise_of(recipe: Recipe) -> float | None:
+def gaussian_sigma(recipe: Recipe) -> float | None:
     """Return sigma if the recipe perturbs pixels with Gaussian noise, which certification needs; otherwise None.
 
     Example:
-        >>> noise_of(Recipe(perturb=[{"name": "gaussian", "sigma": 0.5}])) is None  # noise on normalized images
+        >>> gaussian_sigma(Recipe(perturb=[{"name": "gaussian", "sigma": 0.5}])) is None  # noise on normalized images
         True
     """
     match recipe.perturb:
@@ -172,11 +167,6 @@ def noise_of(recipe: Recipe) -> float | None:
     return None
 
 
-def copies_of(recipe: Recipe) -> int:
-    """Return m, the number of copies per example.
-
-    Example:
-        >>> copies_of(Recipe()), copies_of(Recipe(objective={"name": "maxup", "m": 4}))
-        (1, 4)
-    """
+def num_copies(recipe: Recipe) -> int:
+    """Return m, the number of copies per example."""
     return int(recipe.objective.get("m", 1))

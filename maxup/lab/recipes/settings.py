@@ -71,14 +71,7 @@ class Group:
 
 
 def sections() -> list[Group]:
-    """Return all settings by section.
-
-    Example:
-        >>> [section.name for section in sections()]
-        ['data', 'model', 'augment and perturb', 'objective', 'optim', 'language', 'run']
-        >>> sections()[4].settings[1]
-        Setting(name='optim.lr', type='float', default='0.1', description='Learning rate before schedule and warmup.')
-    """
+    """Return all settings by section."""
     schema, defaults = _definitions(Path(__file__).with_name("schema.py")), asdict(Recipe())
     groups, single = dict[str, Group](), dict[str, Setting]()
     for name, (kind, text) in _fields(schema["Recipe"]).items():
@@ -100,12 +93,7 @@ def sections() -> list[Group]:
 
 
 def objectives() -> list[Group]:
-    """Return the arguments of every objective.
-
-    Example:
-        >>> [setting.name for setting in objectives()[2].settings]
-        ['objective.m', 'objective.warmup']
-    """
+    """Return the arguments of every objective."""
     functions, groups = _definitions(Path(__file__).with_name("objectives.py")), []
     for name in OBJECTIVES:
         node, parameters = functions[name], arguments_of(name)
@@ -121,12 +109,7 @@ def objectives() -> list[Group]:
 
 
 def perturbations() -> list[Group]:
-    """Return the arguments of every perturbation that a recipe can give.
-
-    Example:
-        >>> [(setting.name, setting.default) for setting in perturbations()[0].settings]
-        [('sigma', 'required')]
-    """
+    """Return the arguments of every perturbation that a recipe can give."""
     groups = []
     for name, target in PERTURBATIONS.items():
         module, _, attribute = target.partition(":")

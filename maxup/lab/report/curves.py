@@ -88,7 +88,7 @@ def cut_short(result: Result) -> str | None:
     last = steps[-1] if steps else 0
     if last >= result.steps:
         return None
-    return f"{result.curve} was shortened: records of steps {last + 1} to {result.steps} are missing from the curve"
+    return f"{result.curve} was truncated: records of steps {last + 1} to {result.steps} are missing"
 
 
 def _text(result: Result) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from maxup.errors import RecipeError, TableError, error_message
 from maxup.lab.limits import COPIES
 from maxup.lab.recipes.load import check_document, parse_recipe, parse_yaml, run_name
-from maxup.lab.recipes.schema import copies_of
+from maxup.lab.recipes.schema import num_copies
 from maxup.lab.results.files import Result, known_recipe
 from maxup.lab.results.paper import Metric, Row, Table, load_paper, table_names
 from maxup.lab.results.tables import belongs
@@ -111,7 +111,7 @@ def _is_text(recipe: str) -> bool:
 
 def _copies(recipe: str) -> int | None:
     known = known_recipe(recipe)
-    return None if known is None else copies_of(known)
+    return None if known is None else num_copies(known)
 
 
 def _read_list(path: Path) -> Table:
@@ -140,7 +140,7 @@ def _read_list(path: Path) -> Table:
                 known = parse_recipe(place, [])
         except RecipeError as error:
             raise TableError(f"{path}: {error}") from None
-        default = copies_of(known)
+        default = num_copies(known)
         if m not in (None, default) and "m" not in known.objective:
             raise TableError(f"{path}: {recipe} draws one copy per example; give m only for a recipe with MaxUp")
         entries.append((place, None if m == default else m))

@@ -12,7 +12,7 @@ from maxup.lab.report.terminal import show
 from maxup.lab.results.files import load_results
 from maxup.lab.results.paper import load_paper
 from maxup.lab.results.tables import compare
-from maxup.lab.storage.atomic_io import make_folder, replace, sweep
+from maxup.lab.storage.atomic_io import make_folder, remove_leftovers, replace
 
 
 def report(name: str | None, *, results: Path, runs: Path, out: Path) -> tuple[Path, list[str]]:
@@ -40,9 +40,9 @@ def report(name: str | None, *, results: Path, runs: Path, out: Path) -> tuple[P
     comparisons = [compare(key, table, found) for key, table in tables.items()]
     drawn = {comparison.name: plots(comparison, found) for comparison in comparisons}
     make_folder(out)
-    sweep(out, "report.html")
+    remove_leftovers(out, "report.html")
     for plot in (plot for several in drawn.values() for plot in several):
-        sweep(out, f"{glob.escape(plot.name)}.*")
+        remove_leftovers(out, f"{glob.escape(plot.name)}.*")
         plot.save(out)
     replace(out / "report.html", page(comparisons, drawn, found, notes).encode())
     show(comparisons)

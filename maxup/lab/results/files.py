@@ -18,7 +18,7 @@ from maxup.errors import RecipeError, error_message
 from maxup.lab.recipes.difference import difference
 from maxup.lab.recipes.load import list_recipes, parse_recipe
 from maxup.lab.recipes.objectives import resolve_objective
-from maxup.lab.recipes.schema import Recipe, copies_of
+from maxup.lab.recipes.schema import Recipe, num_copies
 from maxup.lab.storage import atomic_io
 from maxup.lab.upgrade import upgrade_recipe
 from maxup.smoothing.sampling import max_radius, plan
@@ -127,7 +127,7 @@ def _result(name: str, path: Path, stem: str, recipe: str) -> Result:
         if changed:
             raise ValueError(f"the recipe {name} has changed since ({', '.join(changed)})")
         epochs = int(used.get("epochs", known.epochs))
-        default_m = m == copies_of(known)
+        default_m = m == num_copies(known)
         budget = epochs / known.epochs
         budget = named if budget != 1 and epochs == scaled(known.epochs, named) else float(f"{budget:.3g}")
     curve = path.parent / "metrics.jsonl" if path.name == "run.json" else None

@@ -1,7 +1,7 @@
 """Atomic writes and safe reads.
 
 A file is written under a temporary name, synced and renamed, so a kill leaves the old file or the new one. Reading
-refuses links, pipes and files of the wrong size, and never executes what it reads.
+rejects links, pipes and files of the wrong size, and nothing that is read is executed.
 """
 
 import errno
@@ -40,8 +40,8 @@ def sync(folder: Path) -> None:
         os.close(descriptor)
 
 
-def put(new: Path, final: Path) -> None:
-    """Rename a folder. If `final` exists, it becomes `final.old`: a kill in between leaves that one to read."""
+def move_into_place(new: Path, final: Path) -> None:
+    """Rename a folder. An existing `final` first becomes `final.old`, which stays readable after a kill in between."""
     old = final.with_name(f"{final.name}.old")
     if os.path.lexists(final):
         remove(old)
@@ -57,76 +57,48 @@ def put(new: Path, final: Path) -> None:
 def replace(path: Path, data: bytes) -> None:
     """Write a file, or replace it, atomically."""
     new = temporary(path)
-    remove(new)  # of a dead process with the same number
+    remove(new)  # left by a dead process with the same pid
     try:
         write(new, data)
         new.replace(path)
     except BaseException as error:
         remove(new)
         if isinstance(error, OSError):
-            error.filename = os.fspath(path)  # the name that the user knows
+            error.filename = os.fspath(path)  # report the final name, not the temporary one
         raise
     sync(path.parent)
 
 
 def write_json(path: Path, document: Any) -> None:
-    """Write an indented JSON file atomically. NaN and infinity become strings.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     write_json(Path(folder, "a.json"), {"a": [1, math.inf]})
-        ...     print(Path(folder, "a.json").read_text().split())
-        ...     print(read_json(Path(folder, "a.json")))
-        ['{', '"a":', '[', '1,', '"inf"', ']', '}']
-        {'a': [1, inf]}
-    """
-    replace(path, (json.dumps(to_words(document), indent=1, allow_nan=False) + "\n").encode())
+    """Write an indented JSON file atomically. NaN and infinity become strings."""
+    replace(path, (json.dumps(encode_nonfinite(document), indent=1, allow_nan=False) + "\n").encode())
 
 
 def read_json(path: Path) -> Any:
     """Read what `write_json` wrote. Raises a ValueError if the file is invalid."""
-    return from_words(parse(path.name, read(path)))
+    return decode_nonfinite(parse(path.name, read(path)))
 
 
-def to_words(document: Any) -> Any:
-    """Replace NaN and infinity, which JSON does not have, by strings.
-
-    Example:
-        >>> to_words({"loss": math.nan, "epoch": 3})
-        {'loss': 'nan', 'epoch': 3}
-    """
+def encode_nonfinite(document: Any) -> Any:
+    """Replace NaN and infinity, which JSON does not have, by strings."""
     if isinstance(document, dict):
-        return {key: to_words(value) for key, value in document.items()}
+        return {key: encode_nonfinite(value) for key, value in document.items()}
     if isinstance(document, list | tuple):
-        return [to_words(value) for value in document]
+        return [encode_nonfinite(value) for value in document]
     return str(document) if isinstance(document, float) and not math.isfinite(document) else document
 
 
-def from_words(document: Any) -> Any:
-    """Invert `to_words`. Tuples come back as lists.
-
-    Example:
-        >>> from_words({"loss": "nan", "epoch": 3})
-        {'loss': nan, 'epoch': 3}
-    """
+def decode_nonfinite(document: Any) -> Any:
+    """Invert `encode_nonfinite`. Tuples come back as lists."""
     if isinstance(document, dict):
-        return {key: from_words(value) for key, value in document.items()}
+        return {key: decode_nonfinite(value) for key, value in document.items()}
     if isinstance(document, list):
-        return [from_words(value) for value in document]
+        return [decode_nonfinite(value) for value in document]
     return float(document) if document in ("nan", "inf", "-inf") else document
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder and its missing parents, and sync their names.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as place:
-        ...     make_folder(Path(place, "a", "b"))
-        ...     Path(place, "a", "b").is_dir()
-        True
-    """
+    """Create a folder and its missing parents, and sync their names."""
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for place in missing:
@@ -138,12 +110,10 @@ def temporary(path: Path) -> Path:
     return path.with_name(f".tmp-{os.getpid()}-{path.name}")
 
 
-def sweep(folder: Path, name: str = "*") -> None:
+def remove_leftovers(folder: Path, name: str = "*") -> None:
     """Remove the temporary files of this process and of dead processes.
 
-    Args:
-        folder: The folder to clean.
-        name: Pattern of the final names. In a folder that others use too, name only files that you write.
+    `name` is a pattern of the final names. In a folder that others use too, match only files that you write.
     """
     for path in folder.glob(".tmp-*"):
         match = re.fullmatch(r"\.tmp-(\d+)-(.*)", path.name, re.ASCII)
@@ -184,12 +154,9 @@ def check_regular(path: Path) -> None:
 
 
 def read(path: Path, expected: Any = None, *, most: int = 1 << 16) -> bytes:
-    """Read a regular file. Links and pipes are refused.
+    """Read a regular file. Links and pipes are rejected.
 
-    Args:
-        path: The file.
-        expected: The `{"size": ..., "sha256": ...}` that the file must have.
-        most: The maximum size in bytes, if nothing is expected.
+    The file must have the `expected` `{"size": ..., "sha256": ...}`, or at most `most` bytes if nothing is expected.
     """
     status = os.lstat(path)
     size = status.st_size
@@ -199,22 +166,12 @@ def read(path: Path, expected: Any = None, *, most: int = 1 << 16) -> bytes:
         raise ValueError(f"{path.name} has the wrong size, {size} bytes")
     data = path.read_bytes()
     if expected is not None and expected.get("sha256") != sha256(data):
-        raise ValueError(f"{path.name} has changed since it was written")
+        raise ValueError(f"{path.name} has the wrong checksum: it was changed or damaged")
     return data
 
 
 def read_bytes(path: Path, *, most: int) -> bytes:
-    """Read a regular file, or a link to one, such as a data file. Pipes and larger files are refused.
-
-    Args:
-        path: The file.
-        most: The maximum size in bytes.
-
-    Example:
-        >>> read_bytes(Path("/dev/zero"), most=100)
-        Traceback (most recent call last):
-        ValueError: zero is not a regular file
-    """
+    """Read a regular file, or a link to one, such as a data file. Pipes and larger files are rejected."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode) and not path.is_dir():  # the error of reading a folder is clear
         raise ValueError(f"{path.name} is not a regular file")
@@ -223,9 +180,9 @@ def read_bytes(path: Path, *, most: int) -> bytes:
     return path.read_bytes()
 
 
-def read_text(path: Path, *, most: int = 1 << 24) -> str:
+def read_text(path: Path) -> str:
     """Read a text file in UTF-8, such as a recipe. See `read_bytes`."""
-    return read_bytes(path, most=most).decode("utf-8")
+    return read_bytes(path, most=1 << 24).decode("utf-8")
 
 
 def sha256(data: bytes) -> str:
@@ -244,15 +201,9 @@ def dump(document: Any) -> bytes:
 
 
 def parse(name: str, data: bytes) -> Any:
-    """Parse strict JSON: NaN and duplicate keys are refused.
+    """Parse strict JSON: NaN and duplicate keys are rejected."""
 
-    Example:
-        >>> parse("state.json", b'{"a": 1, "a": 2}')
-        Traceback (most recent call last):
-        ValueError: state.json cannot be read: it has a duplicate key
-    """
-
-    def refuse(word: str) -> None:
+    def reject(word: str) -> None:
         raise ValueError(f"{word} is not JSON")
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -261,6 +212,6 @@ def parse(name: str, data: bytes) -> Any:
         return dict(pairs)
 
     try:
-        return json.loads(data.decode("ascii"), parse_constant=refuse, object_pairs_hook=unique)
+        return json.loads(data.decode("ascii"), parse_constant=reject, object_pairs_hook=unique)
     except ValueError as error:
         raise ValueError(f"{name} cannot be read: {error}") from error

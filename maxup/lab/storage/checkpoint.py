@@ -40,13 +40,6 @@ def save(folder: Folder, step: int, state: Any, *, keep: int = 2, best: bool = F
 
     Raises:
         CheckpointError: The checkpoint cannot be written. Earlier checkpoints are unchanged.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = save(folder, 7, {"lr": 0.1})
-        ...     path.name, load(path), latest(folder, print)
-        ('step-000007', {'lr': 0.1}, (7, {'lr': 0.1}))
     """
     if type(step) is not int or step < 0:
         raise ValueError(f"step={step!r}: a step must be a whole number, 0 or more")
@@ -59,7 +52,7 @@ def save(folder: Folder, step: int, state: Any, *, keep: int = 2, best: bool = F
     new, final, before = temporary(folder / "new"), folder / f"step-{step:06d}", list[tuple[int, Path]]()
     try:
         atomic_io.make_folder(folder)
-        atomic_io.sweep(folder)
+        atomic_io.remove_leftovers(folder)
         before = _list(folder)
         new.mkdir()
         for name, data in files.items():
@@ -67,7 +60,7 @@ def save(folder: Folder, step: int, state: Any, *, keep: int = 2, best: bool = F
         atomic_io.sync(new)
         if best:
             _mark_best(folder, step)
-        atomic_io.put(new, final)
+        atomic_io.move_into_place(new, final)
         atomic_io.sync(folder)
         atomic_io.sync(folder.parent)  # the name of the folder itself, and of the files beside it
         _prune(folder, step, keep)
@@ -76,7 +69,7 @@ def save(folder: Folder, step: int, state: Any, *, keep: int = 2, best: bool = F
         last = f"the last good checkpoint is step {good[0]}" if good else "there is no good checkpoint yet"
         raise CheckpointError(f"could not save step {step} in {folder}: {error_message(error)}; {last}") from error
     finally:
-        atomic_io.sweep(folder)
+        atomic_io.remove_leftovers(folder)
     return final
 
 
@@ -85,31 +78,17 @@ def load(path: Folder) -> Any:
 
     Raises:
         CheckpointError: The checkpoint is missing or damaged.
-
-    Example:
-        >>> load("x")
-        Traceback (most recent call last):
-        maxup.errors.CheckpointError: x is not a valid checkpoint: No such file or directory \
-(manifest.json)
     """
     return _load(Path(path))[1]
 
 
 def latest(folder: Folder, warn: Warn) -> tuple[int, Any] | None:
-    """Return step and state of the newest checkpoint that loads, or None. See `each`.
-
-    Example:
-        >>> latest("nowhere", print)
-    """
+    """Return step and state of the newest checkpoint that loads, or None. See `each`."""
     return next(each(folder, warn), None)
 
 
 def each(folder: Folder, warn: Warn) -> Iterator[tuple[int, Any]]:
-    """Iterate over step and state of the checkpoints that load, newest first.
-
-    Args:
-        folder: The folder of the checkpoints.
-        warn: Called with a message for every damaged checkpoint.
+    """Iterate over step and state of the checkpoints that load, newest first. `warn` gets a message for each other one.
 
     Example:
         >>> list(each("nowhere", print))
@@ -119,11 +98,7 @@ def each(folder: Folder, warn: Warn) -> Iterator[tuple[int, Any]]:
 
 
 def best(folder: Folder, warn: Warn) -> tuple[int, Any] | None:
-    """Return step and state of the checkpoint last saved as the best, or None. `warn` is called if it is damaged.
-
-    Example:
-        >>> best("nowhere", print)
-    """
+    """Return step and state of the checkpoint last saved as the best, or None. `warn` is called if it is damaged."""
     folder = _not_a_link(folder)
     try:
         steps = _best_steps(folder)
@@ -137,7 +112,7 @@ def best(folder: Folder, warn: Warn) -> tuple[int, Any] | None:
 
 
 def _not_a_link(folder: Folder) -> Path:
-    """Refuse a folder that is a link: what is written or removed must be inside the run's folder."""
+    """Reject a folder that is a link: what is written or removed must be inside the run's folder."""
     if Path(folder).is_symlink():
         raise CheckpointError(f"{folder} is a link; move the folder itself there, or link the run's folder instead")
     return Path(folder)
@@ -150,7 +125,9 @@ def _load(path: Path) -> tuple[int, Any]:
             raise ValueError("it is a link")
         match parse(MANIFEST, read(path / MANIFEST)):
             case {"format": "maxup-checkpoint", "version": version} if version != HEAD["version"]:
-                raise ValueError(f"it has another format version than {HEAD['version']}, which this MaxUp reads")
+                raise ValueError(
+                    f"its format version is {version!r:.20}, but this version of maxup reads {HEAD['version']}"
+                )
             case {"format": "maxup-checkpoint", "version": int(), "step": int(step), "files": {**files}}:
                 packed = read(path / TENSORS, files.get(TENSORS) or {})
                 document = parse(STATE, read(path / STATE, files.get(STATE) or {}))
@@ -171,7 +148,7 @@ def _load_each(found: list[tuple[int, Path]], warn: Warn) -> Iterator[tuple[int,
         try:
             saved_step, state = _load(path)
             if saved_step != step:
-                raise CheckpointError(f"{path} is not a valid checkpoint: its manifest is of another step")
+                raise CheckpointError(f"{path} is not a valid checkpoint: its manifest belongs to another step")
         except CheckpointError as error:
             warn(str(error))
         else:
@@ -179,7 +156,7 @@ def _load_each(found: list[tuple[int, Path]], warn: Warn) -> Iterator[tuple[int,
 
 
 def _list(folder: Path) -> list[tuple[int, Path]]:
-    """Return the checkpoints, valid or not, newest first. The `.old` one that a step replaces comes after it."""
+    """Return the checkpoints, valid or not, newest first. A replaced one (`.old`) comes after its replacement."""
     try:
         matches = [(re.fullmatch(r"step-(\d{6}|[1-9]\d{6,})(\.old)?", p.name, re.ASCII), p) for p in folder.iterdir()]
     except FileNotFoundError:
@@ -190,7 +167,7 @@ def _list(folder: Path) -> list[tuple[int, Path]]:
 
 
 def _best_steps(folder: Path) -> list[int]:
-    """Return the step of the best checkpoint, and of the best before it, which counts while the first is missing."""
+    """Return the steps of the best checkpoint and of the previous best, which is used if the first is missing."""
     try:
         match parse(BEST, read(folder / BEST)):
             case {"format": "maxup-checkpoint", "version": 1, "step": int(step), "before": int() | None as before}:
@@ -208,7 +185,7 @@ def _existing_best(folder: Path) -> int | None:
 
 
 def _mark_best(folder: Path, step: int) -> None:
-    """Write best.json before the checkpoint is in place. If the process dies in between, `before` is the best."""
+    """Write best.json before the checkpoint is in place. If the process dies in between, the previous best is used."""
     before = None
     with suppress(CheckpointError):
         before = _existing_best(folder)
@@ -216,8 +193,8 @@ def _mark_best(folder: Path, step: int) -> None:
 
 
 def _prune(folder: Path, step: int, keep: int) -> None:
-    """Rename the checkpoints to remove, so that none is seen half removed. `sweep` removes them."""
-    with suppress(CheckpointError, OSError):  # if the best is unknown, all stay
+    """Rename old checkpoints before `remove_leftovers` deletes them, so that no partly deleted one is ever loaded."""
+    with suppress(CheckpointError, OSError):  # if the best is unknown, keep all
         found = _list(folder)
         stay = {*sorted({s for s, _ in found if s <= step})[-keep:], _existing_best(folder)}
         for s, path in found:

@@ -21,12 +21,6 @@ def locked(folder: str | os.PathLike[str], name: str = "") -> Iterator[None]:
 
     Raises:
         CheckpointError: Another process holds the lock, or the lock file cannot be written.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder, locked(folder):
-        ...     Path(folder, ".lock").read_text() == str(os.getpid())
-        True
     """
     path = Path(folder, f".{name}.lock" if name else ".lock")
     lock = FileLock(path, blocking=False, fallback_to_soft=False)  # a soft lock would outlive a killed process

@@ -60,7 +60,7 @@ def pack(tree: Any) -> tuple[dict[str, Tensor], Any]:
             )
         tensor = node.detach().cpu().resolve_conj().resolve_neg().contiguous()
         if tensor.untyped_storage().data_ptr() in memory:
-            tensor = tensor.clone()  # safetensors refuses tied weights
+            tensor = tensor.clone()  # safetensors rejects tied weights
         memory.add(tensor.untyped_storage().data_ptr())
         while name in ("", "__metadata__") or name in tensors:  # "a/b" may be a key, or b in a
             name += "#"
@@ -75,10 +75,6 @@ def unpack(tensors: dict[str, Tensor], document: Any) -> Any:
 
     Raises:
         ValueError: The document or the tensors do not come from `pack`.
-
-    Example:
-        >>> unpack({}, {"dict": [[0, {"float": "nan"}]]})
-        {0: nan}
     """
     unused = dict(tensors)
 

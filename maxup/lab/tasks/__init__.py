@@ -8,13 +8,13 @@ The training loop needs these attributes of a task:
     lr_scale(batch)                 returns the factor of the learning rate
     evaluation, every_epoch         all splits to evaluate, and those to evaluate after every epoch
     evaluate(model, split)          returns the sum of each metric, and the number of examples
-    measures(means), metrics        metrics to report, from the means, and their names
+    report_metrics(means)           returns the metrics to report, from the means
     skipped()                       returns the files that could not be read
     monitor, lower_is_better        the metric that decides the best epoch
     unit                            what an example is, for the progress bar
     state_dict, load_state_dict     state that is carried from step to step
-    identity, refuse_another        what must agree with a checkpoint, besides the recipe
-    finish(model, folder, asked)    returns metrics that are computed once after training
+    identity, check_identity        what must agree with a checkpoint, besides the recipe
+    finish(model, folder, should_stop)    returns metrics that are computed once after training
     description()                   returns what an exported model needs to know about the data
 """
 

@@ -44,7 +44,7 @@ def dynamic_evaluation(
     rates: tuple[float, ...] = RATES,
     decays: tuple[float, ...] = DECAYS,
     tuned_on: int = TUNED_ON,
-    asked: Callable[[], bool] = lambda: False,
+    should_stop: Callable[[], bool] = lambda: False,
     quiet: bool = False,
 ) -> dict[str, float]:
     """Choose learning rate and decay on a part of the validation text, then evaluate the validation and test text.
@@ -58,7 +58,7 @@ def dynamic_evaluation(
         rates: Learning rates to try.
         decays: Decays to try with each learning rate.
         tuned_on: Number of words of the validation text to try them on, at most a quarter of it.
-        asked: Called after every segment. If it returns True, an InterruptedRunError is raised.
+        should_stop: Called after every segment. If it returns True, an InterruptedRunError is raised.
         quiet: Show no progress.
 
     Returns:
@@ -76,7 +76,7 @@ def dynamic_evaluation(
         with Progress(train.steps(1) + words // SEGMENT, quiet=quiet) as progress:
 
             def advance(what: str, words: int) -> None:
-                if asked():
+                if should_stop():
                     raise InterruptedRunError(
                         f"stopped in dynamic evaluation; finished parts are saved in {folder / FILE}, and the same "
                         "command resumes"
@@ -119,7 +119,6 @@ def adapt(
     lr: float,
     decay: float,
     *,
-    epsilon: float = EPSILON,
     advance: Callable[[], None] = lambda: None,
 ) -> float:
     """Return the mean loss on a text. Each segment is predicted, then learned from. The weights are restored."""
@@ -127,7 +126,7 @@ def adapt(
     mean = torch.stack([r.mean() for r in rms]).mean()
     before = [p.detach().clone() for p in parameters]
     pulls = [(decay * r / mean).clamp_max(1) for r in rms]
-    scales = [lr / (r + epsilon) for r in rms]
+    scales = [lr / (r + EPSILON) for r in rms]
     windows, hidden = _windows(text, 1, model), model.start(1)
     carried = [part for pair in hidden for part in pair]
     device = windows.columns.device

@@ -16,11 +16,11 @@ from maxup.errors import MaxUpWarning, RecipeError, RunError
 from maxup.lab.data import load_data
 from maxup.lab.data.text import Text
 from maxup.lab.data.windows import Windows
-from maxup.lab.models import build_network
-from maxup.lab.models.awd_lstm import Hidden, Read, adversarial_scores
+from maxup.lab.models import build_registered
+from maxup.lab.models.awd_lstm import Hidden, LSTMOutput, adversarial_scores
 from maxup.lab.recipes.build import build_perturbation
-from maxup.lab.recipes.load import refuse_settings
-from maxup.lab.recipes.objectives import Context, build_objective
+from maxup.lab.recipes.load import reject_settings
+from maxup.lab.recipes.objectives import ObjectiveContext, build_objective
 from maxup.lab.recipes.schema import Recipe
 from maxup.lab.registry import LANGUAGE_MODELS
 from maxup.objectives.maxup import MaxUp
@@ -43,16 +43,12 @@ class Language:
     The detached hidden state of the worst copies carries over to the next window, column by column.
 
     Args:
-        recipe: The recipe.
-        device: Device of the model and the text.
-        rank: Rank of this process.
         world_size: Number of processes that share the columns.
         check_network: Called with this task and its model on the meta device, before memory is allocated.
         **user_code: `model_from` and `data_from`, which are for images only.
     """
 
     monitor, lower_is_better, unit = "perplexity", True, "tokens"
-    metrics = ("loss", "perplexity")
     every_epoch = ("validation",)  # the test text is evaluated once, at the end
 
     def __init__(
@@ -65,11 +61,13 @@ class Language:
         check_network: Callable[[Any, nn.Module], None] | None = None,
         **user_code: Any,
     ) -> None:
-        refuse_settings(recipe, FOR_IMAGES, "images")
+        reject_settings(recipe, FOR_IMAGES, "images")
         if any(function is not None for function in user_code.values()):
             raise RecipeError("--model_from and --data_from are for images; for your text, set data.root")
         self.recipe, self.rank = recipe, rank
-        self.unit_of_max = recipe.objective.get("unit", "column")  # what the worst copy is chosen for
+        self.selection_unit = recipe.objective.get(
+            "unit", "column"
+        )  # granularity of the selection: column, token or batch
         text = load_data(recipe.data.name, recipe.data.root)
         if not isinstance(text, Text):
             raise RecipeError(f"{recipe.data.name} is not a text; set data.name to ptb, wikitext2 or text")
@@ -87,7 +85,7 @@ class Language:
         if "words" in recipe.model.args:
             raise RecipeError("model.args must not have 'words': the number of words comes from the text")
         kind = LANGUAGE_MODELS, "language model", recipe.model.name
-        create = partial(build_network, *kind, words=len(text.words), **recipe.model.args)
+        create = partial(build_registered, *kind, words=len(text.words), **recipe.model.args)
         if check_network is not None:
             with torch.device("meta"):
                 check_network(self, create())
@@ -107,7 +105,7 @@ class Language:
             raise RecipeError("the recipe's perturb is empty; for no perturbation use embedding_dropout with p: 0")
         if recipe.augment:
             raise RecipeError("augment is for images; for text, use perturb")
-        if self.unit_of_max == "token" and settings["strategy"] != "retain":
+        if self.selection_unit == "token" and settings["strategy"] != "retain":
             raise RecipeError(
                 "objective.unit=token mixes copies within a window, which a second pass cannot repeat; set "
                 "objective.strategy=retain"
@@ -118,7 +116,7 @@ class Language:
             raise RecipeError(f"perturb has {names}, but text needs perturbations inside the model: embedding_dropout")
         forward = partial(_forward, shared=settings.get("masks", "shared") == "shared")
         # Warmup steps count from the start of the run, so fine-tuning stages use m at once.
-        context = Context(recipe, perturbation, self.loader.steps, {"forward": forward, "loss_fn": self.loss})
+        context = ObjectiveContext(recipe, perturbation, self.loader.steps, {"forward": forward, "loss_fn": self.loss})
         objective = build_objective(context)
         assert isinstance(objective, MaxUp)
         return objective
@@ -130,7 +128,7 @@ class Language:
             self.hidden = self.model.start(len(tokens))
         x = {"tokens": tokens, "hidden": self.hidden, "columns": len(tokens)}
         with warnings.catch_warnings():
-            if self.unit_of_max == "token":  # the loss of a column depends on all its copies, on purpose
+            if self.selection_unit == "token":  # the loss of a column depends on all its copies, on purpose
                 warnings.simplefilter("ignore", MaxUpWarning)
             outcome = self.objective.run(model, x, target)
         read, settings = outcome.output, self.recipe.language
@@ -140,14 +138,14 @@ class Language:
             loss = loss + settings.beta * read.raw.diff(dim=1).square().mean()
         return replace(outcome, loss=loss)
 
-    def loss(self, read: Read, target: Tensor) -> Tensor:
+    def loss(self, read: LSTMOutput, target: Tensor) -> Tensor:
         """Return the cross-entropy per row, (B,). In training, the adversarial softmax changes the scores."""
         scores = self.model.decode(read.output)  # (B, T, V)
         if self.model.training and self.recipe.language.epsilon:
             weight = self.model.words.weight
             scores = adversarial_scores(scores, target, read.output, weight, self.recipe.language.epsilon)
         losses = F.cross_entropy(scores.flatten(0, 1), target.flatten(), reduction="none").view_as(target)  # (B, T)
-        return by_unit(losses, read.columns, self.unit_of_max)
+        return by_unit(losses, read.columns, self.selection_unit)
 
     @torch.no_grad()
     def evaluate(self, model: Any, name: str) -> tuple[dict[str, Tensor], int]:
@@ -164,7 +162,7 @@ class Language:
         model.train()
         return {"loss": loss}, count
 
-    def measures(self, means: dict[str, float]) -> dict[str, float]:
+    def report_metrics(self, means: dict[str, float]) -> dict[str, float]:
         """Return loss and perplexity."""
         return means | {"perplexity": perplexity(means["loss"])}
 
@@ -185,7 +183,7 @@ class Language:
         device = self.loader.columns.device
         self.hidden = [(h.to(device), c.to(device)) for h, c in state["hidden"]]
 
-    def refuse_another(self, identity: dict[str, str], folder: Path) -> None:
+    def check_identity(self, identity: dict[str, str], folder: Path) -> None:
         """Raise a RunError if a checkpoint was trained on another text. Old checkpoints do not record it."""
         if identity.get("text", self.identity["text"]) != self.identity["text"]:
             raise RunError(
@@ -201,13 +199,15 @@ class Language:
         """Return what a user of the exported model needs to know: the word of each token."""
         return {"words": list(self.text.words)}
 
-    def finish(self, model: nn.Module, folder: Path, *, asked: Callable[[], bool], quiet: bool) -> dict[str, float]:
+    def finish(
+        self, model: nn.Module, folder: Path, *, should_stop: Callable[[], bool], quiet: bool
+    ) -> dict[str, float]:
         """Run dynamic evaluation if the recipe asks for it."""
         if not self.recipe.language.dynamic:
             return {}
         from maxup.lab.tasks.dynamic_evaluation import dynamic_evaluation
 
-        return dynamic_evaluation(model, self.text, folder, asked=asked, quiet=quiet)
+        return dynamic_evaluation(model, self.text, folder, should_stop=should_stop, quiet=quiet)
 
 
 def by_unit(losses: Tensor, columns: int, unit: str) -> Tensor:
@@ -215,8 +215,8 @@ def by_unit(losses: Tensor, columns: int, unit: str) -> Tensor:
 
     "column" is the mean over the words. "batch" is the mean over all columns of a copy, so one copy wins everywhere.
     "token" takes the maximum over the copies for each word, and the mean over the words. This is the same for all
-    copies of a column. The copy with the largest mean still has to win, because its state is carried on, so each copy
-    gets the (detached) gap between its mean and the largest one added.
+    copies of a column. The copy with the largest mean still has to win, because its hidden state carries over, so each
+    copy gets the (detached) gap between its mean and the largest one added.
 
     Example:
         >>> losses = torch.tensor([[1.0, 5.0], [0.0, 2.0], [4.0, 3.0], [0.0, 0.0]])  # 2 copies of 2 columns
@@ -239,8 +239,8 @@ def perplexity(loss: float) -> float:
     return math.exp(loss) if loss < 700 else math.inf
 
 
-def _forward(model: Any, x: dict[str, Any], *, shared: bool) -> Read:
+def _forward(model: Any, x: dict[str, Any], *, shared: bool) -> LSTMOutput:
     """Forward a window of k copies. If shared, the copies of a column use the same dropout masks."""
     read = model(x["tokens"], x["hidden"], x["columns"] if shared else None)
-    assert isinstance(read, Read)
+    assert isinstance(read, LSTMOutput)
     return read._replace(columns=x["columns"])

@@ -13,8 +13,8 @@ from torch import Generator, Tensor, nn
 from maxup.errors import RecipeError, RunError
 from maxup.lab.data.folder import Folder
 from maxup.lab.recipes.build import build_perturbation
-from maxup.lab.recipes.load import refuse_settings
-from maxup.lab.recipes.objectives import DRAW_ONCE, Context, build_objective
+from maxup.lab.recipes.load import reject_settings
+from maxup.lab.recipes.objectives import DRAW_ONCE, ObjectiveContext, build_objective
 from maxup.lab.recipes.schema import LanguageConfig, Recipe
 from maxup.lab.storage.atomic_io import sha256
 from maxup.lab.tasks.network import build_network
@@ -34,9 +34,6 @@ class Vision:
     """The data, the network and the objective of a recipe. `maxup.lab.tasks` describes the interface.
 
     Args:
-        recipe: The recipe.
-        device: Device of the network and the batches.
-        rank: Rank of this process.
         world_size: Number of processes that share a batch.
         model_from: Builds the network instead of the recipe's.
         data_from: Returns the data instead of the recipe's.
@@ -57,7 +54,7 @@ class Vision:
         check_network: Callable[[Any, nn.Module], None] | None = None,
     ) -> None:
         self.recipe = recipe
-        refuse_settings(recipe, FOR_TEXT, "text")
+        reject_settings(recipe, FOR_TEXT, "text")
         self.identity = {"model_from": _name(model_from), "data_from": _name(data_from)}
         self.train, self.validation, self.test = load_splits(recipe, data_from)
         if data_from is not None:
@@ -72,15 +69,15 @@ class Vision:
         size = recipe.batch_size // world_size
         drop = len(self.train) > recipe.batch_size  # full batches only, if there is at least one
         self.loader = self.train.loader(size, training=True, seed=recipe.seed, drop_last=drop, **where)
-        files = isinstance(self.train, Folder)  # large images
+        from_folder = isinstance(self.train, Folder)  # large images
         self.evaluation = {
-            name: images.loader(size if files else 4 * size, training=False, seed=0, **where)
+            name: images.loader(size if from_folder else 4 * size, training=False, seed=0, **where)
             for name, images in (("validation", self.validation), ("test", self.test))
             if images is not None
         }
         self.every_epoch = tuple(self.evaluation)
         classes = len(self.train.classes)
-        self.metrics = ["loss", "accuracy", *["top5_accuracy"] * (classes > (5 if files else 10))]
+        self.metric_names = ["loss", "accuracy", *["top5_accuracy"] * (classes > (5 if from_folder else 10))]
         check = partial(check_network, self) if check_network else None
         self.model = build_network(recipe, self.train, device, model_from, check)
         mean, std = self.train.mean, self.train.std
@@ -92,9 +89,11 @@ class Vision:
         name = recipe.objective["name"]
         if recipe.optim.sam is not None and name not in ("standard", "maxup"):
             raise RecipeError(f"optim.sam needs objective standard or maxup, but the objective is {name!r}")
-        self.once = perturbation if name in DRAW_ONCE else None  # drawn once per example
-        self.objective = build_objective(Context(recipe, perturbation, lambda epochs: epochs * len(self.loader)))
-        for inside in in_model_parts(self.objective.perturbation) + in_model_parts(self.once):
+        self.perturb_once = perturbation if name in DRAW_ONCE else None  # drawn once per example
+        self.objective = build_objective(
+            ObjectiveContext(recipe, perturbation, lambda epochs: epochs * len(self.loader))
+        )
+        for inside in in_model_parts(self.objective.perturbation) + in_model_parts(self.perturb_once):
             inside.attach(self.model)
         # Separate random streams for augmentation and copies. They depend only on the seed and the rank.
         seeds = [stream_seed(recipe.seed, rank, stream) for stream in range(2)]
@@ -103,7 +102,7 @@ class Vision:
     def step(self, model: Any, batch: Batch) -> Outcome:
         """Prepare and augment a batch, and return the outcome of the objective."""
         outcome = self.objective.run(model, *self._augmented(batch))
-        clear(self.once)
+        clear(self.perturb_once)
         return outcome
 
     @contextmanager
@@ -118,7 +117,7 @@ class Vision:
         x = self.prepare(x)
         if self.augment is not None:
             x, y = self.augment(x, y, generator=self.generator)
-        return (x, y) if self.once is None else self.once(x, y, generator=self.objective.generator)
+        return (x, y) if self.perturb_once is None else self.perturb_once(x, y, generator=self.objective.generator)
 
     def prepare(self, x: Tensor) -> Tensor:
         """Convert bytes to the network's input: pixels in [0, 1] if it normalizes them, otherwise normalized pixels."""
@@ -132,7 +131,7 @@ class Vision:
         "top5_accuracy" is among the metrics of more than 10 classes, or more than 5 for image folders.
         """
         model.eval()
-        sums, count = {metric: torch.zeros((), device=self.generator.device) for metric in self.metrics}, 0
+        sums, count = {metric: torch.zeros((), device=self.generator.device) for metric in self.metric_names}, 0
         for _, x, y in self.evaluation[name]:
             output = model(self.prepare(x))
             sums["loss"] += nn.functional.cross_entropy(output, y, reduction="sum")
@@ -143,12 +142,11 @@ class Vision:
         model.train()
         return sums, count
 
-    def measures(self, means: dict[str, float]) -> dict[str, float]:
+    def report_metrics(self, means: dict[str, float]) -> dict[str, float]:
         """Return the metrics of a split from the means of the sums."""
         return means
 
     def lr_scale(self, batch: Batch) -> float:
-        """Return the factor of the learning rate."""
         return 1.0
 
     def state_dict(self) -> dict[str, Any]:
@@ -158,7 +156,7 @@ class Vision:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load the state."""
 
-    def refuse_another(self, identity: dict[str, str], folder: Path) -> None:
+    def check_identity(self, identity: dict[str, str], folder: Path) -> None:
         """Raise a RunError if a checkpoint was trained with other user code, image folders or data.
 
         Old checkpoints do not record the data.
@@ -178,10 +176,8 @@ class Vision:
                 )
             if option != "data" and before != now:
                 what = f"with --{option} {before}" if before else f"without --{option}"
-                this = f"with --{option} {now}" if now else f"without --{option}"
-                raise RunError(
-                    f"{folder} was trained {what}, but this is {this}; use the same, or choose another folder"
-                )
+                this = f"this command has --{option} {now}" if now else "the option is missing here"
+                raise RunError(f"{folder} was trained {what}, but {this}; use the same, or choose another folder")
 
     def description(self) -> dict[str, Any]:
         """Return what a user of the exported model needs to know about the data."""
@@ -194,7 +190,9 @@ class Vision:
             "top": images.top,
         }
 
-    def finish(self, model: nn.Module, folder: Path, *, asked: Callable[[], bool], quiet: bool) -> dict[str, float]:
+    def finish(
+        self, model: nn.Module, folder: Path, *, should_stop: Callable[[], bool], quiet: bool
+    ) -> dict[str, float]:
         """Return metrics that are computed once after training: none."""
         return {}
 

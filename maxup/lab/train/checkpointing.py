@@ -17,14 +17,7 @@ from maxup.lab.train.state import RunState
 
 
 def save(state: RunState, folder: Path, metrics: Metrics | None, *, best: bool = False) -> None:
-    """Write a checkpoint. Every process must call this; the main process writes.
-
-    Args:
-        state: The state of the run.
-        folder: The folder of the checkpoints.
-        metrics: metrics.jsonl, in the main process.
-        best: Whether this is the best epoch so far.
-    """
+    """Write a checkpoint. Every process must call this; the main process writes, and only it has `metrics`."""
     contents = state.state_dict()
     if state.accelerator.is_main_process:
         contents["metrics_size"] = metrics.flush() if metrics else 0
@@ -53,14 +46,14 @@ def resume(state: RunState, run_folder: Path, warn: Callable[[str], None], *, ac
     foreign: dict[int, RunError] = {}
     for step, saved in checkpoint.each(folder, warn):
         try:
-            _refuse_other_run(state, saved, run_folder, accept_changed_data=accept_changed_data)
+            _reject_other_run(state, saved, run_folder, accept_changed_data=accept_changed_data)
             state.load_state_dict(saved)
             size = int(saved["metrics_size"])
         except RunError as error:
             foreign[step] = error
         except Exception as error:  # load_state_dict of models, optimizers and generators raise many types
             why = f"{error} is missing" if isinstance(error, KeyError) else error_message(error)
-            warn(f"{folder / f'step-{step:06d}'} does not fit this run: {why}")
+            warn(f"{folder / f'step-{step:06d}'} cannot be loaded into this run: {why}")
         else:
             for other, refusal in foreign.items():
                 warn(f"{folder / f'step-{other:06d}'} is skipped, and step {step} is used: {refusal}")
@@ -72,7 +65,7 @@ def resume(state: RunState, run_folder: Path, warn: Callable[[str], None], *, ac
     steps = gather_object([state.step])
     if len(set(steps)) > 1:
         raise RunError(
-            f"the processes found different checkpoints in {folder}, of steps {steps}; give all of them the same folder"
+            f"ranks see different checkpoints in {folder} (steps {steps}); use a folder that all machines share"
         )
     return size or 0
 
@@ -87,7 +80,7 @@ def load_best(state: RunState, folder: Path) -> None:
     state.network.load_state_dict(saved["model"] if saved["ema"] is None else saved["ema"])
 
 
-def _refuse_other_run(state: RunState, saved: dict[str, Any], folder: Path, *, accept_changed_data: bool) -> None:
+def _reject_other_run(state: RunState, saved: dict[str, Any], folder: Path, *, accept_changed_data: bool) -> None:
     """Raise a RunError if a checkpoint is of another recipe, other data, or another number of processes."""
     ignore = ["data.workers"]  # has no effect on the result
     if state.recipe.task == "language":
@@ -98,7 +91,9 @@ def _refuse_other_run(state: RunState, saved: dict[str, Any], folder: Path, *, a
             "choose another folder with --out, or remove it"
         )
     identity = {key: value for key, value in saved["task"].items() if key != "data" or not accept_changed_data}
-    state.task.refuse_another(identity, folder)
+    state.task.check_identity(identity, folder)
     before, now = len(saved["ranks"]), state.accelerator.num_processes
     if before != now:
-        raise RunError(f"{folder} was started with {before} processes, but there are {now}; use {before}")
+        raise RunError(
+            f"{folder} was started with {before} processes, but now has {now}; run it with {before} processes"
+        )

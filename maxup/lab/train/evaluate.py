@@ -34,4 +34,4 @@ def evaluate_split(
         sums = dict(zip(sums, reduced, strict=True))
     if not count:
         raise RunError(f"none of the {split} images can be read, such as {min(task.skipped())}")
-    return task.measures({metric: float(total) / count for metric, total in sums.items()}), int(count)
+    return task.report_metrics({metric: float(total) / count for metric, total in sums.items()}), int(count)

@@ -10,15 +10,23 @@ from typing import Any, TextIO
 from maxup.errors import RunError, error_message
 from maxup.lab.recipes.difference import difference
 from maxup.lab.recipes.schema import Recipe
-from maxup.lab.storage.atomic_io import LONG, check_regular, from_words, read, read_json, to_words, write_json
+from maxup.lab.storage.atomic_io import (
+    LONG,
+    check_regular,
+    decode_nonfinite,
+    encode_nonfinite,
+    read,
+    read_json,
+    write_json,
+)
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
+def report_disk_errors(path: Path) -> Iterator[None]:
     """Turn an OSError, such as a full disk, into a RunError.
 
     Example:
-        >>> with writing(Path("run.json")):
+        >>> with report_disk_errors(Path("run.json")):
         ...     raise OSError(28, "No space left on device")
         Traceback (most recent call last):
         maxup.errors.RunError: could not write run.json: No space left on device; the checkpoints are safe: \
@@ -37,39 +45,37 @@ class Metrics:
     """metrics.jsonl: one record per line, ordered by step.
 
     Args:
-        path: The file.
         size: Its length in bytes at the checkpoint from which the run resumes. The rest is cut off.
     """
 
     def __init__(self, path: Path, size: int = 0) -> None:
         self.path = path
         check_regular(path)
-        with writing(path):
+        with report_disk_errors(path):
             path.touch()
             kept = read(path, most=LONG)[:size]
-            kept = kept[: kept.rfind(b"\n") + 1]  # if someone shortened it, back to the end of a line
-            records = _parse(kept, path)  # refuse the file before changing it
-            self.shortened = len(kept) < size
+            kept = kept[: kept.rfind(b"\n") + 1]  # if it was truncated, back to the end of a line
+            records = _parse(kept, path)  # reject the file before changing it
+            self.truncated = len(kept) < size
             self.last_step = records[-1]["step"] if records else 0
             os.truncate(path, len(kept))
             self.file: TextIO = path.open("a")
 
     def missing(self, recorded: int) -> str:
         """Return a message if records up to the checkpoint's last one are missing, otherwise ""."""
-        if not self.shortened:
+        if not self.truncated:
             return ""
         first = self.last_step + 1
         which = f"of steps {first} to {recorded}" if first <= recorded else f"up to step {recorded}"
-        return f"{self.path} was shortened: records {which} are missing from its curve"
+        return f"{self.path} was truncated: records {which} are missing"
 
     def write(self, **record: Any) -> None:
-        """Append a record."""
-        with writing(self.path):
-            self.file.write(json.dumps(to_words(record)) + "\n")
+        with report_disk_errors(self.path):
+            self.file.write(json.dumps(encode_nonfinite(record)) + "\n")
 
     def flush(self) -> int:
         """Sync the file to disk and return its length, which a checkpoint stores."""
-        with writing(self.path):
+        with report_disk_errors(self.path):
             self.file.flush()
             os.fsync(self.file.fileno())
         return os.fstat(self.file.fileno()).st_size
@@ -81,23 +87,13 @@ class Metrics:
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """Read metrics.jsonl. Raises a ValueError if a line is not a record.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     metrics = Metrics(Path(folder, "metrics.jsonl"))
-        ...     metrics.write(step=1, loss=0.5)
-        ...     metrics.file.close()
-        ...     read_records(Path(folder, "metrics.jsonl"))
-        [{'step': 1, 'loss': 0.5}]
-    """
+    """Read metrics.jsonl. Raises a ValueError if a line is not a record."""
     return _parse(read(path, most=LONG), path)
 
 
 def write_record(folder: Path, record: dict[str, Any]) -> None:
     """Write run.json."""
-    with writing(folder / "run.json"):
+    with report_disk_errors(folder / "run.json"):
         write_json(folder / "run.json", record)
 
 
@@ -117,5 +113,5 @@ def _parse(text: bytes, path: Path) -> list[dict[str, Any]]:
     except (ValueError, RecursionError):
         records = [None]
     if not all(isinstance(record, dict) and type(record.get("step")) is int for record in records):
-        raise ValueError(f"{path} has a line that is not a record; remove the file to resume without past records")
-    return [from_words(record) for record in records]
+        raise ValueError(f"{path} has an invalid line; remove the file to resume without the earlier metrics")
+    return [decode_nonfinite(record) for record in records]

@@ -22,18 +22,18 @@ from maxup.cuda.compile import compile_blocks
 from maxup.errors import InterruptedRunError, RunError
 from maxup.lab.environment import environment
 from maxup.lab.output import say
-from maxup.lab.progress import Progress, describe
+from maxup.lab.progress import Progress, format_metrics
 from maxup.lab.recipes.schema import Recipe
-from maxup.lab.storage.atomic_io import make_folder, sweep
+from maxup.lab.storage.atomic_io import make_folder, remove_leftovers
 from maxup.lab.storage.locks import locked
 from maxup.lab.tasks import create_task
 from maxup.lab.train.checkpointing import load_best, resume, save
 from maxup.lab.train.evaluate import evaluate_splits
 from maxup.lab.train.log import Metrics, read_record, write_record
 from maxup.lab.train.optim import create_optimizer, learning_rate
-from maxup.lab.train.signals import asked_to_stop, interruptible, report_lost_peers
+from maxup.lab.train.signals import interruptible, report_lost_peers, stop_on_signal
 from maxup.lab.train.state import RunState
-from maxup.lab.train.step import LOG_EVERY, Batch, DivergedError, TrainingStep
+from maxup.lab.train.step import LOG_EVERY, Batch, NonFiniteError, TrainingStep
 from maxup.lab.train.trackers import check_trackers, start_trackers, track
 
 
@@ -74,17 +74,17 @@ def train(
         project_dir=folder,
     )
     try:
-        with asked_to_stop() as asked, report_lost_peers(accelerator.num_processes, folder):
+        with stop_on_signal() as should_stop, report_lost_peers(accelerator.num_processes, folder):
             sources = {"model_from": model_from, "data_from": data_from}
             quiet = quiet or not accelerator.is_main_process
-            trainer = Trainer(recipe, folder, accelerator, quiet=quiet, **sources)  # if this fails, no folder is made
+            trainer = Trainer(recipe, folder, accelerator, quiet=quiet, **sources)  # before the folder is created
             make_folder(folder)
             with locked(folder) if accelerator.is_main_process else nullcontext():
                 try:
                     trainer.resume(accept_changed_data)
-                    return trainer.run(asked, save_every, save_best)
-                except DivergedError as error:
-                    trainer.save(name="not-finite")  # so that it replaces no good checkpoint
+                    return trainer.run(should_stop, save_every, save_best)
+                except NonFiniteError as error:
+                    trainer.save(name="not-finite")  # a separate folder, to keep the good checkpoints
                     raise RunError(
                         f"{error}; the state is saved in {folder / 'not-finite'}, apart from the good checkpoints: "
                         "lower optim.lr and choose another folder with --out, or fix the data and resume with the "
@@ -97,15 +97,7 @@ def train(
 
 
 class Trainer:
-    """Train one recipe in one folder.
-
-    Args:
-        recipe: What to train.
-        folder: The folder of the run.
-        accelerator: Accelerate's view of the processes.
-        quiet: Whether to hide the progress.
-        **sources: `model_from` and `data_from`, see `train`.
-    """
+    """Train one recipe in one folder. `sources` are `model_from` and `data_from`, see `train`."""
 
     def __init__(self, recipe: Recipe, folder: Path, accelerator: Accelerator, *, quiet: bool, **sources: Any) -> None:
         self.recipe, self.folder, self.accelerator, self.quiet = recipe, folder, accelerator, quiet
@@ -135,13 +127,12 @@ class Trainer:
         self.resumed_at = self.state.step
         if self.accelerator.is_main_process:
             for folder in (self.folder, self.folder / "checkpoints"):
-                sweep(folder)  # the files of a killed process
+                remove_leftovers(folder)  # the files of a killed process
             self.metrics = Metrics(self.folder / "metrics.jsonl", size)
             if missing := self.metrics.missing(self.state.recorded):
                 warn(missing)
 
     def save(self, *, best: bool = False, name: str = "checkpoints") -> None:
-        """Write a checkpoint."""
         save(self.state, self.folder / name, self.metrics, best=best)
 
     def close(self) -> None:
@@ -150,12 +141,12 @@ class Trainer:
             self.metrics.close()
         self.accelerator.end_training()
 
-    def run(self, asked: Callable[[], bool], save_every: float, save_best: bool) -> dict[str, Any]:
-        """Train to the end, or until `asked` returns True."""
+    def run(self, should_stop: Callable[[], bool], save_every: float, save_best: bool) -> dict[str, Any]:
+        """Train to the end, or until `should_stop()` returns True."""
         state, stages, loader = self.state, self.state.stages, self.task.loader
         if self.step.not_captured:  # a captured step is one call
             objective = self.task.objective
-            objective.forward = interruptible(objective.forward, asked, self.folder)
+            objective.forward = interruptible(objective.forward, should_stop, self.folder)
         start_trackers(self.accelerator, self.folder)
         save_best = save_best or self.recipe.optim.restarts > 0
         saved, start = time.monotonic(), time.monotonic() - state.seconds
@@ -181,12 +172,12 @@ class Trainer:
                     state.training_seconds += time.monotonic() - tick
                     if progress.due():
                         self._show(epoch, batch, progress)
-                    if updated and state.any_rank(asked() or time.monotonic() - saved > save_every):
+                    if updated and state.any_rank(should_stop() or time.monotonic() - saved > save_every):
                         self.step.check_losses()
                         self.step.check_weights()
                         self.save()
                         saved = time.monotonic()
-                        if state.any_rank(asked()):
+                        if state.any_rank(should_stop()):
                             raise InterruptedRunError(
                                 f"stopped at step {state.step} of {state.total} and saved in {self.folder}; "
                                 "the same command resumes"
@@ -199,10 +190,9 @@ class Trainer:
                 if better or stages.over or state.any_rank(time.monotonic() - saved > save_every):
                     self.save(best=better)
                     saved = time.monotonic()
-        return self._finish(asked, start)
+        return self._finish(should_stop, start)
 
     def _record_loss(self) -> None:
-        """Record the mean loss since the last record."""
         state = self.state
         if steps := state.step - state.recorded:
             self.step.check_losses()
@@ -227,12 +217,12 @@ class Trainer:
             state.best = state.last
         self._write(step=state.step, seconds=state.seconds, **state.last)
         averaged = "" if state.ema is None or self.recipe.optim.ema else "  averaged"
-        progress.say(f"epoch {epoch + 1}/{state.stages.longest}  {describe(measured)}{averaged}")
+        progress.say(f"epoch {epoch + 1}/{state.stages.longest}  {format_metrics(measured)}{averaged}")
         state.stages.check(epoch + 1, measured[monitor])
         return better
 
     def _next_stage(self, epoch: int, progress: Progress) -> None:
-        """Start the next stage. If the recipe restarts, go back to the best epoch, also after the last stage."""
+        """Start the next stage. If the recipe restarts, restore the best epoch, also after the last stage."""
         state = self.state
         state.stages.next(epoch)
         if self.recipe.optim.restarts:
@@ -240,7 +230,7 @@ class Trainer:
             state.ema, state.averaged = None, 0
             state.optimizer.state.clear()
             state.last = {"epoch": epoch, **self._measure(self.task.every_epoch)}
-            progress.say(f"back at epoch {state.best['epoch']}, the best  {describe(state.last)}")
+            progress.say(f"restored the best epoch, {state.best['epoch']}  {format_metrics(state.last)}")
             self.save()
 
     def _measure(self, splits: Iterable[str]) -> dict[str, float]:
@@ -250,18 +240,18 @@ class Trainer:
             measured = evaluate_splits(self.task, self.state.evaluated, splits, self.accelerator)
         for name, value in measured.items():
             if math.isnan(value) or (name.endswith("_loss") and math.isinf(value)):
-                raise DivergedError(f"the {name.replace('_', ' ')} is {value} at step {self.state.step}")
+                raise NonFiniteError(f"the {name.replace('_', ' ')} is {value} at step {self.state.step}")
         return measured
 
-    def _finish(self, asked: Callable[[], bool], start: float) -> dict[str, Any]:
-        """Measure what is measured once, and write run.json. A run that was finished before keeps its run.json."""
+    def _finish(self, should_stop: Callable[[], bool], start: float) -> dict[str, Any]:
+        """Compute the final metrics and write run.json. A run that was already finished keeps its run.json."""
         state = self.state
         if state.step == self.resumed_at and (record := read_record(self.folder, self.recipe, state.step)):
             return record
         rest = [split for split in self.task.evaluation if split not in self.task.every_epoch]
         state.last = state.last | self._measure(rest)  # a new dict: `best` may be the same object
         if self.accelerator.is_main_process:
-            state.last |= self.task.finish(state.evaluated, self.folder, asked=asked, quiet=self.quiet)
+            state.last |= self.task.finish(state.evaluated, self.folder, should_stop=should_stop, quiet=self.quiet)
         state.seconds = time.monotonic() - start
         result = {
             "recipe": asdict(self.recipe),
@@ -287,7 +277,7 @@ class Trainer:
     def _show(self, epoch: int, batch: Batch, progress: Progress) -> None:
         monitored = {k: v for k, v in self.state.last.items() if k.endswith(self.task.monitor)}
         text = f"epoch {epoch + 1}/{self.state.stages.longest}  loss {float(self.step.recent[-1][1]):.4f}"
-        text += f"  {describe(monitored)}" if monitored else ""
+        text += f"  {format_metrics(monitored)}" if monitored else ""
         units = self.recipe.batch_size * (batch[2].shape[1] if self.task.unit == "tokens" else 1)
         progress.show(self.state.step, text, units, self.task.unit)
 

@@ -11,12 +11,7 @@ from maxup.lab.recipes.schema import Optim
 
 
 def create_optimizer(model: nn.Module, optim: Optim) -> Optimizer:
-    """Build the recipe's optimizer for the parameters that require gradients.
-
-    Example:
-        >>> type(create_optimizer(nn.Linear(2, 2), Optim(name="adamw", lr=1e-3))).__name__
-        'AdamW'
-    """
+    """Build the recipe's optimizer for the parameters that require gradients."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
         raise ValueError("the model has no parameter to train")
@@ -29,13 +24,7 @@ def create_optimizer(model: nn.Module, optim: Optim) -> Optimizer:
 
 
 def learning_rate(optim: Optim, done: float) -> float:
-    """Return the learning rate after a fraction `done` of the run.
-
-    Example:
-        >>> steps = Optim(lr=1.0, schedule="steps", milestones=[0.5, 0.75], gamma=0.1)
-        >>> [round(learning_rate(steps, done), 6) for done in (0.0, 0.49, 0.5, 0.8)]
-        [1.0, 1.0, 0.1, 0.01]
-    """
+    """Return the learning rate after a fraction `done` of the run."""
     rate = optim.lr
     if optim.warmup and done < optim.warmup:
         rate *= done / optim.warmup

@@ -17,7 +17,7 @@ from maxup.lab.storage import checkpoint
 from maxup.lab.tasks import create_task
 from maxup.lab.train.evaluate import evaluate_split
 
-KINDS = {"vision": "images", "language": "text"}
+KINDS = {"vision": "an image run", "language": "a language-model run"}
 FIELDS = {"recipe": dict, "model": dict, "ema": dict | None, "best": dict, "last": dict, "task": dict}
 
 
@@ -26,18 +26,17 @@ class Run:
     """A checkpoint of a run in memory.
 
     Attributes:
-        recipe: The recipe.
         task: Its data and objective.
         model: The model that training evaluated (the average of the weights if there is one), in evaluation mode.
         step: The step of the checkpoint.
-        recorded: The metrics of its epoch, or {} in the first epoch.
+        metrics: Those of its epoch, or {} in the first epoch.
     """
 
     recipe: Recipe
     task: Any
     model: nn.Module
     step: int
-    recorded: dict[str, Any]
+    metrics: dict[str, Any]
 
 
 def open_run(
@@ -68,7 +67,7 @@ def open_run(
     recipe = recipe_from(state["recipe"])
     recipe.data.root = root or recipe.data.root
     if task not in (None, recipe.task):
-        raise RunError(f"{folder} is a run on {KINDS[recipe.task]}, but this command needs a run on {KINDS[str(task)]}")
+        raise RunError(f"{folder} is {KINDS[recipe.task]}, but this command needs {KINDS[str(task)]}")
     identity = {key: value for key, value in state["task"].items() if key != "data" or not accept_changed_data}
     for option in ("model_from", "data_from"):
         if identity.get(option) and sources.get(option) is None:
@@ -76,13 +75,13 @@ def open_run(
     weights = state["model"] if state["ema"] is None else state["ema"]
 
     def check(task: Any, network: nn.Module) -> None:
-        task.refuse_another(identity, folder)
+        task.check_identity(identity, folder)
         _check_shapes(folder, weights, network)
 
     # Initial weights and the precision of the steps are not needed again.
     model = replace(recipe.model, pretrained=False, weights=None, new_head=False)
     built = build_task(replace(recipe, model=model, precision="no"), check_network=check, **sources)
-    built.refuse_another(identity, folder)
+    built.check_identity(identity, folder)
     try:
         built.model.load_state_dict(weights)
     except (RuntimeError, TypeError, AttributeError) as error:
@@ -122,14 +121,14 @@ def _load(folder: Path, which: str) -> tuple[dict[str, Any], int]:
     if not checkpoints.is_dir():
         inside = sorted(folder.glob(f"*/{checkpoints.name}"))
         hint = f"; did you mean {inside[0].parent}?" if inside else ""
-        why = f"it has no folder {checkpoints.name}" if folder.is_dir() else "it does not exist"
-        raise RunError(f"{folder} is not the folder of a run: {why}{hint}")
+        why = f"it has no {checkpoints.name}/" if folder.is_dir() else "it does not exist"
+        raise RunError(f"{folder} is not a run folder: {why}{hint}")
     readers = {"best": checkpoint.best, "last": checkpoint.latest}
     found = readers.pop(which)(checkpoints, warnings.append)
     if found is None:
         (other, read_other), *_ = readers.items()
         usable = read_other(checkpoints, lambda _: None)
-        hint = f"try --checkpoint {other}" if usable else "it has no other either: train it again"
+        hint = f"try --checkpoint {other}" if usable else "there is no other checkpoint; train again"
         why = f" that can be read ({warnings[0]})" if warnings else ""
         raise RunError(f"{folder} has no {which} checkpoint{why}; {hint}")
     step, state = found
@@ -137,5 +136,5 @@ def _load(folder: Path, which: str) -> tuple[dict[str, Any], int]:
         say(f"{warning}; step {step} is used instead", file=sys.stderr)
     for key, kind in FIELDS.items():
         if not isinstance(state, dict) or key not in state or not isinstance(state[key], kind):
-            raise RunError(f"the checkpoint in {folder} is not of a run: {key!r} is missing or has the wrong type")
+            raise RunError(f"the checkpoint in {folder} is invalid: {key!r} is missing or has the wrong type")
     return state, step

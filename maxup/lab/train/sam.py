@@ -33,13 +33,6 @@ def sam_backward(
 
     Returns:
         The loss at the current weights.
-
-    Example:
-        >>> line = nn.Linear(1, 1, bias=False)
-        >>> x = torch.ones(4, 1)
-        >>> _ = sam_backward(line, lambda: line(x).pow(2).mean() / 2, Tensor.backward, rho=0.5)
-        >>> bool(line.weight.grad.abs() > line.weight.abs())  # the gradient of a steeper point
-        True
     """
     weight = next(model.parameters())
     rewind = remember_rng([] if is_capturing(weight.device) else [weight.device])
@@ -55,19 +48,7 @@ def sam_backward(
 def worst_weights(model: nn.Module, rho: float) -> Iterator[None]:
     """Move the weights to w + rho g / |g| and clear the gradients; on exit, restore w exactly.
 
-    Args:
-        model: A model whose parameters have the gradient of the loss at w.
-        rho: The distance to move.
-
-    Example:
-        >>> line = nn.Linear(1, 1, bias=False)
-        >>> before = line.weight.item()
-        >>> line(torch.ones(1)).backward()
-        >>> with worst_weights(line, 0.5):
-        ...     print(round(line.weight.item() - before, 4), line.weight.grad)
-        0.5 None
-        >>> line.weight.item() == before
-        True
+    The parameters must have the gradient of the loss at w.
     """
     moved = [(p, p.detach().clone(), p.grad) for p in model.parameters() if p.grad is not None]
     with torch.no_grad():

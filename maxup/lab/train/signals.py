@@ -1,4 +1,4 @@
-"""How a run ends early: it is asked to stop, or another process of it dies."""
+"""Stop a run early: on a signal, or when another rank dies."""
 
 import os
 import re
@@ -15,17 +15,12 @@ from maxup.errors import InterruptedRunError, RunError, error_message
 
 # Messages of backends when a peer is gone. Gloo's errors have no type of their own.
 GONE = re.compile(r"gloo|connection (closed|reset|refused)|broken pipe|timed out", re.IGNORECASE)
-PATIENCE = 5.0  # seconds that a step may take to finish after the run was asked to stop
+PATIENCE = 5.0  # seconds that a step may take to finish after a stop request
 
 
 @contextmanager
 def report_lost_peers(processes: int, folder: Path) -> Iterator[None]:
-    """Turn the error of a collective into a RunError if it fails because another process died.
-
-    Args:
-        processes: The number of processes. With one, nothing changes.
-        folder: The folder of the run.
-    """
+    """Turn the error of a collective into a RunError if it fails because another process died."""
     try:
         yield
     except RuntimeError as error:
@@ -39,17 +34,10 @@ def report_lost_peers(processes: int, folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def asked_to_stop() -> Iterator[Callable[[], bool]]:
+def stop_on_signal() -> Iterator[Callable[[], bool]]:
     """Return a function that is True after Ctrl-C, SIGTERM or a closed terminal. A second Ctrl-C interrupts at once.
 
     A closed terminal may send SIGHUP twice, which counts once. Under nohup it is ignored.
-
-    Example:
-        >>> with asked_to_stop() as asked:
-        ...     before = asked()
-        ...     signal.raise_signal(signal.SIGTERM)
-        ...     before, asked()
-        (False, True)
     """
     requests: list[int] = []
     numbers = [signal.SIGINT, signal.SIGTERM]
@@ -72,30 +60,21 @@ def asked_to_stop() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-def interruptible(call: Callable[..., Any], asked: Callable[[], bool], folder: Path) -> Callable[..., Any]:
-    """Wrap a function that a step calls per copy, such as the forward pass, so that it can end a long step.
+def interruptible(call: Callable[..., Any], should_stop: Callable[[], bool], folder: Path) -> Callable[..., Any]:
+    """Wrap a function that each copy calls, such as forward, so that a long step can be interrupted there.
 
-    Once asked to stop, a step has `PATIENCE` seconds to finish; then the run is saved. A longer step is dropped at the
-    next call. None of it is applied, and the run resumes from its last checkpoint.
-
-    Args:
-        call: The function.
-        asked: Whether the run was asked to stop.
-        folder: The folder of the run.
-
-    Example:
-        >>> interruptible(max, lambda: False, Path("run"))(3, 4)
-        4
+    After a stop request, a step has `PATIENCE` seconds to finish; then the run is saved. A longer step is abandoned at
+    the next call: the weights do not change, and the run resumes from its last checkpoint.
     """
     since: float | None = None
 
     def called(*args: Any) -> Any:
         nonlocal since
-        if asked():
+        if should_stop():
             since = time.monotonic() if since is None else since
             if time.monotonic() - since >= PATIENCE:
                 raise InterruptedRunError(
-                    f"stopped in the middle of a long step, which is dropped; the same command resumes from the last "
+                    f"stopped in the middle of a long step, which is abandoned; the same command resumes from the last "
                     f"checkpoint in {folder}"
                 )
         return call(*args)

@@ -40,7 +40,6 @@ class Stages:
 
     @property
     def done(self) -> bool:
-        """Whether the run is over."""
         return self.stage > self.optim.restarts
 
     @property
@@ -49,15 +48,10 @@ class Stages:
         return self.epochs * (1 + self.optim.restarts)
 
     def check(self, epoch: int, value: float) -> None:
-        """Update the stage at the end of an epoch.
-
-        Args:
-            epoch: The number of epochs done.
-            value: The metric of the epoch.
-        """
+        """Update the stage after `epoch` epochs. `value` is the metric of the last one."""
         value *= self.sign
         past = self.checks[: -self.optim.patience]
-        worse = bool(past) and value > min(past)  # non-monotone trigger: worse than the best but for the last few
+        worse = bool(past) and value > min(past)  # non-monotone trigger: the last `patience` do not count
         self.checks.append(value)
         spent = epoch - self.begun
         self.over = spent >= self.epochs or (self.stage > 0 and worse)
@@ -66,15 +60,12 @@ class Stages:
             self.averaging = worse if start is None else spent >= start * self.epochs - 1e-9
 
     def next(self, epoch: int) -> None:
-        """Start the next stage."""
         self.stage, self.begun, self.over, self.checks = self.stage + 1, epoch, False, []
         self.averaging = True
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint contains."""
         return {name: getattr(self, name) for name in ("stage", "begun", "over", "checks", "averaging")}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
         for name in self.state_dict():
             setattr(self, name, state[name])

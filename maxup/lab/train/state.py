@@ -21,7 +21,6 @@ class RunState:
     """Everything that changes while a run trains.
 
     Args:
-        recipe: The recipe.
         task: The data, the objective and their random streams. Its loader knows the position in the epoch.
         accelerator: Accelerate's view of the processes.
         model: The model as Accelerate prepared it.
@@ -94,10 +93,10 @@ class RunState:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned in a run of the same recipe with as many processes.
+        """Restore what `state_dict` returned in a run with the same recipe and number of processes.
 
         Raises:
-            Exception: Something does not fit. The state is then partly restored; load another one over it.
+            Exception: The state does not match this run, which is then partly restored and must load another state.
         """
         self.network.load_state_dict(state["model"])
         self._load_optimizer(state["optimizer"])
@@ -111,7 +110,7 @@ class RunState:
         self.task.loader.load_state_dict(state["loader"])
         for name in COUNTERS:
             if type(state[name]) is not type(getattr(self, name)):
-                raise ValueError(f"{name} is of type {type(state[name]).__name__}")
+                raise ValueError(f"checkpoint field {name!r} has type {type(state[name]).__name__}")
             setattr(self, name, state[name])
         mine = state["ranks"][self.accelerator.process_index]
         self.loss.copy_(mine["loss"])

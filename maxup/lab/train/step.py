@@ -19,7 +19,7 @@ Batch = tuple[Tensor, Tensor, Tensor]  # indices, inputs, targets
 LOG_EVERY = 50  # steps
 
 
-class DivergedError(RunError):
+class NonFiniteError(RunError):
     """A loss, a weight or a metric is not finite."""
 
 
@@ -84,7 +84,7 @@ class TrainingStep:
                 with self.task.repeatable(state.model, batch) as loss_fn:
                     loss = sam_backward(state.model, loss_fn, accelerator.backward, rho=optim.sam)
             if accelerator.num_processes == 1 and loss.device.type == "cpu" and not math.isfinite(loss.item()):
-                state.step += 1  # the batch is used up, and the weights are unchanged
+                state.step += 1  # the batch counts as done, although the weights did not change
                 self.recent.append((batch[0], loss.detach()))
                 self.check_losses()
         if self.updates:
@@ -97,20 +97,20 @@ class TrainingStep:
         return loss.detach()
 
     def check_losses(self) -> None:
-        """Raise a DivergedError if one of the latest losses is not finite. On a GPU this waits for the device."""
+        """Raise a NonFiniteError if one of the latest losses is not finite. On a GPU this waits for the device."""
         finite = torch.stack([loss for _, loss in self.recent]).isfinite().tolist() if self.recent else []
         if not self.state.any_rank(not all(finite)):
             return
         if all(finite):
-            raise DivergedError("the loss of another process is not finite; see its message")
+            raise NonFiniteError("the loss on another rank is not finite; see the error of that rank")
         indices, loss = self.recent[finite.index(False)]
-        raise DivergedError(
-            f"the loss became {float(loss)} at about step {self.state.step}, in the batch of training examples "
+        raise NonFiniteError(
+            f"the loss became {float(loss)} around step {self.state.step}; the batch holds training examples "
             f"{indices.tolist()}"
         )
 
     def check_weights(self) -> None:
-        """Raise a DivergedError if the weights are not finite: a gradient can overflow although the loss does not."""
+        """Raise a NonFiniteError if the weights are not finite: a gradient can overflow although the loss does not."""
         finite = torch.stack([weight.isfinite().all() for weight in self.task.model.parameters()]).all()
         if self.state.any_rank(not finite):
-            raise DivergedError(f"the weights are no longer finite at step {self.state.step}")
+            raise NonFiniteError(f"the weights are no longer finite at step {self.state.step}")

@@ -14,7 +14,7 @@ from accelerate.utils import LoggerType
 
 from maxup.errors import RunError, format_error, unknown_name
 from maxup.lab.storage.atomic_io import remove, temporary, write
-from maxup.lab.train.log import read_records, writing
+from maxup.lab.train.log import read_records, report_disk_errors
 
 KNOWN = sorted(str(kind) for kind in LoggerType if kind != LoggerType.ALL)
 EXTRA = ("wandb", "mlflow")  # installed by `pip install '.[track]'`
@@ -67,7 +67,7 @@ def _check_disk(folder: Path) -> None:
     """Raise a RunError if the disk is full: TensorBoard writes in a thread, whose errors cannot be caught."""
     probe = temporary(folder / "room")
     try:
-        with writing(folder / "maxup"):
+        with report_disk_errors(folder / "maxup"):
             write(probe, bytes(1 << 16))
     finally:
         remove(probe)
@@ -75,7 +75,6 @@ def _check_disk(folder: Path) -> None:
 
 @contextmanager
 def _tracker_errors() -> Iterator[None]:
-    """Turn any error of a tracker into a RunError."""
     try:
         yield
     except Exception as error:

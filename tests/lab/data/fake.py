@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from maxup.lab.data import load_data
-from maxup.lab.data.find import locate, missing
+from maxup.lab.data.find import how_to_get, locate
 
 
 def real(name, data_root):
     """Load the real data set, or skip the test."""
     if locate(name, data_root) is None:
-        pytest.skip(f"no real {name}. {missing(name)}")
+        pytest.skip(f"no real {name}. {how_to_get(name)}")
     return load_data(name, data_root)
 
 

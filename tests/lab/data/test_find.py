@@ -5,7 +5,7 @@ import pytest
 from maxup.errors import DataError
 from maxup.lab.data import find
 from maxup.lab.data.catalog import all_data_sets
-from maxup.lab.data.find import locate, missing, places
+from maxup.lab.data.find import how_to_get, locate, search_folders
 from tests.lab.data.fake import write_cifar10, write_cifar100, write_fashion_mnist
 
 
@@ -26,7 +26,7 @@ def test_the_order_of_the_search(tmp_path, monkeypatch):
         write_cifar100(tmp_path / place / "cifar-100-python", n=1)
         found[place] = locate("cifar100", tmp_path / "root").resolve()
     assert list(found.values()) == [tmp_path / place / "cifar-100-python" for place in found]
-    assert len(places("cifar100", tmp_path / "root")) == 4
+    assert len(search_folders("cifar100", tmp_path / "root")) == 4
 
 
 @pytest.mark.usefixtures("_nowhere")
@@ -40,7 +40,7 @@ def test_the_error_lists_the_searched_folders_and_the_instructions(tmp_path, mon
         ("imagenette", "imagenette2-320.tgz"),
     ):
         assert locate(name, tmp_path) is None
-        assert how in missing(name)
+        assert how in how_to_get(name)
         with pytest.raises(DataError) as caught:
             find.find(name, tmp_path / "root")
         for part in (name, tmp_path / "root", tmp_path / "variable", "data", tmp_path / "system", how):
@@ -109,6 +109,6 @@ def test_the_folder_of_debian_s_fashion_mnist():
 
 
 def test_unknown_names_suggest_the_nearest():
-    for function in (locate, missing, find.find):
+    for function in (locate, how_to_get, find.find):
         with pytest.raises(DataError, match="did you mean 'cifar100'"):
             function("cifar-100")

@@ -49,7 +49,7 @@ def test_empty_or_missing_class_folders_are_an_error(tmp_path):
         (root / "train" / name).mkdir()
     with pytest.raises(DataError, match="has folders without images: a, b, c and 2 more; fill or remove them"):
         scan(root / "train")
-    with pytest.raises(DataError, match="cat has no folders; put its images into one folder per class"):
+    with pytest.raises(DataError, match="cat has no class folders; put images in one folder per class"):
         scan(root / "train" / "cat")
 
 

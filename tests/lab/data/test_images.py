@@ -71,11 +71,11 @@ WRONG = {
     "too few labels": ({"y": torch.zeros(4, dtype=torch.int64)}, "it must be torch.int64 of shape .5,."),
     "a label too large": (
         {"y": torch.tensor([0, 1, 2, 3, 0])},
-        "labels run from 0 to 3, but with 3 classes they must be 0 to 2",
+        r"labels range from 0 to 3, but there are 3 classes \(valid: 0 to 2\)",
     ),
-    "a label below 0": ({"y": torch.tensor([0, 1, 2, -1, 0])}, "labels run from -1"),
-    "too few means": ({"mean": (0.5,)}, "3 channels"),
-    "no deviation": ({"std": (0.5, 0.0, 1.0)}, "3 channels"),
+    "a label below 0": ({"y": torch.tensor([0, 1, 2, -1, 0])}, "labels range from -1"),
+    "too few means": ({"mean": (0.5,)}, "expected 3 means, 3 positive stds"),
+    "no deviation": ({"std": (0.5, 0.0, 1.0)}, "expected 3 means, 3 positive stds"),
     "no top": ({"top": 0}, "top"),
 }
 
@@ -138,7 +138,7 @@ def test_split_is_a_partition():
     ours, theirs = (sorted(map(bytes, x.flatten(1).numpy())) for x in (torch.cat([chosen.x, rest.x]), images.x))
     assert ours == theirs
     assert not torch.equal(split(images, 297, seed=4)[0].x, chosen.x)
-    with pytest.raises(DataError, match="cannot split 1797 off 1797 images"):
+    with pytest.raises(DataError, match=r"data\.train_size=1797 must be below the number of images, 1797"):
         split(images, 1797, seed=0)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from maxup.errors import DataError
 from maxup.lab.data import pickles
-from maxup.lab.data.pickles import Bytes2d, parse, read_pickle
+from maxup.lab.data.pickles import ByteArray2d, parse, read_pickle
 from tests.lab.data.fake import hostile, images, py2, raw
 
 ERRORS = (ValueError, IndexError, KeyError)
@@ -127,10 +127,10 @@ def test_files_that_are_too_large_or_too_long_are_an_error(tmp_path, monkeypatch
     file = tmp_path / "train"
     file.write_bytes(b"](" + b"K\x01" * 100 + b"e.")
     assert read_pickle(file) == [1] * 100
-    monkeypatch.setattr(pickles, "MOST_STEPS", 100)
+    monkeypatch.setattr(pickles, "MAX_STEPS", 100)
     with pytest.raises(DataError, match="more than 100 opcodes"):
         read_pickle(file)
-    monkeypatch.setattr(pickles, "MOST_BYTES", 100)
+    monkeypatch.setattr(pickles, "MAX_BYTES", 100)
     with pytest.raises(DataError, match="has 204 bytes; the limit is 100"):
         read_pickle(file)
 
@@ -143,7 +143,7 @@ def test_a_pipe_is_an_error_and_does_not_block(tmp_path):
 
 def test_a_truncated_file_is_an_error():
     content = py2({"labels": [3, 9], "data": images(2, (4,), 10)[0]})
-    assert isinstance(parse(content)["data"], Bytes2d)
+    assert isinstance(parse(content)["data"], ByteArray2d)
     for end in range(len(content)):
         with pytest.raises(ERRORS):
             parse(content[:end])

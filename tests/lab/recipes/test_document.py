@@ -53,10 +53,10 @@ def no_parser(monkeypatch):
 
 
 LONG = {  # the content of a recipe, and the message
-    "numbers": ({"optim": {"milestones": [0.5] * 5000}}, "optim.milestones has 5000 values; give 100 at most"),
-    "perturbations": ({"perturb": [{"name": "cutout"}] * 101}, "perturb has 101 values; give 100 at most"),
-    "text": ({"optim": {"milestones": str([0.5] * 101)}}, "optim.milestones has 101 values; give 100 at most"),
-    "text in text": ({"perturb": str([{"a": str([1] * 101)}])}, "perturb.a has 101 values; give 100 at most"),
+    "numbers": ({"optim": {"milestones": [0.5] * 5000}}, "optim.milestones has 5000 values; the limit is 100"),
+    "perturbations": ({"perturb": [{"name": "cutout"}] * 101}, "perturb has 101 values; the limit is 100"),
+    "text": ({"optim": {"milestones": str([0.5] * 101)}}, "optim.milestones has 101 values; the limit is 100"),
+    "text in text": ({"perturb": str([{"a": str([1] * 101)}])}, "perturb.a has 101 values; the limit is 100"),
     "keys": ({"model": {"args": {f"a{i}": 1 for i in range(10_000)}}}, "it has more than 10,000 values; give fewer"),
     "lists": ({"model": {"args": {f"a{i}": [1] * 100 for i in range(100)}}}, "it has more than 10,000 values"),
     "lines of text": ({"model": {"args": "\n".join(f"a{i}: 1" for i in range(30_000))}}, "it has more than 10,000"),
@@ -82,7 +82,7 @@ def test_a_long_document_is_refused_before_the_parser(tmp_path, no_parser, case)
 )  # fmt: skip
 def test_long_overrides_are_refused_before_the_parser(monkeypatch, words):
     monkeypatch.setattr("jsonargparse.ArgumentParser.parse_args", lambda *_: pytest.fail("the parser was called"))
-    with pytest.raises(RecipeError, match=r"^--optim\.milestones has 101 values; give 100 at most$"):
+    with pytest.raises(RecipeError, match=r"^--optim\.milestones has 101 values; the limit is 100$"):
         parse_recipe(NAME, words)
 
 

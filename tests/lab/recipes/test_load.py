@@ -11,7 +11,7 @@ from maxup.cli.main import main
 from maxup.errors import RecipeError
 from maxup.lab.recipes.load import find_recipe, list_recipes, parse_recipe, read_recipe, recipe_from
 from maxup.lab.recipes.objectives import OBJECTIVES, arguments_of
-from maxup.lab.registry import MODELS, PERTURBATIONS, takes
+from maxup.lab.registry import MODELS, PERTURBATIONS, get_parameters
 from tests.lab.recipes.test_document import Plain
 
 NAME = "digits/mlp-gaussian-maxup"
@@ -273,7 +273,7 @@ def test_any_value_anywhere_parses_or_gets_one_message(tmp_path, value):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("model: {name: conv, args: {dropout: .nan}}", "dropout=nan is out of range; it must be a number at least 0"),
+        ("model: {name: conv, args: {dropout: .nan}}", "dropout=nan is out of range; it must be a number that is"),
         ("model: {name: resnet20, args: {depth: 1000000}}", "depth=1000000 is out of range; it must be a whole number"),
         ("[1, 2]: 3", "line 1 has a sequence as a key; a key must be a string"),
         ("model: {args: {{a: b}: 3}}", "line 1 has a mapping as a key; a key must be a string"),
@@ -303,7 +303,7 @@ def fitting(rng, hint):
 
 def spec(rng, registry, what, name):
     """Return some arguments of a registered name, with values."""
-    names = list(takes(registry, what, name))
+    names = list(get_parameters(registry, what, name))
     return {name: rng.choice(STRANGE) for name in rng.sample(names, k=min(len(names), rng.randint(0, 2)))}
 
 

@@ -7,7 +7,7 @@ import torch
 
 from maxup.lab.data.sets.text import COUNTS
 from maxup.lab.recipes.load import list_recipes, parse_recipe
-from maxup.lab.recipes.schema import copies_of
+from maxup.lab.recipes.schema import num_copies
 from maxup.lab.tasks.language import Language
 from maxup.lab.tasks.vision import Vision
 from maxup.lab.train.optim import create_optimizer, learning_rate
@@ -32,7 +32,7 @@ def folders(tmp_path_factory):
 def small(recipe, folders):
     """Two images a batch, at most 2 copies, small images where the network takes them, no weights from elsewhere."""
     data = recipe.data
-    less = {"m": min(copies_of(recipe), 2), "chunk_size": 1, "warmup": 0, "steps": 2}
+    less = {"m": min(num_copies(recipe), 2), "chunk_size": 1, "warmup": 0, "steps": 2}
     objective = recipe.objective | {key: value for key, value in less.items() if key in recipe.objective}
     if data.name in FOLDERS:
         assert data.size in (224, 600, 845)

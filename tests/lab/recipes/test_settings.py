@@ -13,7 +13,7 @@ from maxup.lab.recipes.load import recipe_from
 from maxup.lab.recipes.objectives import OBJECTIVES, arguments_of
 from maxup.lab.recipes.schema import Recipe, flat
 from maxup.lab.recipes.settings import help_text, markdown, objectives, perturbations, sections
-from maxup.lab.registry import PERTURBATIONS, takes
+from maxup.lab.registry import PERTURBATIONS, get_parameters
 
 PAGE = Path(__file__).parents[3] / "docs/settings.md"
 
@@ -41,7 +41,7 @@ def test_every_argument_of_an_objective_is_listed_with_its_default(group):
 @pytest.mark.parametrize("group", perturbations(), ids=lambda group: group.name)
 def test_every_argument_of_a_perturbation_is_listed_with_its_default(group):
     expected = {}
-    for key, parameter in takes(PERTURBATIONS, "perturbation", group.name).items():
+    for key, parameter in get_parameters(PERTURBATIONS, "perturbation", group.name).items():
         required = parameter.default is inspect.Parameter.empty
         expected[key] = "from the data" if key in FROM_DATA else "required" if required else parameter.default
     listed = {one.name: yaml.safe_load(one.default) for one in group.settings}

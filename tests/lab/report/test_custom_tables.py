@@ -155,4 +155,4 @@ def test_a_table_with_too_many_recipes_is_refused_before_one_is_read(tmp_path, m
     Path("runs").mkdir()
     (tmp_path / "table.yaml").write_text(f"recipes: [{', '.join(f'a{i}' for i in range(101))}]")
     assert main([verb, "table.yaml", *(["--results", "runs"] if verb == "report" else [])]) == 1
-    assert capsys.readouterr().err == f"maxup {verb}: table.yaml: recipes has 101 values; give 100 at most\n"
+    assert capsys.readouterr().err == f"maxup {verb}: table.yaml: recipes has 101 values; the limit is 100\n"

@@ -23,7 +23,7 @@ def test_only_regular_files_are_read(tmp_path):
         with pytest.raises(ValueError, match="wrong size, 3 bytes"):
             atomic_io.read(file, bad)
     for bad in (promise | {"sha256": "0" * 64}, promise | {"sha256": None}, {"size": 3}):
-        with pytest.raises(ValueError, match="has changed"):
+        with pytest.raises(ValueError, match="wrong checksum"):
             atomic_io.read(file, bad)
     (tmp_path / "long").write_bytes(bytes(70_000))
     with pytest.raises(ValueError, match="wrong size"):
@@ -77,11 +77,11 @@ def test_a_folder_takes_the_place_of_another(tmp_path, monkeypatch):
         return tmp_path / name
 
     final = tmp_path / "final"
-    atomic_io.put(make("new", "1"), final)
-    atomic_io.put(make("new", "2"), final)
+    atomic_io.move_into_place(make("new", "1"), final)
+    atomic_io.move_into_place(make("new", "2"), final)
     assert (final / "x").read_text() == "2"
     assert (tmp_path / "final.old" / "x").read_text() == "1"
-    atomic_io.put(make("new", "3"), final)  # where an old one was left
+    atomic_io.move_into_place(make("new", "3"), final)  # where an old one was left
     assert (tmp_path / "final.old" / "x").read_text() == "2"
 
     rename = os.rename
@@ -93,7 +93,7 @@ def test_a_folder_takes_the_place_of_another(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "rename", fail)
     with pytest.raises(OSError, match="full"):
-        atomic_io.put(make("new", "4"), final)
+        atomic_io.move_into_place(make("new", "4"), final)
     assert (final / "x").read_text() == "3"
 
 
@@ -110,7 +110,7 @@ def test_sweeping_spares_the_living(tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir()
     (tmp_path / f".tmp-{gone.pid}-link").symlink_to(outside)
-    atomic_io.sweep(tmp_path)
+    atomic_io.remove_leftovers(tmp_path)
     child.kill()
     child.wait()
     assert {p.name for p in tmp_path.iterdir()} == {*foreign, "outside", names[child.pid]}
@@ -120,7 +120,7 @@ def test_sweeping_in_a_shared_folder_spares_files_of_others(tmp_path):
     names = [f".tmp-{10**30}-{name}" for name in ("a.tsv", "a.tsv.rank-0", "b.tsv", "b-a.tsv")]
     for name in names:
         (tmp_path / name).write_text("half")
-    atomic_io.sweep(tmp_path, "a.tsv*")
+    atomic_io.remove_leftovers(tmp_path, "a.tsv*")
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(names[2:])
 
 

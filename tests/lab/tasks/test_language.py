@@ -164,7 +164,7 @@ def test_perplexity_against_one_pass_over_the_text(folder, split, columns):
         scores = made.model.decode(made.model(text[:, :-1], made.model.start(columns)).output)
     wanted = F.cross_entropy(scores.flatten(0, 1), text[:, 1:].flatten()).exp()
     sums, count = made.evaluate(made.model.train(), split)
-    found = made.measures({"loss": float(sums["loss"]) / count})
+    found = made.report_metrics({"loss": float(sums["loss"]) / count})
     assert found["perplexity"] == pytest.approx(float(wanted))
     assert made.model.training
 
@@ -206,7 +206,7 @@ def stopping(monkeypatch, after):
     def asks():
         yield lambda: next(asked) >= after
 
-    monkeypatch.setattr(loop, "asked_to_stop", asks)
+    monkeypatch.setattr(loop, "stop_on_signal", asks)
     yield
     monkeypatch.undo()
 

@@ -10,7 +10,7 @@ from maxup.errors import DataError, UserCodeError
 from maxup.lab.models import create_model
 from maxup.lab.recipes.build import build_perturbation
 from maxup.lab.recipes.load import recipe_from
-from maxup.lab.recipes.objectives import Context, build_objective
+from maxup.lab.recipes.objectives import ObjectiveContext, build_objective
 from maxup.lab.tasks.splits import load_splits
 from maxup.lab.tasks.vision import Vision
 from tests.lab.data.fake import cut_short, write_folders
@@ -45,7 +45,7 @@ def test_the_paper_s_first_epochs_with_one_copy(epochs, warmup, first):
 
 def build(recipe, steps_per_epoch=1):
     drawn = build_perturbation(recipe.perturb, 10, mean=(0.0,), std=(1.0,)) if recipe.perturb else None
-    return build_objective(Context(recipe, drawn, lambda epochs: epochs * steps_per_epoch))
+    return build_objective(ObjectiveContext(recipe, drawn, lambda epochs: epochs * steps_per_epoch))
 
 
 def test_objectives_by_name():
@@ -164,7 +164,7 @@ def test_a_perturbation_inside_the_network_is_drawn_once_and_taken_away_again(ob
     said |= {"perturb": [{"name": "manifold_mixup", "layers": [0]}]}
     task = Vision(recipe_from(said), torch.device("cpu"))
     assert task.step(task.model, next(iter(task.loader))).target.shape == (50, 10)
-    assert all(hook.draw is None for hook in task.once.hooks)
+    assert all(hook.draw is None for hook in task.perturb_once.hooks)
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_a_recipe_s_mean_and_std_replace_those_of_arrays(normalize):
 
 @pytest.mark.parametrize("said", [{"mean": [0.5, 0.5]}, {"std": [0.5, 0.5]}])
 def test_a_mean_or_std_that_does_not_fit_arrays_is_refused(said):
-    with pytest.raises(DataError, match="do not fit 1 channels"):
+    with pytest.raises(DataError, match="expected 1 means, 1 positive stds and top >= 1"):
         load_splits(recipe_from({"data": BASE["data"] | said}))
 
 

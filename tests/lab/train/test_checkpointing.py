@@ -139,8 +139,8 @@ def test_a_run_with_top_5_accuracy_resumes(tmp_path):
         ("ema", {"0.weight": torch.zeros(2)}, "Missing key"),
         ("optimizer", {}, "'state' is missing|'param_groups' is missing"),
         ("loader", {"epoch": 0, "position": 1000}, "position 1000 is"),
-        ("step", "8", "step is of type str"),
-        ("best", None, "best is of type NoneType"),
+        ("step", "8", "checkpoint field 'step' has type str"),
+        ("best", None, "checkpoint field 'best' has type NoneType"),
         ("metrics_size", None, "int"),
     ],
 )
@@ -151,7 +151,7 @@ def test_a_checkpoint_that_does_not_fit_is_named_and_the_one_before_taken(tmp_pa
     result = loop.train(recipe_from(RECIPE), tmp_path / "run")
     out, err = capsys.readouterr()
     assert err == ""
-    [line] = [line for line in out.splitlines() if "does not fit this run: " in line]
+    [line] = [line for line in out.splitlines() if "cannot be loaded into this run: " in line]
     assert f"step-{step:06d}" in line
     assert re.search(why, line)
     assert result["last"] == whole[1]["last"]

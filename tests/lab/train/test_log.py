@@ -31,7 +31,7 @@ def test_metrics_are_cut_back_to_the_checkpoint(tmp_path):
     ]
 
 
-def test_a_file_that_was_shortened_ends_with_a_whole_line(tmp_path):
+def test_a_file_that_was_truncated_ends_with_a_whole_line(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1}\n{"step": 2}\n{"st')
     metrics = Metrics(path, 1000)
@@ -43,14 +43,14 @@ def test_a_file_that_was_shortened_ends_with_a_whole_line(tmp_path):
 @pytest.mark.parametrize("content", [b"{", b"[]\n", b'{"step": "1"}\n', b"\x80\n", b"[" * 100_000 + b"\n"])
 def test_a_line_that_is_not_a_record_gets_a_message(tmp_path, content):
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n' + content)
-    with pytest.raises(ValueError, match="has a line that is not a record; remove the file"):
+    with pytest.raises(ValueError, match="has an invalid line; remove the file"):
         read_records(tmp_path / "metrics.jsonl")
 
 
 def test_rubbish_in_its_place_is_refused_and_left_as_it_is(tmp_path):
     path, rubbish = tmp_path / "metrics.jsonl", pickle.dumps(["\n" * 30, bytes(range(256))])
     path.write_bytes(rubbish)
-    with pytest.raises(ValueError, match="has a line that is not a record; remove the file to resume"):
+    with pytest.raises(ValueError, match="has an invalid line; remove the file to resume"):
         Metrics(path, 200)
     assert path.read_bytes() == rubbish
 

@@ -33,14 +33,14 @@ def test_it_equals_what_training_recorded(run, which):
     for name, found in evaluate(opened).items():
         for key in ("loss", "accuracy"):
             assert found[key] == record[which][f"{name}_{key}"]
-    assert opened.recorded == record[which]
+    assert opened.metrics == record[which]
 
 
 def test_the_weights_that_training_began_with_are_not_needed_again(run, tmp_path):
     torch.save(open_run(run[0]).model.state_dict(), tmp_path / "weights.pt")
     record = make(tmp_path / "run", "--model.weights", str(tmp_path / "weights.pt"), "--model.new_head", "true")
     (tmp_path / "weights.pt").unlink()
-    assert open_run(tmp_path / "run").recorded == record["last"]
+    assert open_run(tmp_path / "run").metrics == record["last"]
 
 
 def test_it_equals_a_plain_evaluation_of_the_averaged_weights(run):
@@ -137,7 +137,7 @@ def test_a_forged_language_model_takes_no_memory(tmp_path, monkeypatch):
     train(parse_recipe("text/awd_lstm-embedding_dropout", [*words, "--batch_size", "200"]), tmp_path, quiet=True)
     open_run(tmp_path)
     forge_recipe(tmp_path, args={"embedding": 3000, "hidden": 6, "layers": 2})
-    on_meta_only(monkeypatch, "maxup.lab.tasks.language.build_network")
+    on_meta_only(monkeypatch, "maxup.lab.tasks.language.build_registered")
     with pytest.raises(RunError, match=r"do not fit its recipe: \S+ is \(.*, 4\), but should be \(.*, 3000\)$"):
         open_run(tmp_path)
 

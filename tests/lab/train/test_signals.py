@@ -14,7 +14,7 @@ from torch.distributed import DistNetworkError
 
 from maxup.errors import InterruptedRunError, RunError
 from maxup.lab.storage.checkpoint import latest
-from maxup.lab.train.signals import asked_to_stop, report_lost_peers
+from maxup.lab.train.signals import report_lost_peers, stop_on_signal
 from tests.lab.train.test_loop import train
 from tests.lab.train.test_resume_exact import fingerprint
 from tests.waiting import PATIENCE
@@ -23,10 +23,10 @@ from tests.waiting import PATIENCE
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_once_is_a_question_and_twice_is_now(number):
     before = signal.getsignal(number)
-    with asked_to_stop() as asked:
-        assert not asked()
+    with stop_on_signal() as should_stop:
+        assert not should_stop()
         signal.raise_signal(number)
-        assert asked()
+        assert should_stop()
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)
     assert signal.getsignal(number) is before
@@ -34,20 +34,20 @@ def test_once_is_a_question_and_twice_is_now(number):
 
 def test_a_closed_terminal_is_a_question_however_often_it_is_asked():
     before = signal.getsignal(signal.SIGHUP)
-    with asked_to_stop() as asked:
-        assert not asked()
+    with stop_on_signal() as should_stop:
+        assert not should_stop()
         signal.raise_signal(signal.SIGHUP)
         signal.raise_signal(signal.SIGHUP)
-        assert asked()
+        assert should_stop()
     assert signal.getsignal(signal.SIGHUP) is before
 
 
 def test_under_nohup_a_closed_terminal_is_none_of_its_business():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with asked_to_stop() as asked:
+        with stop_on_signal() as should_stop:
             signal.raise_signal(signal.SIGHUP)
-            assert not asked()
+            assert not should_stop()
     finally:
         signal.signal(signal.SIGHUP, before)
 
@@ -112,7 +112,7 @@ def test_a_long_step_is_dropped_between_copies_and_done_again(tmp_path, monkeypa
         patch.setattr("maxup.lab.train.signals.PATIENCE", 0.0)
         patch.setattr(nn.Linear, "forward", counted)
         with pytest.raises(
-            InterruptedRunError, match="in the middle of a long step, which is dropped; the same command"
+            InterruptedRunError, match="in the middle of a long step, which is abandoned; the same command"
         ):
             train(tmp_path / "run", changes, save_every=0)
     assert len(calls) == 100

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from maxup.errors import DataError
 from maxup.lab.data.catalog import Root, register_data
 from maxup.lab.data.find import find
-from maxup.lab.data.pickles import Bytes2d, read_pickle
+from maxup.lab.data.pickles import ByteArray2d, read_pickle
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -64,8 +64,8 @@ def _part(path: Path, key: str, num_classes: int) -> "tuple[Tensor, Tensor]":
 
     content = _read_dict(path)
     pixels, labels = content.get("data"), content.get(key)
-    if not isinstance(pixels, Bytes2d) or pixels.columns != PIXELS or pixels.rows < 1:
-        actual = f"{pixels.rows} x {pixels.columns} bytes" if isinstance(pixels, Bytes2d) else type(pixels).__name__
+    if not isinstance(pixels, ByteArray2d) or pixels.columns != PIXELS or pixels.rows < 1:
+        actual = f"{pixels.rows} x {pixels.columns} bytes" if isinstance(pixels, ByteArray2d) else type(pixels).__name__
         raise DataError(f"{path} has {actual} as 'data', not rows of {PIXELS} bytes; replace it with a fresh copy")
     if not isinstance(labels, list) or not all(type(label) is int and 0 <= label < num_classes for label in labels):
         raise DataError(

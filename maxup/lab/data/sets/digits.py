@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from maxup.errors import DataError
 from maxup.lab.data.catalog import Root, register_data
-from maxup.lab.data.find import missing
+from maxup.lab.data.find import how_to_get
 
 if TYPE_CHECKING:
     from maxup.lab.data.images import Images
@@ -18,13 +18,7 @@ if TYPE_CHECKING:
     instructions="It comes with scikit-learn: pip install scikit-learn.",
 )
 def load_digits(root: Root = None) -> "tuple[Images, None]":
-    """Load 1,797 images of 8 x 8 pixels with values 0 to 16. There is no test set. Pixels are only scaled to [0, 1].
-
-    Example:
-        >>> images, _ = load_digits()
-        >>> images.classes[int(images.y[0])]
-        '0'
-    """
+    """Load 1,797 images of 8 x 8 pixels with values 0 to 16. There is no test set. Pixels are only scaled to [0, 1]."""
     import torch
 
     from maxup.lab.data.images import Images
@@ -32,7 +26,9 @@ def load_digits(root: Root = None) -> "tuple[Images, None]":
     try:
         from sklearn import datasets
     except ImportError as error:
-        raise DataError(f"cannot import scikit-learn, which contains digits ({error}). {missing('digits')}") from error
+        raise DataError(
+            f"cannot import scikit-learn ({error}), which contains digits. {how_to_get('digits')}"
+        ) from error
     digits = datasets.load_digits()
     x = torch.from_numpy(digits.images).to(torch.uint8)[:, None]  # (N, 1, 8, 8)
     y = torch.from_numpy(digits.target).long()

@@ -44,13 +44,7 @@ def load_wikitext2(root: Root = None) -> "Text":
     "text", package="pydoc_data", files=("topics.py",), instructions="It comes with Python itself, as pydoc_data."
 )
 def load_text(root: Root = None) -> "Text":
-    """Load a folder with train.txt, valid.txt and test.txt. Default: the English of Python's help topics.
-
-    Example:
-        >>> text = load_text()
-        >>> len(text.words) > 1000, len(text.train) > 50_000
-        (True, True)
-    """
+    """Load a folder with train.txt, valid.txt and test.txt. Default: the English of Python's help topics."""
     from maxup.lab.data.text import from_folder, from_lines
 
     return from_folder(Path(root).expanduser()) if root else from_lines(*_help_topics(), min_count=2)
@@ -66,7 +60,7 @@ def _load(name: str, root: Root) -> "Text":
     if counts != COUNTS[name]:
         raise DataError(
             f"the files in {folder} are not the usual {name}: they have {_describe(counts)}, but should have "
-            f"{_describe(COUNTS[name])}; to use your own text, set data.name to text and data.root to its folder"
+            f"{_describe(COUNTS[name])}; for custom text, set data.name to text and data.root to its folder"
         )
     return text
 

@@ -86,7 +86,7 @@ WRONG = {
     "data in a list": (py2({"fine_labels": [0, 1], "data": [1, 2]}), "list as 'data'"),
     "narrow data": (py2({"fine_labels": [0, 1], "data": DATA[:, :4]}), "2 x 4 bytes"),
     "no image": (py2({"fine_labels": [], "data": DATA[:0]}), "0 x 3072 bytes"),
-    "floats": (pickle.dumps({"fine_labels": [0], "data": np.zeros((1, 3072))}, 2), "unusual call"),
+    "floats": (pickle.dumps({"fine_labels": [0], "data": np.zeros((1, 3072))}, 2), "a call that is not allowed"),
     "fortran": (
         pickle.dumps({"fine_labels": [0, 1], "data": np.asfortranarray(np.zeros((2, 3072), "u1"))}, 2),
         "not rows of bytes",
