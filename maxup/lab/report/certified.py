@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from maxup.lab.certify.analysis import RADII, Share, abstained, average_radius, certified_accuracy, envelope
-from maxup.lab.certify.tsv import Row, missing
+from maxup.lab.certify.analysis import RADII, Proportion, abstained, average_radius, best_per_radius, certified_accuracy
+from maxup.lab.certify.tsv import Row, unfinished
 from maxup.lab.report.figure import COLORS, STYLE, save_figure
 from maxup.lab.report.tables import format_difference
 from maxup.lab.report.terminal import show_table, wide_console
@@ -54,13 +54,13 @@ def columns(tables: Sequence[Table]) -> list[tuple[str, list[str]]]:
         ]  # fmt: skip
         if average:
             cells.append(f"{average_radius(rows):.3f}" if header["radii"] is None else "")
-        out.append((name, [*cells, f"{100 * abstained(rows):.1f}", missing(header, rows) or str(len(rows))]))
+        out.append((name, [*cells, f"{100 * abstained(rows):.1f}", unfinished(header, rows) or str(len(rows))]))
     rest = [""] * len(extra)
     if len(tables) > 1 and not _other_images(tables):
         best = []
         for radius in radii:
             known = {str(i): rows for i, (header, rows) in enumerate(tables) if _known(header, radius)}
-            best.append(_percent(envelope(known, [radius])[radius][1]))
+            best.append(_percent(best_per_radius(known, [radius])[radius][1]))
         out.append(("best at each", best + rest))
     for name, values in _paper(tables).items():
         out.append((name, [f"{values[radius]:.0f}" if radius in values else "" for radius in radii] + rest))
@@ -72,7 +72,7 @@ def notes(tables: Sequence[Table]) -> list[str]:
     found = [
         f"{header['file']} covers {part} images; run the same command to finish it."
         for header, rows in tables
-        if (part := missing(header, rows))
+        if (part := unfinished(header, rows))
     ]
     if beyond := _split(tables)[1]:
         found.append(f"Not shown, because n, alpha and sigma cannot reach them: {', '.join(f'{r:g}' for r in beyond)}.")
@@ -186,7 +186,7 @@ def draw(path: Path, tables: Sequence[Table]) -> None:
         last = max((row.radius for _, rows in tables for row in rows if row.correct), default=0.0)
         radii = [last * 1.02 * k / 400 for k in range(401)]
         for number, (name, (header, rows)) in enumerate(zip(names(tables), tables, strict=True)):
-            name += f" ({part} images)" if (part := missing(header, rows)) else ""
+            name += f" ({part} images)" if (part := unfinished(header, rows)) else ""
             color = COLORS[(number + 1) % len(COLORS)]
             if header["radii"] is not None:  # nothing is known between the requested radii
                 asked = sorted({radius for radius in _radii(header) if radius <= _reach(header)})
@@ -209,5 +209,5 @@ def draw(path: Path, tables: Sequence[Table]) -> None:
         save_figure(figure, path, dpi=160)
 
 
-def _percent(share: Share) -> str:
+def _percent(share: Proportion) -> str:
     return f"{100 * share.mean:.1f} ± {100 * share.error:.1f}"
