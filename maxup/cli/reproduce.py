@@ -54,10 +54,10 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--dry_run", "--dry-run", action="store_true", help="print the runs and exit")
     args = parser.parse_args(argv)
     from maxup.errors import TableError
-    from maxup.lab.experiments.jobs import describe, jobs_of, keep, state
+    from maxup.lab.experiments.jobs import describe, keep, make_jobs, state
     from maxup.lab.report.custom_tables import find_table
 
-    jobs, missing = jobs_of(find_table(args.table), args.seeds, args.budget)
+    jobs, missing = make_jobs(find_table(args.table), args.seeds, args.budget)
     states = [state(job, args.results) for job in jobs]
     if args.dry_run:
         say("\n".join(describe(jobs, states, missing)))
@@ -78,14 +78,7 @@ def main(argv: Sequence[str]) -> int:
         tasks = []
         for job in todo:
             out = args.out / job.name
-            command = [
-                sys.executable,
-                "-P",
-                "-m",
-                "maxup",
-                "train",
-                *job.arguments,
-            ]  # -P: import nothing from this folder
+            command = [sys.executable, "-P", "-m", "maxup", "train", *job.arguments]  # -P: import nothing from here
             command += ["--out", str(out), "--trackers", args.trackers]
             tasks.append(Task(job.name, command, out, partial(keep, job, out, args.results)))
         failures = run_queue(tasks, visible_devices(), say=partial(say, flush=True))
@@ -97,7 +90,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _data_of(job: "Job") -> tuple[str, str | None]:
-    """Return the name and the folder of the data set of a job."""
     data = job.resolved().data
     return data.name, data.root
 

@@ -135,7 +135,7 @@ def test_a_run_from_another_machine_is_noted(compared, monkeypatch, capsys):
     record.write_text(json.dumps(json.loads(text) | {"environment": {"hardware": "abacus", "threads": 1}}))
     words = ["--seeds", "2", "--m", "8", "--out", "c", "--no_equal_time", *TINY]
     assert main(["compare", "digits/mlp-gaussian-maxup", *words]) == 0
-    assert "m-8/seed-1 was trained with other hardware" in capsys.readouterr().out
+    assert "m-8/seed-1 was trained in another environment (hardware" in capsys.readouterr().out
     record.write_text("no JSON")
     assert main(["compare", "digits/mlp-gaussian-maxup", *words]) == 1
     assert "run.json cannot be read" in capsys.readouterr().err
@@ -152,7 +152,7 @@ def test_a_run_from_another_machine_is_noted(compared, monkeypatch, capsys):
         (["--seeds", "2", "--perturb", "[]"], 1, "perturb is empty"),
         (["--seeds", "2", "--perturb", "[{name: gaussian, sigma: -1}]"], 1, "0 or more"),
         (["--seeds", "2", "--radius", "-1"], 2, "a number from 0 to 1e+09"),
-        (["--seeds", "2", "--objective", "hard_examples"], 1, "objective 'hard_examples' is not a row of this"),
+        (["--seeds", "2", "--objective", "hard_examples"], 1, "but the objective is 'hard_examples'"),
     ],
 )
 def test_nonsense_is_refused_gets_one_message(words, code, message, capsys, tmp_path, monkeypatch):

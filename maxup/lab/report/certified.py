@@ -19,12 +19,7 @@ CIFAR10 = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 
 
 def names(tables: Sequence[Table]) -> list[str]:
-    """Return a short name per table: the network or the file, without common parts, and sigma if it differs.
-
-    Example:
-        >>> names([({"subject": "runs/a/seed-0", "sigma": 0.5}, []), ({"subject": "runs/b/seed-0", "sigma": 0.25}, [])])
-        ['a, sigma 0.5', 'b, sigma 0.25']
-    """
+    """Return a short name per table: the network or the file, without common parts, and sigma if it differs."""
     ends = ["" if _sigma(tables) else f", sigma {header['sigma']:g}" for header, _ in tables]
     for key in ("subject", "file"):
         parts = [list(Path(str(header.get(key, "?"))).parts) for header, _ in tables]
@@ -41,7 +36,7 @@ def names(tables: Sequence[Table]) -> list[str]:
 def columns(tables: Sequence[Table]) -> list[tuple[str, list[str]]]:
     """Return the columns as (heading, cells): one cell per radius, then average radius, abstentions and images.
 
-    Radii that no table can reach are skipped. Adaptive sampling knows only the requested radii.
+    Radii above the maximum of every table are skipped. With adaptive sampling, only the requested radii are shown.
     """
     radii, _ = _split(tables)
     average = any(header["radii"] is None for header, _ in tables)
@@ -88,7 +83,7 @@ def differences(tables: Sequence[Table]) -> list[tuple[str, list[str]]]:
     """Return the difference between each further table and the first, in percentage points, as (heading, cells).
 
     Differences are paired by image, with Student's 95 % interval for 3 or more images. A cell is "equal" if no image
-    differs, and empty at a radius that one of the two does not know or cannot reach. The list is empty if the tables
+    differs, and empty if one of the two has no value at the radius. The list is empty if the tables
     have different images.
     """
     if _other_images(tables):
@@ -171,12 +166,7 @@ def show(tables: Sequence[Table]) -> None:
 
 
 def draw(path: Path, tables: Sequence[Table]) -> None:
-    """Plot certified accuracy against the radius: one line per table with its 95 % band, the paper's rows dashed.
-
-    Args:
-        path: File to write. The suffix selects the format.
-        tables: The tables.
-    """
+    """Plot certified accuracy against the radius: one line per table with its 95 % band, the paper's rows dashed."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -188,11 +178,11 @@ def draw(path: Path, tables: Sequence[Table]) -> None:
         for number, (name, (header, rows)) in enumerate(zip(names(tables), tables, strict=True)):
             name += f" ({part} images)" if (part := unfinished(header, rows)) else ""
             color = COLORS[(number + 1) % len(COLORS)]
-            if header["radii"] is not None:  # nothing is known between the requested radii
-                asked = sorted({radius for radius in _radii(header) if radius <= _reach(header)})
-                points = [certified_accuracy(rows, radius) for radius in asked]
+            if header["radii"] is not None:  # adaptive sampling has no values between the requested radii
+                requested = sorted({radius for radius in _radii(header) if radius <= _reach(header)})
+                points = [certified_accuracy(rows, radius) for radius in requested]
                 errors = [[100 * (s.mean - s.low) for s in points], [100 * (s.high - s.mean) for s in points]]
-                axes.errorbar(asked, [100 * s.mean for s in points], errors, fmt="o", color=color, label=name)
+                axes.errorbar(requested, [100 * s.mean for s in points], errors, fmt="o", color=color, label=name)
                 continue
             within = [radius for radius in radii if radius <= _reach(header)]
             shares = [certified_accuracy(rows, radius) for radius in within]

@@ -129,9 +129,7 @@ def test_another_forward_pass_with_the_same_weights_is_refused(tmp_path):
 def test_an_invalid_row_with_the_right_hash_is_refused(path, change, why):
     append(path, [replace(Row(20, 3, 3, 0.5, True, "0:00:01"), **change)], samples=False)
     for again in (read, lambda path: begin(path, ABOUT)):
-        with pytest.raises(
-            CertificateError, match=rf"line 8: invalid certificate: .*({why}).*; restore the file, or"
-        ):
+        with pytest.raises(CertificateError, match=rf"line 8: invalid certificate: .*({why}).*; restore the file, or"):
             again(path)
 
 
