@@ -65,10 +65,10 @@ def main(argv: Sequence[str]) -> int:
     if not jobs:
         raise TableError(f"none of the recipes of {args.table} exist; missing: {', '.join(missing)}")
     say("\n".join(describe([], [], missing)), end="\n" if missing else "")
-    refused = [s for s in states if s not in ("done", "to do")]
+    problems = [s for s in states if s not in ("done", "to do")]
     todo = [job for job, s in zip(jobs, states, strict=True) if s == "to do"]
     without_data = _without_data(todo)
-    refused += without_data.values()
+    problems += without_data.values()
     todo = [job for job in todo if _data_of(job) not in without_data]
     say(f"{len(jobs)} runs, {states.count('done')} done before, {len(todo)} to do", flush=True)
     failures = []
@@ -82,11 +82,11 @@ def main(argv: Sequence[str]) -> int:
             command += ["--out", str(out), "--trackers", args.trackers]
             tasks.append(Task(job.name, command, out, partial(keep, job, out, args.results)))
         failures = run_queue(tasks, visible_devices(), say=partial(say, flush=True))
-    for message in refused:
+    for message in problems:
         say(message, file=sys.stderr)
     for failure in failures:
         say(f"{failure.name} {failure.why}", *failure.last_lines, sep="\n    ", file=sys.stderr)
-    return 1 if failures or refused else 0
+    return 1 if failures or problems else 0
 
 
 def _data_of(job: "Job") -> tuple[str, str | None]:

@@ -318,7 +318,7 @@ def test_skip_and_all_exclude_each_other(capsys):
 @pytest.mark.parametrize(
     ("change", "what"), [(["--dtype", "bfloat16"], "dtype"), (["--n", "600"], "n"), (["--seed", "1"], "seed")]
 )
-def test_rows_of_something_else_are_refused_and_not_overwritten(run, capsys, change, what):
+def test_rows_of_something_else_are_rejected_and_not_overwritten(run, capsys, change, what):
     assert certify(run, *QUICK, "--max", "2") == 0
     before = (run / "certified-0.5.tsv").read_bytes()
     assert certify(run, *QUICK, "--max", "3", *change) == 1
@@ -326,7 +326,7 @@ def test_rows_of_something_else_are_refused_and_not_overwritten(run, capsys, cha
     assert (run / "certified-0.5.tsv").read_bytes() == before
 
 
-def test_rows_of_another_model_are_refused(run, tmp_path, capsys):
+def test_rows_of_another_model_are_rejected(run, tmp_path, capsys):
     assert certify(run, *QUICK, "--max", "2") == 0
     train(parse_recipe("smoke/digits-gaussian-maxup", ["--epochs", "1"]), tmp_path / "other", quiet=True)
     assert certify(tmp_path / "other", *QUICK, "--out", run / "certified-0.5.tsv") == 1
@@ -356,7 +356,7 @@ def test_a_file_is_written_by_one_at_a_time(run, capsys):
 
 
 @pytest.mark.slow
-def test_several_processes_are_refused_in_one_message(run, tmp_path):
+def test_several_processes_are_rejected_in_one_message(run, tmp_path):
     (tmp_path / "other.tsv").write_text("something else")
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone", "-m",
                "--", "maxup", "certify", str(run), *QUICK, "--out", str(tmp_path / "other.tsv")]  # fmt: skip

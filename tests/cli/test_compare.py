@@ -155,7 +155,7 @@ def test_a_run_from_another_machine_is_noted(compared, monkeypatch, capsys):
         (["--seeds", "2", "--objective", "hard_examples"], 1, "but the objective is 'hard_examples'"),
     ],
 )
-def test_nonsense_is_refused_gets_one_message(words, code, message, capsys, tmp_path, monkeypatch):
+def test_nonsense_is_rejected_gets_one_message(words, code, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     try:
         found = main(["compare", "digits/mlp-gaussian-maxup", *words])
@@ -191,7 +191,7 @@ def test_the_folder_of_a_comparison(tmp_path, monkeypatch, recipe, folder):
         main(["compare", named, "--seeds", "2"])
 
 
-def test_another_recipe_in_the_same_folder_is_refused(compared, monkeypatch, capsys):
+def test_another_recipe_in_the_same_folder_is_rejected(compared, monkeypatch, capsys):
     monkeypatch.chdir(compared[0])
     words = ["--seeds", "2", "--out", "c", *TINY, "--batch_size", "20"]
     assert main(["compare", "digits/mlp-gaussian-maxup", *words]) == 1

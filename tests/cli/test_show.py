@@ -29,11 +29,11 @@ def test_it_writes_a_picture_and_marks_the_worst(run, tmp_path, capsys):
 
 
 def test_the_same_call_shows_the_same_and_another_batch_another(run, tmp_path, capsys):
-    said = []
+    printed = []
     for batch in ("0", "0", "1"):
         assert main(["show", str(run), "--batch", batch, "--out", str(tmp_path / "a.svg")]) == 0
-        said.append(capsys.readouterr().out)
-    assert said[0] == said[1] != said[2]
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1] != printed[2]
 
 
 def test_a_perturbation_of_pixels_knows_how_they_are_normalized(tmp_path, capsys, monkeypatch):

@@ -26,7 +26,7 @@ from maxup.validate import check_positive_int
 
 @dataclass(frozen=True)
 class Settings:
-    """How to certify. n0, n and alpha default to the values of Cohen et al. (2019)."""
+    """Settings of certification. n0, n and alpha default to the values of Cohen et al. (2019)."""
 
     sigma: float
     n0: int = 100

@@ -1,6 +1,6 @@
 """A queue of trainings, each in its own process, spread over devices. It can be killed and restarted at any time.
 
-The process of a training holds a lock on its folder for its whole life; it inherits the lock from the queue, so
+The process of a training holds a lock on its folder until it ends; it inherits the lock from the queue, so
 the lock survives the queue. If the queue is killed, its trainings continue, and the next queue waits for them instead
 of repeating their work.
 """

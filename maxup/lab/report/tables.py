@@ -41,7 +41,7 @@ class Grid:
     notes: list[str] = field(default_factory=list)
     """Notes that cells refer to by number."""
     remarks: list[str] = field(default_factory=list)
-    """Remarks on the whole table."""
+    """Remarks on the table."""
 
     def note(self, text: str) -> int:
         """Add a note unless it exists, and return its number."""

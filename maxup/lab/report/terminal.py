@@ -1,4 +1,4 @@
-"""Tables for the terminal. In a narrow terminal, cells wrap between words, and numbers stay whole."""
+"""Tables for the terminal. In a narrow terminal, cells wrap between words, and numbers are never split."""
 
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -57,7 +57,7 @@ def show_table(
 
 
 def wrap_text(text: str, width: int, *, cut: bool = True) -> list[str]:
-    """Wrap a text to a width. "± 0.08" and "n = 5" stay together. Without `cut`, long words stay whole.
+    """Wrap a text to a width. "± 0.08" and "n = 5" stay together. Without `cut`, long words are not split.
 
     Example:
         >>> wrap_text("95.41 ± 0.08 (n = 5)", 8)

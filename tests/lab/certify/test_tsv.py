@@ -58,7 +58,7 @@ def test_an_incomplete_last_line_is_ignored_with_a_note(path, capsys):
     assert len(path.read_text().splitlines()) == 2 + len(ROWS)
 
 
-def test_a_damaged_last_line_is_refused(path):
+def test_a_damaged_last_line_is_rejected(path):
     whole = path.read_bytes()
     for end in (b"J", b"7", b"\t", b"\r", b"\0"):
         path.write_bytes(whole[:-1] + end)
@@ -96,7 +96,7 @@ def test_an_incomplete_last_line_is_repaired(path, cut):
     ("key", "value"),
     [("model", "c" * 64), ("dtype", "bfloat16"), ("sigma", 0.25), ("n", 10), ("alpha", 0.1), ("radii", [0.5])],
 )
-def test_rows_with_another_header_are_refused_and_kept(path, key, value):
+def test_rows_with_another_header_are_rejected_and_kept(path, key, value):
     before = path.read_bytes()
     for again in (begin, gather):
         with pytest.raises(CertificateError, match=f"was certified with {key}=") as error:
@@ -105,7 +105,7 @@ def test_rows_with_another_header_are_refused_and_kept(path, key, value):
     assert path.read_bytes() == before
 
 
-def test_another_forward_pass_with_the_same_weights_is_refused(tmp_path):
+def test_another_forward_pass_with_the_same_weights_is_rejected(tmp_path):
     path = tmp_path / "certified.tsv"
     begin(path, ABOUT | {"answers": [1.0, -20.0]})
     append(path, ROWS, samples=False)
@@ -126,7 +126,7 @@ def test_another_forward_pass_with_the_same_weights_is_refused(tmp_path):
         ({"time": "a\tb"}, "too many values|not in the format that maxup certify writes|invalid literal"),
     ],
 )
-def test_an_invalid_row_with_the_right_hash_is_refused(path, change, why):
+def test_an_invalid_row_with_the_right_hash_is_rejected(path, change, why):
     append(path, [replace(Row(20, 3, 3, 0.5, True, "0:00:01"), **change)], samples=False)
     for again in (read, lambda path: begin(path, ABOUT)):
         with pytest.raises(CertificateError, match=rf"line 8: invalid certificate: .*({why}).*; restore the file, or"):
@@ -142,7 +142,7 @@ def test_rows_must_match_the_labels_of_the_data(path):
     assert path.read_bytes() == before
 
 
-def test_conflicting_parts_are_refused_and_kept(path):
+def test_conflicting_parts_are_rejected_and_kept(path):
     part = path.with_name(f"{path.name}.rank-0")
     begin(part, ABOUT)
     append(part, [ROWS[2]], samples=False)
@@ -155,7 +155,7 @@ def test_conflicting_parts_are_refused_and_kept(path):
     assert read(path)[1] == ROWS
 
 
-def test_version_1_without_hashes_is_refused(path):
+def test_version_1_without_hashes_is_rejected(path):
     first, *lines = path.read_text().splitlines()
     bare = [first.replace('"version": 2', '"version": 1'), *(line.rpartition("\t")[0] for line in lines)]
     path.write_text("\n".join(bare) + "\n")
@@ -165,7 +165,7 @@ def test_version_1_without_hashes_is_refused(path):
         read(path)
 
 
-def test_a_pipe_is_refused_without_blocking(tmp_path):
+def test_a_pipe_is_rejected_without_blocking(tmp_path):
     os.mkfifo(tmp_path / "a.tsv")
     for place in (tmp_path / "a.tsv", tmp_path):
         with pytest.raises(
@@ -197,7 +197,7 @@ def test_an_empty_file_may_get_another_header(tmp_path):
         b'# {"format": "maxup-certificates", "version": 2}\nidx\tlabel\tpredict\tradius\tcorrect\ttime\thash\n',
     ],
 )  # fmt: skip
-def test_another_kind_of_file_is_refused_and_kept(tmp_path, text):
+def test_another_kind_of_file_is_rejected_and_kept(tmp_path, text):
     path = tmp_path / "a.tsv"
     path.write_bytes(text)
     with pytest.raises(
@@ -268,7 +268,7 @@ def test_a_file_without_asked_is_never_unfinished(path):
 
 
 @pytest.mark.parametrize("asked", [-1, 1.5, "5", None, True, [5]])
-def test_an_invalid_number_of_images_is_refused(tmp_path, asked):
+def test_an_invalid_number_of_images_is_rejected(tmp_path, asked):
     begin(tmp_path / "a.tsv", ABOUT | {"asked": asked})
     with pytest.raises(CertificateError, match="asked must be a number of images"):
         read(tmp_path / "a.tsv")

@@ -124,7 +124,7 @@ def test_recipes_on_text_are_shown_in_perplexities(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("verb", ["report", "reproduce"])
-def test_aliases_in_a_table_are_refused_before_they_expand(tmp_path, monkeypatch, capsys, verb):
+def test_aliases_in_a_table_are_rejected_before_they_expand(tmp_path, monkeypatch, capsys, verb):
     """Nine levels of nine are 387 million values in 400 bytes."""
     monkeypatch.chdir(tmp_path)
     levels = [f"&a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 9)]
@@ -149,7 +149,7 @@ def test_a_table_that_is_not_a_regular_file_or_has_an_unknown_tag(kind, tmp_path
 
 
 @pytest.mark.parametrize("verb", ["report", "reproduce"])
-def test_a_table_with_too_many_recipes_is_refused_before_one_is_read(tmp_path, monkeypatch, capsys, verb):
+def test_a_table_with_too_many_recipes_is_rejected_before_one_is_read(tmp_path, monkeypatch, capsys, verb):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("maxup.lab.report.custom_tables.parse_recipe", lambda *_: pytest.fail("a recipe was read"))
     Path("runs").mkdir()
