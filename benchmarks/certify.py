@@ -31,7 +31,7 @@ from maxup.cuda import fused
 from maxup.cuda.graph import capture_graph
 from maxup.lab.certify.analysis import RADII
 from maxup.lab.certify.run import Settings, find_device, make_smooth
-from maxup.lab.certify.target import Target, of_folder
+from maxup.lab.certify.target import Target, load_target
 from maxup.lab.data.images import from_arrays
 from maxup.lab.environment import environment
 from maxup.lab.models import create_model
@@ -64,7 +64,7 @@ def usual(model: nn.Module, x: Tensor, classes: int, settings: Settings) -> tupl
 
 def make_target(args: argparse.Namespace) -> Target:
     if args.run is not None:
-        return of_folder(args.run)
+        return load_target(args.run)
     torch.manual_seed(0)  # the same network every time
     x = torch.randint(256, (20 * args.images, 3, 32, 32), dtype=torch.uint8)
     images, _ = from_arrays((x, torch.arange(len(x)) % 10))

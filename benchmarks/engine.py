@@ -49,7 +49,7 @@ RESNET = SHARED | {
 
 
 def pictures(batches: int) -> Callable[[], tuple[Tensor, ...]]:
-    """Random bytes as 32 x 32 images. The content does not affect the time."""
+    """Return a function that makes random 32 x 32 images. The content does not affect the time."""
 
     def data() -> tuple[Tensor, ...]:
         g = torch.Generator().manual_seed(0)
@@ -90,9 +90,9 @@ def minimal(recipe: Recipe, device: torch.device, user_code: UserCode) -> float:
     return time.perf_counter() - start
 
 
-def engine(recipe: Recipe, own: UserCode, *, captured: bool) -> float:
-    """Seconds of the engine's loop, without building the task."""
-    against, run, seconds = training_step.why_not_capturable, loop.Trainer.run, list[float]()
+def engine(recipe: Recipe, user_code: UserCode, *, captured: bool) -> float:
+    """Return the seconds of the engine's loop, without building the task."""
+    original, run, seconds = training_step.why_not_capturable, loop.Trainer.run, list[float]()
 
     def timed(*args: Any) -> Any:
         start = time.perf_counter()
@@ -103,27 +103,27 @@ def engine(recipe: Recipe, own: UserCode, *, captured: bool) -> float:
 
     with tempfile.TemporaryDirectory() as folder:
         if not captured:
-            training_step.why_not_capturable = lambda *a, **k: "told not to"
+            training_step.why_not_capturable = lambda *a, **k: "disabled by the benchmark"
         loop.Trainer.run = timed  # type: ignore[method-assign, assignment]
         try:
-            loop.train(recipe, Path(folder), quiet=True, save_every=1e9, save_best=False, **own)  # type: ignore[arg-type]
+            loop.train(recipe, Path(folder), quiet=True, save_every=1e9, save_best=False, **user_code)  # type: ignore[arg-type]
         finally:
-            training_step.why_not_capturable, loop.Trainer.run = against, run  # type: ignore[method-assign]
+            training_step.why_not_capturable, loop.Trainer.run = original, run  # type: ignore[method-assign]
     return seconds[0]
 
 
 def compare(recipe: Recipe, user_code: UserCode, rounds: int, device: torch.device) -> dict[str, Any]:
     """Return the seconds of every variant, their medians, and the medians of their ratios to the minimal loop."""
-    ways = {
+    variants = {
         "minimal loop": lambda: minimal(recipe, device, user_code),
         "engine": lambda: engine(recipe, user_code, captured=False),
     }
     if device.type == "cuda":
-        ways["engine, captured"] = lambda: engine(recipe, user_code, captured=True)
-    times: dict[str, list[float]] = {name: [] for name in ways}
+        variants["engine, captured"] = lambda: engine(recipe, user_code, captured=True)
+    times: dict[str, list[float]] = {name: [] for name in variants}
     for round_ in range(rounds + 1):  # one round to warm up
-        for name in list(ways)[:: 1 if round_ % 2 else -1]:  # alternate the order
-            seconds = ways[name]()
+        for name in list(variants)[:: 1 if round_ % 2 else -1]:  # alternate the order
+            seconds = variants[name]()
             if round_:
                 times[name].append(seconds)
     base = times["minimal loop"]
@@ -153,8 +153,8 @@ def main() -> None:
     for name, (recipe, user_code) in cases.items():
         result["cases"][name] = found = compare(recipe, user_code, args.rounds, device)
         print(f"{name}, batches of {recipe.batch_size}, m = 4, {device.type}, median of {args.rounds} rounds")
-        for way, value in found["seconds"].items():
-            print(f"  {way:<18} {value:8.3f} s   {found['ratio'][way]:5.3f} of the minimal loop", flush=True)
+        for variant, value in found["seconds"].items():
+            print(f"  {variant:<18} {value:8.3f} s   {found['ratio'][variant]:5.3f} of the minimal loop", flush=True)
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
         result["environment"] = environment()

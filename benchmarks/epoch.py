@@ -4,7 +4,7 @@
     python -m benchmarks.epoch --recipe cifar10/wrn28_10-cutout-maxup --m 10
 
 The images are random bytes, because the content does not affect the speed. Only training steps are timed. Each variant
-is warmed up first (compiled, captured). Then the variants alternate, and the median over the rounds is reported.
+is warmed up for one epoch (compiled, captured). Then it is timed for several rounds, and the median is reported.
 """
 
 import argparse
@@ -32,22 +32,22 @@ def images(count: int) -> Callable[[], Any]:
 
 
 def prepare(recipe_name: str, settings: list[str], count: int | None = None, *, captured: bool = True) -> Trainer:
-    """A run about to train, on so many random images or, without a number, on the recipe's data."""
+    """Return a trainer that is ready to step, on `count` random images or on the data of the recipe."""
     recipe = parse_recipe(recipe_name, settings)
     accelerator = Accelerator(mixed_precision=recipe.precision, cpu=not torch.cuda.is_available())
-    against = training_step.why_not_capturable
+    original = training_step.why_not_capturable
     if not captured:
-        training_step.why_not_capturable = lambda *a, **k: "told not to"
-    own = {"data_from": images(count)} if count else {}
-    trainer = Trainer(recipe, Path(mkdtemp()), accelerator, quiet=True, **own)
-    training_step.why_not_capturable = against
+        training_step.why_not_capturable = lambda *a, **k: "disabled by the benchmark"
+    user_code = {"data_from": images(count)} if count else {}
+    trainer = Trainer(recipe, Path(mkdtemp()), accelerator, quiet=True, **user_code)
+    training_step.why_not_capturable = original
     trainer.state.total = 10**9
     trainer.state.model.train()
     return trainer
 
 
 def timed(trainer: Trainer, batches: Iterable[Any] | None = None) -> float:
-    """Seconds a step over some batches, or an epoch."""
+    """Return the mean seconds per step over some batches, or over an epoch."""
     wait()
     start, steps = time.perf_counter(), 0
     for batch in trainer.task.loader if batches is None else batches:
@@ -74,7 +74,7 @@ def main() -> None:
     m, one = ["--objective.m", str(args.m), "--objective.warmup", "0"], ["--objective", "standard"]
     running = ["--objective.norm", "running"]
     plain = ["--compile", "false"]
-    ways = {
+    variants = {
         "standard": (one, True),
         "maxup": (m, True),
         "maxup, running norm": (m + running, True),
@@ -84,14 +84,16 @@ def main() -> None:
         "standard, plain PyTorch": (one + plain, False),
         "maxup, plain PyTorch": (m + plain, False),
     }
-    chosen = {n: w for n, w in ways.items() if not args.ways or n == "standard" or any(word in n for word in args.ways)}
+    chosen = {
+        n: w for n, w in variants.items() if not args.ways or n == "standard" or any(word in n for word in args.ways)
+    }
     epochs, setup = {}, {}
     for name, (settings, captured) in chosen.items():
         start = time.perf_counter()
         epochs[name] = prepare(args.recipe, settings, args.images, captured=captured)
         timed(epochs[name])
         setup[name] = time.perf_counter() - start
-        print(f"  {name}: first epoch with building and compiling {setup[name]:.1f} s", flush=True)
+        print(f"  {name}: first epoch, including building and compiling: {setup[name]:.1f} s", flush=True)
     seconds = {name: statistics.median(timed(run) for _ in range(args.rounds)) for name, run in epochs.items()}
     steps = args.images // parse_recipe(args.recipe, []).batch_size
     ratio = {name: value / seconds["standard"] for name, value in seconds.items()}

@@ -2,14 +2,14 @@
 
 import argparse
 import json
+import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from maxup.cli.parser import add_checkpoint, add_root, check_count, parser_of
-from maxup.cli.show import FORMATS
+from maxup.cli.parser import add_checkpoint, add_root, check_count, figure_file, output_file, parser_of
 from maxup.cli.user_code import add_user_code, load_function, user_functions
 from maxup.lab.limits import option as limited
 from maxup.lab.output import say
@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
     check_count(parser, "--radii", args.radii)
     tables = [path for path in args.what if path.suffix == ".tsv" or path.is_file()]
     show_only = bool(tables) and len(tables) == len(args.what) and args.module is None
-    _refuse_without_effect(parser, args, show_only=show_only)
+    _check_effect(parser, args, show_only=show_only)
     if show_only:
         from maxup.lab.certify.tsv import read
 
@@ -68,7 +68,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser = parser_of("certify", about, EXAMPLES)
     option = parser.add_argument
-    option("what", nargs="*", type=Path, help="folder of a run or of an exported model; or TSV files to show")
+    option(
+        "what",
+        nargs="*",
+        type=Path,
+        metavar="TARGET",
+        help="folder of a run or of an exported model; or TSV files to show",
+    )
     option("--module", metavar="MODULE:FUNCTION", help="your network: a function that returns it")
     option("--data", metavar="NAME", help="with --module: certify the test images of this data set")
     add_checkpoint(parser)
@@ -108,20 +114,20 @@ def _parser() -> argparse.ArgumentParser:
     images.add_argument("--all", action="store_true", help="certify every image")
     option("--max", type=limited("certify --max"), metavar="N", help="certify at most N images")
     option("--eager", action="store_true", help="GPU: do not compile or capture the network")
-    option("--out", type=_file, metavar="FILE", help="TSV file (default: certified-SIGMA.tsv in the run folder)")
+    option("--out", type=output_file, metavar="FILE", help="TSV file (default: certified-SIGMA.tsv in the run folder)")
     option(
         "--attack", type=partial(_number, "certify --attack"), nargs="?", const=1.0, metavar="F",
         help="then attack at F times the radii (default: 1); put this after the folder",
     )  # fmt: skip
-    option("--picture", type=_drawing, metavar="FILE", help="only draw how smoothing classifies one image")
+    option("--picture", type=figure_file, metavar="FILE", help="only draw how smoothing classifies one image")
     option("--image", type=limited("certify --image"), default=0, metavar="IDX", help="image of --picture (default: 0)")
-    option("--plot", type=_drawing, metavar="FILE", help="plot certified accuracy over the radius: PNG, SVG or PDF")
+    option("--plot", type=figure_file, metavar="FILE", help="plot certified accuracy over the radius: PNG, SVG or PDF")
     add_root(parser)
     add_user_code(parser)
     return parser
 
 
-def _refuse_without_effect(parser: argparse.ArgumentParser, args: argparse.Namespace, *, show_only: bool) -> None:
+def _check_effect(parser: argparse.ArgumentParser, args: argparse.Namespace, *, show_only: bool) -> None:
     """Exit with an error if an option has no effect together with the others."""
     given = {name for name, value in vars(args).items() if value != parser.get_default(name)} - {"what"}
     of_many = {"adaptive", "radii", "skip", "all", "max", "out", "attack", "plot"}
@@ -135,20 +141,6 @@ def _refuse_without_effect(parser: argparse.ArgumentParser, args: argparse.Names
     for when, names in without_effect.items():
         for name in sorted(names):
             parser.error(f"--{'data.root' if name == 'root' else name} has no effect {when}; remove it")
-
-
-def _file(text: str) -> Path:
-    """Return the path of a file to write."""
-    if not text or Path(text).is_dir():
-        raise argparse.ArgumentTypeError(f"{text!r} is {'a folder' if text else 'not a name'}; give a file")
-    return Path(text)
-
-
-def _drawing(text: str) -> Path:
-    path = _file(text)
-    if path.suffix.lower() not in FORMATS:
-        raise argparse.ArgumentTypeError(f"{text!r} must end in {', '.join(FORMATS)}")
-    return path
 
 
 def _number(name: str, text: str) -> float:
@@ -169,7 +161,7 @@ def _certify(args: argparse.Namespace) -> None:
     from maxup.errors import InterruptedRunError, RunError
     from maxup.lab.certify.run import Settings, certify
     from maxup.lab.certify.tsv import read
-    from maxup.lab.results.certificates import record
+    from maxup.lab.results.certificates import check_step, write_certified_metrics
     from maxup.lab.storage.atomic_io import check_regular
 
     target = _target(args)
@@ -188,7 +180,7 @@ def _certify(args: argparse.Namespace) -> None:
     if args.plot is not None and args.plot.resolve() == path.resolve():
         raise RunError(f"--plot {args.plot} would overwrite the certificates in that file; give another file")
     if args.what and args.out is None and args.checkpoint == "last":
-        _refuse_another_step(args.what[0] / "run.json", target.step)
+        check_step(args.what[0] / "run.json", target.step)
     if args.out is None:  # the file in the run folder, and those of several processes
         for file in (path, *path.parent.glob(f"{escape(path.name)}.rank-*")):
             check_regular(file)
@@ -200,7 +192,7 @@ def _certify(args: argparse.Namespace) -> None:
         rows = certify(target, settings, indices, path, say=partial(say, flush=True))
     except KeyboardInterrupt:
         raise InterruptedRunError(f"interrupted; the same command resumes (certificates: {path})") from None
-    if _rank():
+    if os.environ.get("RANK", "0") != "0":
         return
     header = read(path)[0] | {"asked": len(rows)}  # show only these images, even if the file has more
     _show({path: (header, rows)}, args.plot)
@@ -209,59 +201,39 @@ def _certify(args: argparse.Namespace) -> None:
         used, most = sum(row.samples or 0 for row in rows), settings.n * len(rows)
         say(f"Adaptive sampling used {used:,} of {most:,} samples: {100 * (1 - used / most):.1f} % saved.")
     if args.what and (args.what[0] / "run.json").is_file():
-        unchanged = record(
+        unchanged = write_certified_metrics(
             args.what[0] / "run.json", rows, settings, trained=target.sigma, images=len(target.images),
             step=target.step, last=args.checkpoint == "last", own_file=args.out is None,
         )  # fmt: skip
         if unchanged:
             say(unchanged)
     if args.attack is not None:
-        _attack(args, target, settings, rows, path)
+        from maxup.lab.certify.attack import attack_certified
+
+        report, unchanged_file = attack_certified(target, settings, rows, path, args.attack)
+        if unchanged_file is not None:
+            say(f"{unchanged_file} is unchanged: it already covers more images.")
+        say(f"At {args.attack:g} times the certified radii: {report}.")
 
 
 def _target(args: argparse.Namespace) -> "Target":
     from maxup.errors import RunError
-    from maxup.lab.certify.target import of_folder, of_module
+    from maxup.lab.certify.target import load_target, target_from_module
     from maxup.lab.data import load_data
-    from maxup.lab.data.images import Images, from_arrays
+    from maxup.lab.data.images import from_arrays
 
     build, functions = load_function(args.module, "--module"), user_functions(args)
     if build is None:
         if args.data is not None:
             raise RunError("--data is for --module; a run or an exported model is certified on its test images")
-        return of_folder(args.what[0], args.checkpoint, root=args.root, **functions)
-    data: Any = None
+        return load_target(args.what[0], args.checkpoint, root=args.root, **functions)
     if functions["data_from"] is not None:
         data = from_arrays(functions["data_from"]())
     elif args.data is not None:
         data = load_data(args.data, args.root)
     else:
         raise RunError("--module needs images; set a data set with --data, or your images with --data_from")
-    train, test = data if isinstance(data, tuple) else (None, None)
-    images = train if test is None else test
-    if not isinstance(images, Images) or not len(images):
-        raise RunError(f"{args.data or args.data_from} has no test images in memory; choose other data")
-    if test is None and not _rank():
-        say(f"{args.data or args.data_from} has no test split, so training images are certified too")
-    return of_module(args.module, build, images)
-
-
-def _refuse_another_step(record: Path, step: int | None) -> None:
-    """Raise a RunError if the checkpoint is not at the last step of a finished run."""
-    from maxup.errors import RunError
-    from maxup.lab.storage.atomic_io import read_json
-
-    try:
-        finished = read_json(record)["steps"]
-    except FileNotFoundError:  # an unfinished run, or an exported model
-        return
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        raise RunError(f"{record} is not a valid run.json; restore it, or choose another file with --out") from None
-    if finished != step:
-        raise RunError(
-            f"{record} is of step {finished}, but the newest valid checkpoint is of step {step}; resume the training "
-            "with the same maxup train command, or choose another file with --out"
-        )
+    return target_from_module(args.module, build, data, args.data_from or args.data)
 
 
 def _check_writable(path: Path) -> None:
@@ -292,46 +264,6 @@ def _show(tables: "Mapping[Path, tuple[dict[str, Any], list[Row]]]", plot: Path 
         say(f"Written: {plot}")
 
 
-def _attack(args: argparse.Namespace, target: "Target", settings: "Settings", rows: "list[Row]", path: Path) -> None:
-    from dataclasses import asdict
-
-    from maxup.lab.certify.attack import check
-    from maxup.lab.certify.run import find_device, make_smooth
-    from maxup.lab.certify.tsv import read
-    from maxup.lab.environment import environment
-    from maxup.lab.storage.atomic_io import write_json
-
-    smooth = make_smooth(target, settings, find_device())
-    x = target.pixels([row.idx for row in rows])
-    factor = f"-{args.attack:g}" if args.attack != 1 else ""
-    out = path.with_name(f"{path.name.removesuffix('.tsv')}.attack{factor}.json")
-    about = {"model": read(path)[0]["model"], "sigma": settings.sigma, "images": len(rows)}
-    how = {"factor": args.attack, "n": min(settings.n, 10_000), "alpha": settings.alpha, "seed": settings.seed}
-    report = check(
-        smooth, x, [row.predict for row in rows], [row.radius for row in rows], batch_size=settings.batch_size, **how
-    )
-    if _covers_more(out, about | how):
-        say(f"{out} is unchanged: it already covers more images.")
-    else:
-        write_json(out, about | how | asdict(report) | {"environment": environment()})
-    say(f"At {args.attack:g} times the certified radii: {report}.")
-
-
-def _covers_more(report: Path, about: dict[str, Any]) -> bool:
-    """Whether an earlier report of the same network and settings covers more images."""
-    from maxup.lab.storage.atomic_io import read_json
-
-    try:
-        before = read_json(report)
-    except (OSError, ValueError):
-        return False
-    match before:
-        case {"images": int(images)}:
-            same = all(before.get(key) == value for key, value in about.items() if key != "images")
-            return same and images > about["images"]
-    return False
-
-
 def _picture(args: argparse.Namespace, target: "Target", settings: "Settings") -> None:
     from maxup.errors import RunError
     from maxup.lab.certify.run import find_device, make_smooth
@@ -349,9 +281,3 @@ def _picture(args: argparse.Namespace, target: "Target", settings: "Settings") -
     picture(args.picture, x[0], counts, certificate, sigma=settings.sigma, label=label, classes=target.images.classes)
     say(json.dumps({"image": args.image, "label": label, "predict": certificate.predict, "radius": certificate.radius}))
     say(f"Written: {args.picture}")
-
-
-def _rank() -> int:
-    import os
-
-    return int(os.environ.get("RANK", 0))

@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument(
         "--objectives", nargs="+", default=[], choices=["average", "adversarial", "hard_examples"],
-        metavar="NAME", help="more objectives: average, adversarial or hard_examples",
+        metavar="NAME", help="also compare these objectives: average, adversarial, hard_examples",
     )  # fmt: skip
     parser.add_argument(
         "--out", type=new_folder, metavar="DIR", help="folder for results and runs (default: runs/compare/RECIPE)"

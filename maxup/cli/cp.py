@@ -17,9 +17,7 @@ EXAMPLES = """example:
 
 def main(argv: Sequence[str]) -> int:
     """Copy a recipe."""
-    about = (
-        "Copy a recipe to a file that you can change. The copy still refers to its base, by a path that is valid there."
-    )
+    about = "Copy a recipe to a file that you can change. A base that is a file becomes a path relative to the copy."
     parser = parser_of("cp", about, EXAMPLES)
     parser.add_argument("recipe", help="name of a recipe, or a YAML file")
     parser.add_argument("file", type=Path, help="new file, must end in .yaml")

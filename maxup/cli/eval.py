@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from maxup.cli.parser import add_accept, add_checkpoint, add_root, parser_of
-from maxup.cli.user_code import add_user_code, user_functions
+from maxup.cli.parser import add_run, open_from, parser_of
 from maxup.lab.output import say
 
 GROUP = "Trained models"
@@ -22,26 +21,15 @@ def main(argv: Sequence[str]) -> int:
     about = "Print loss and accuracy, or perplexity, of a checkpoint of a run on its validation and test splits."
     parser = parser_of("eval", about, EXAMPLES)
     parser.add_argument("run", type=Path, help="run folder, as written by maxup train")
-    add_checkpoint(parser)
     parser.add_argument(
         "--dynamic", action="store_true", help="text: also run dynamic evaluation; the same command resumes it"
     )
-    add_root(parser)
-    add_accept(parser)
-    add_user_code(parser)
+    add_run(parser)
     args = parser.parse_args(argv)
     from maxup.lab.progress import format_metric
-    from maxup.lab.train.runs import evaluate, open_run
+    from maxup.lab.train.runs import evaluate
 
-    task = "language" if args.dynamic else None
-    run = open_run(
-        args.run,
-        args.checkpoint,
-        task=task,
-        root=args.root,
-        accept_changed_data=args.accept_changed_data,
-        **user_functions(args),
-    )
+    run = open_from(args, task="language" if args.dynamic else None)
     say(f"{args.run}, {args.checkpoint} checkpoint, step {run.step}")
     for name, found in evaluate(run).items():
         words = "perplexity" in found

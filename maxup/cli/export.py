@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from maxup.cli.parser import add_accept, add_checkpoint, add_root, parser_of
-from maxup.cli.user_code import add_user_code, user_functions
+from maxup.cli.parser import add_run, open_from, parser_of
+from maxup.cli.user_code import user_functions
 from maxup.lab.output import say
 
 GROUP = "Trained models"
@@ -25,26 +25,21 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("run", type=Path, help="run folder, as written by maxup train")
     parser.add_argument("dir", type=Path, help="new or empty folder")
-    add_checkpoint(parser)
-    add_root(parser)
-    add_accept(parser)
-    add_user_code(parser)
+    add_run(parser)
     args = parser.parse_args(argv)
     from contextlib import suppress
     from dataclasses import asdict
 
     from maxup.lab.models.export import save
     from maxup.lab.storage.atomic_io import read_json
-    from maxup.lab.train.runs import open_run
 
-    functions = user_functions(args)
-    run = open_run(args.run, args.checkpoint, root=args.root, accept_changed_data=args.accept_changed_data, **functions)
+    run = open_from(args)
     metrics = run.metrics
     with suppress(OSError, ValueError, TypeError, KeyError):  # run.json of a finished run has more metrics
         record = read_json(args.run / "run.json")
         metrics = record["last"] if record["steps"] == run.step else metrics
     config = {"recipe": asdict(run.recipe), "task": run.task.identity, "metrics": metrics, "step": run.step}
-    save(args.dir, run.model, config | run.task.description(), functions["model_from"])
+    save(args.dir, run.model, config | run.task.description(), user_functions(args)["model_from"])
     argument = f", model_from={args.model_from.replace(':', '.')}" if args.model_from else ""
     say(f'{args.dir}: now  maxup.load("{args.dir}"{argument})')
     return 0

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from maxup.cli.parser import parser_of
-from maxup.cli.report import folder
+from maxup.cli.parser import folder, parser_of
 from maxup.lab.output import say
 
 GROUP = "Recipes and data"

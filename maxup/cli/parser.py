@@ -4,12 +4,17 @@ import argparse
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from maxup.cli.user_code import add_user_code, user_functions
 from maxup.lab.limits import MAX_VALUES
 from maxup.lab.output import sentence
 
+if TYPE_CHECKING:
+    from maxup.lab.train.runs import Run
+
 WIDTH = 80
+FORMATS = (".png", ".svg", ".pdf")
 
 
 class Parser(argparse.ArgumentParser):
@@ -36,17 +41,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser_of(verb: str, description: str, examples: str) -> Parser:
-    """Return a parser for the arguments of a verb.
-
-    Args:
-        verb: Its name.
-        description: What it does.
-        examples: Printed at the end of `--help`. Line breaks are kept.
-
-    Example:
-        >>> parser_of("ls", "List recipes.", "example: maxup ls").prog
-        'maxup ls'
-    """
+    """Return a parser for the arguments of a verb. `examples` are printed at the end of `--help`."""
     return Parser(
         f"maxup {verb}",
         description=textwrap.fill(description, WIDTH),
@@ -57,52 +52,31 @@ def parser_of(verb: str, description: str, examples: str) -> Parser:
 
 
 def check_count(parser: argparse.ArgumentParser, option: str, values: Sequence[float] | None) -> None:
-    """Exit with an error if an option has too many values.
-
-    Example:
-        >>> check_count(parser_of("compare", "Compare.", ""), "--m", [1, 4])
-    """
+    """Exit with an error if an option has too many values."""
     if values is not None and len(values) > MAX_VALUES:
         parser.error(f"{option} has {len(values)} values; the limit is {MAX_VALUES}")
 
 
 def add_checkpoint(parser: argparse.ArgumentParser) -> None:
-    """Add the option for verbs that load a checkpoint of a run.
-
-    Example:
-        >>> parser = parser_of("eval", "Evaluate.", "")
-        >>> add_checkpoint(parser)
-        >>> parser.parse_args([]).checkpoint
-        'last'
-    """
+    """Add the option for verbs that load a checkpoint of a run."""
     parser.add_argument(
         "--checkpoint", choices=["best", "last"], default="last", help="checkpoint of the run (default: last)"
     )
 
 
 def add_root(parser: argparse.ArgumentParser) -> None:
-    """Add the option for verbs that open the data of a run. It is named like the setting.
-
-    Example:
-        >>> parser = parser_of("eval", "Evaluate.", "")
-        >>> add_root(parser)
-        >>> parser.parse_args(["--data.root", "."]).root
-        '.'
-    """
+    """Add the option for verbs that open the data of a run. It is named like the setting."""
     parser.add_argument(
-        "--data.root", dest="root", type=_folder, metavar="DIR", help="folder of the data (default: as in training)"
+        "--data.root",
+        dest="root",
+        type=lambda text: str(folder(text)),
+        metavar="DIR",
+        help="folder of the data (default: as in training)",
     )
 
 
 def add_accept(parser: argparse.ArgumentParser) -> None:
-    """Add the option for verbs that use the images of a run again.
-
-    Example:
-        >>> parser = parser_of("eval", "Evaluate.", "")
-        >>> add_accept(parser)
-        >>> parser.parse_args([]).accept_changed_data
-        False
-    """
+    """Add the option for verbs that use the images of a run again."""
     parser.add_argument(
         "--accept_changed_data",
         action="store_true",
@@ -110,19 +84,52 @@ def add_accept(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _folder(text: str) -> str:
-    if not Path(text).expanduser().is_dir():
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """Add the options of verbs that open a run. `open_from` reads them."""
+    add_checkpoint(parser)
+    add_root(parser)
+    add_accept(parser)
+    add_user_code(parser)
+
+
+def open_from(args: argparse.Namespace, **options: Any) -> "Run":
+    """Open the run that the arguments name. `options` are passed to `open_run`."""
+    from maxup.lab.train.runs import open_run
+
+    changed = args.accept_changed_data
+    return open_run(
+        args.run, args.checkpoint, root=args.root, accept_changed_data=changed, **user_functions(args), **options
+    )
+
+
+# Types of arguments.
+
+
+def folder(text: str) -> Path:
+    """Return the path of a folder that must exist."""
+    path = Path(text).expanduser()
+    if not path.is_dir():
         raise argparse.ArgumentTypeError(f"there is no folder {text!r}")
-    return text
+    return path
+
+
+def output_file(text: str) -> Path:
+    """Return the path of a file to write."""
+    if not text or Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is {'a folder' if text else 'not a name'}; give a file")
+    return Path(text)
+
+
+def figure_file(text: str) -> Path:
+    """Return the path of a PNG, SVG or PDF file to write."""
+    path = output_file(text)
+    if path.suffix.lower() not in FORMATS:
+        raise argparse.ArgumentTypeError(f"{text!r} must end in {', '.join(FORMATS)}")
+    return path
 
 
 def new_folder(text: str) -> Path:
-    """Return the path of a folder to write to, which need not exist. Use it as the `type` of an option.
-
-    Example:
-        >>> new_folder("runs/mine").parts
-        ('runs', 'mine')
-    """
+    """Return the path of a folder to write to, which need not exist."""
     path = Path(text)
     for place in (path, *path.parents):
         if place.exists() and not place.is_dir():
@@ -131,12 +138,7 @@ def new_folder(text: str) -> Path:
 
 
 def wrap(words: Sequence[str]) -> str:
-    """Return a list of words as indented lines, for the end of `--help`.
-
-    Example:
-        >>> wrap(["table-cifar10", "table-ptb"])
-        '  table-cifar10 table-ptb'
-    """
+    """Return a list of words as indented lines, for the end of `--help`."""
     return textwrap.fill(
         " ".join(words),
         WIDTH,

@@ -1,10 +1,9 @@
 """Show our results beside the paper's numbers."""
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from maxup.cli.parser import parser_of, wrap
+from maxup.cli.parser import folder, parser_of, wrap
 from maxup.lab.output import say
 
 GROUP = "Results"
@@ -46,10 +45,3 @@ def main(argv: Sequence[str]) -> int:
         say(note)
     say(written)
     return 0
-
-
-def folder(text: str) -> Path:
-    """Return the path of a folder that must exist. Use it as the `type` of an option."""
-    if Path(text).is_dir():
-        return Path(text)
-    raise argparse.ArgumentTypeError(f"there is no folder {text}")

@@ -54,10 +54,10 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--dry_run", "--dry-run", action="store_true", help="print the runs and exit")
     args = parser.parse_args(argv)
     from maxup.errors import TableError
-    from maxup.lab.experiments.jobs import describe, jobs_of, keep, state
+    from maxup.lab.experiments.jobs import describe, keep, make_jobs, state
     from maxup.lab.report.custom_tables import find_table
 
-    jobs, missing = jobs_of(find_table(args.table), args.seeds, args.budget)
+    jobs, missing = make_jobs(find_table(args.table), args.seeds, args.budget)
     states = [state(job, args.results) for job in jobs]
     if args.dry_run:
         say("\n".join(describe(jobs, states, missing)))
@@ -65,10 +65,10 @@ def main(argv: Sequence[str]) -> int:
     if not jobs:
         raise TableError(f"none of the recipes of {args.table} exist; missing: {', '.join(missing)}")
     say("\n".join(describe([], [], missing)), end="\n" if missing else "")
-    refused = [s for s in states if s not in ("done", "to do")]
+    problems = [s for s in states if s not in ("done", "to do")]
     todo = [job for job, s in zip(jobs, states, strict=True) if s == "to do"]
     without_data = _without_data(todo)
-    refused += without_data.values()
+    problems += without_data.values()
     todo = [job for job in todo if _data_of(job) not in without_data]
     say(f"{len(jobs)} runs, {states.count('done')} done before, {len(todo)} to do", flush=True)
     failures = []
@@ -78,26 +78,18 @@ def main(argv: Sequence[str]) -> int:
         tasks = []
         for job in todo:
             out = args.out / job.name
-            command = [
-                sys.executable,
-                "-P",
-                "-m",
-                "maxup",
-                "train",
-                *job.arguments,
-            ]  # -P: import nothing from this folder
+            command = [sys.executable, "-P", "-m", "maxup", "train", *job.arguments]  # -P: import nothing from here
             command += ["--out", str(out), "--trackers", args.trackers]
             tasks.append(Task(job.name, command, out, partial(keep, job, out, args.results)))
         failures = run_queue(tasks, visible_devices(), say=partial(say, flush=True))
-    for message in refused:
+    for message in problems:
         say(message, file=sys.stderr)
     for failure in failures:
         say(f"{failure.name} {failure.why}", *failure.last_lines, sep="\n    ", file=sys.stderr)
-    return 1 if failures or refused else 0
+    return 1 if failures or problems else 0
 
 
 def _data_of(job: "Job") -> tuple[str, str | None]:
-    """Return the name and the folder of the data set of a job."""
     data = job.resolved().data
     return data.name, data.root
 

@@ -65,12 +65,12 @@ VERBS = {
 
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("change", [swap, rename, remove])
-def test_changed_images_are_refused_or_accepted(place, capsys, change, verb):
+def test_changed_images_are_rejected_or_accepted(place, capsys, change, verb):
     change(place / "data")
     capsys.readouterr()
     assert main(VERBS[verb]) == 1
-    said = capsys.readouterr().err
-    assert said == (
+    printed = capsys.readouterr().err
+    assert printed == (
         f"maxup {verb}: the classes, names or sizes of the images in data are not those that run was trained with; "
         "restore them, or pass --accept_changed_data to train, eval, export or show\n"
     )

@@ -71,7 +71,7 @@ def test_a_run_is_certified_with_its_training_noise_and_recorded(run, capsys):
     [
         (["--checkpoint", "best", "--out", "b.tsv"], "the last checkpoint, no --out."),
         (["--out", "b.tsv"], "no --out."),
-        (["--sigma", "0.25"], "the sigma of the training."),
+        (["--sigma", "0.25"], "the sigma of training."),
         (["--alpha", "0.1", "--out", "b.tsv"], "no --out, alpha 0.001 or less."),
         (["--radii", "0.25", "--out", "b.tsv"], "no --out, all radii from 0.25 to 2.75."),
         (["--skip", "100"], "every 20th image, or --all."),
@@ -82,9 +82,9 @@ def test_certificates_a_report_may_not_show_leave_the_result_alone(run, tmp_path
     monkeypatch.chdir(tmp_path)
     assert certify(run, *QUICK) == 0
     before = (run / "run.json").read_bytes()
-    assert "is unchanged" not in capsys.readouterr().out
+    assert "is not updated" not in capsys.readouterr().out
     assert certify(run, *QUICK, *options) == 0
-    assert f"run.json is unchanged: reports need {wanted}" in capsys.readouterr().out
+    assert f"run.json is not updated. Reports require: {wanted}" in capsys.readouterr().out
     assert (run / "run.json").read_bytes() == before
 
 
@@ -200,7 +200,7 @@ def test_a_changed_forward_pass_is_another_network(mine, tmp_path, capsys):
     assert mine(NET.replace("x.flatten(1)", "x.flatten(1) * 1.0")) == 0
     before = (tmp_path / "certified-0.5.tsv").read_bytes()
     assert mine(NET.replace("x.flatten(1)", "2 * x.flatten(1) - 1")) == 1
-    assert "has certificates for another forward pass with the same weights" in capsys.readouterr().err
+    assert "was certified with the same weights but a different forward pass" in capsys.readouterr().err
     assert (tmp_path / "certified-0.5.tsv").read_bytes() == before
 
 
@@ -318,19 +318,19 @@ def test_skip_and_all_exclude_each_other(capsys):
 @pytest.mark.parametrize(
     ("change", "what"), [(["--dtype", "bfloat16"], "dtype"), (["--n", "600"], "n"), (["--seed", "1"], "seed")]
 )
-def test_rows_of_something_else_are_refused_and_not_overwritten(run, capsys, change, what):
+def test_rows_of_something_else_are_rejected_and_not_overwritten(run, capsys, change, what):
     assert certify(run, *QUICK, "--max", "2") == 0
     before = (run / "certified-0.5.tsv").read_bytes()
     assert certify(run, *QUICK, "--max", "3", *change) == 1
-    assert f"has certificates for another {what}" in capsys.readouterr().err
+    assert f"was certified with {what}=" in capsys.readouterr().err
     assert (run / "certified-0.5.tsv").read_bytes() == before
 
 
-def test_rows_of_another_model_are_refused(run, tmp_path, capsys):
+def test_rows_of_another_model_are_rejected(run, tmp_path, capsys):
     assert certify(run, *QUICK, "--max", "2") == 0
     train(parse_recipe("smoke/digits-gaussian-maxup", ["--epochs", "1"]), tmp_path / "other", quiet=True)
     assert certify(tmp_path / "other", *QUICK, "--out", run / "certified-0.5.tsv") == 1
-    assert "has certificates for another model" in capsys.readouterr().err
+    assert "was certified with model=" in capsys.readouterr().err
 
 
 def test_only_the_requested_images_are_shown_and_others_are_kept(run, capsys):
@@ -343,7 +343,7 @@ def test_only_the_requested_images_are_shown_and_others_are_kept(run, capsys):
     assert certify(run, *QUICK, "--max", "3", "--attack") == 0
     assert "certified-0.5.attack.json is unchanged: it already covers more images" in capsys.readouterr().out
     assert certify(run, *QUICK) == 0
-    assert "run.json is unchanged: it already has these certificates for 1297 images" in capsys.readouterr().out
+    assert "run.json is not updated: it already has these certificates for 1297 images" in capsys.readouterr().out
     assert ((run / "run.json").read_bytes(), (run / "certified-0.5.attack.json").read_bytes()) == (whole, attack)
 
 
@@ -356,7 +356,7 @@ def test_a_file_is_written_by_one_at_a_time(run, capsys):
 
 
 @pytest.mark.slow
-def test_several_processes_are_refused_in_one_message(run, tmp_path):
+def test_several_processes_are_rejected_in_one_message(run, tmp_path):
     (tmp_path / "other.tsv").write_text("something else")
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone", "-m",
                "--", "maxup", "certify", str(run), *QUICK, "--out", str(tmp_path / "other.tsv")]  # fmt: skip
@@ -391,7 +391,7 @@ def test_what_cannot_be_certified_gets_one_message(run, tmp_path, capsys):
     assert f"{tmp_path / 'nofile.tsv'} does not exist; give a TSV" in capsys.readouterr().err
     (tmp_path / "no.tsv").write_text("a\tb\n")
     assert certify(tmp_path / "no.tsv") == 1
-    assert "is not a file of certificates" in capsys.readouterr().err
+    assert "is not a certificates file" in capsys.readouterr().err
 
 
 def test_train_certifies_at_once(tmp_path, capsys, monkeypatch):
@@ -425,8 +425,8 @@ def test_an_older_step_is_not_recorded_as_the_run_s(tmp_path, capsys):
     (newest / "manifest.json").write_text("{")
     assert certify(run, *QUICK) == 1
     said = capsys.readouterr().err.splitlines()[-1]
-    assert f"{run / 'run.json'} is of step {steps[1]}" in said
-    assert f"the newest valid checkpoint is of step {steps[0]}" in said
+    assert f"{run / 'run.json'} has step {steps[1]}" in said
+    assert f"the newest valid checkpoint has step {steps[0]}" in said
     assert not list(run.glob("*.tsv"))
     assert certify(run, *QUICK, "--out", tmp_path / "a.tsv") == 0
     assert (run / "run.json").read_bytes() == before

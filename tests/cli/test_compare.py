@@ -135,7 +135,7 @@ def test_a_run_from_another_machine_is_noted(compared, monkeypatch, capsys):
     record.write_text(json.dumps(json.loads(text) | {"environment": {"hardware": "abacus", "threads": 1}}))
     words = ["--seeds", "2", "--m", "8", "--out", "c", "--no_equal_time", *TINY]
     assert main(["compare", "digits/mlp-gaussian-maxup", *words]) == 0
-    assert "m-8/seed-1 was trained with other hardware" in capsys.readouterr().out
+    assert "m-8/seed-1 was trained in another environment (hardware" in capsys.readouterr().out
     record.write_text("no JSON")
     assert main(["compare", "digits/mlp-gaussian-maxup", *words]) == 1
     assert "run.json cannot be read" in capsys.readouterr().err
@@ -152,10 +152,10 @@ def test_a_run_from_another_machine_is_noted(compared, monkeypatch, capsys):
         (["--seeds", "2", "--perturb", "[]"], 1, "perturb is empty"),
         (["--seeds", "2", "--perturb", "[{name: gaussian, sigma: -1}]"], 1, "0 or more"),
         (["--seeds", "2", "--radius", "-1"], 2, "a number from 0 to 1e+09"),
-        (["--seeds", "2", "--objective", "hard_examples"], 1, "objective 'hard_examples' is not a row of this"),
+        (["--seeds", "2", "--objective", "hard_examples"], 1, "but the objective is 'hard_examples'"),
     ],
 )
-def test_nonsense_is_refused_gets_one_message(words, code, message, capsys, tmp_path, monkeypatch):
+def test_nonsense_is_rejected_gets_one_message(words, code, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     try:
         found = main(["compare", "digits/mlp-gaussian-maxup", *words])
@@ -191,7 +191,7 @@ def test_the_folder_of_a_comparison(tmp_path, monkeypatch, recipe, folder):
         main(["compare", named, "--seeds", "2"])
 
 
-def test_another_recipe_in_the_same_folder_is_refused(compared, monkeypatch, capsys):
+def test_another_recipe_in_the_same_folder_is_rejected(compared, monkeypatch, capsys):
     monkeypatch.chdir(compared[0])
     words = ["--seeds", "2", "--out", "c", *TINY, "--batch_size", "20"]
     assert main(["compare", "digits/mlp-gaussian-maxup", *words]) == 1

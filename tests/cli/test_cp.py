@@ -37,7 +37,7 @@ def test_a_copy_in_another_folder_keeps_its_base(tmp_path, monkeypatch, base):
         assert parse_recipe(name, []).epochs == 7
 
 
-def test_a_base_that_cannot_be_rewritten_is_refused(tmp_path, capsys, monkeypatch):
+def test_a_base_that_cannot_be_rewritten_is_rejected(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sub").mkdir()
     (tmp_path / "mine2.yaml").write_text("epochs: 7\n")
@@ -61,8 +61,8 @@ def test_mistakes_gets_one_message_and_change_nothing(tmp_path, capsys, monkeypa
     monkeypatch.chdir(tmp_path)
     (tmp_path / "there.yaml").write_text("epochs: 3\n")
     assert main(["cp", *words]) == 1
-    said = capsys.readouterr().err
-    assert message in said
-    assert len(said.splitlines()) == 1
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert len(printed.splitlines()) == 1
     assert [p.name for p in tmp_path.iterdir()] == ["there.yaml"]
     assert (tmp_path / "there.yaml").read_text() == "epochs: 3\n"

@@ -19,10 +19,10 @@ def test_data_shows_the_folders(tmp_path, capsys, monkeypatch):
     write_cifar10(tmp_path / "root" / "cifar-10-batches-py")
     write_fashion_mnist(tmp_path / "named" / "fashion-mnist")
     assert main(["data", "--root", str(tmp_path / "root")]) == 0
-    said = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
-    assert said["cifar10"] == str(tmp_path / "root" / "cifar-10-batches-py")
-    assert said["fashion_mnist"] == str(tmp_path / "named" / "fashion-mnist")
-    assert said["cifar100"].startswith("not found. ")
+    printed = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert printed["cifar10"] == str(tmp_path / "root" / "cifar-10-batches-py")
+    assert printed["fashion_mnist"] == str(tmp_path / "named" / "fashion-mnist")
+    assert printed["cifar100"].startswith("not found. ")
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path, capsys, monkeypatch):

@@ -94,10 +94,10 @@ def commands(name):
 def one_message(command, capsys, *words):
     capsys.readouterr()
     assert main(command) == 1, command
-    said = capsys.readouterr().err
-    assert said.startswith(f"maxup {command[0]}: ")
-    assert len(said.splitlines()) == 1
-    assert all(word in said for word in words), (words, said)
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"maxup {command[0]}: ")
+    assert len(printed.splitlines()) == 1
+    assert all(word in printed for word in words), (words, printed)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -133,9 +133,9 @@ def test_every_other_file_of_a_run(place, capsys, file, kind):
     for command in commands("fashion_mnist"):
         capsys.readouterr()
         if main(command):
-            said = capsys.readouterr().err
-            assert said.startswith(f"maxup {command[0]}: ")
-            assert len(said.splitlines()) == 1
+            printed = capsys.readouterr().err
+            assert printed.startswith(f"maxup {command[0]}: ")
+            assert len(printed.splitlines()) == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)

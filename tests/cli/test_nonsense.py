@@ -35,9 +35,9 @@ def test_nonsense_for_every_option_gets_one_message(verb, share, capsys, tmp_pat
     for number, option in enumerate(["", *known]):
         for value in NONSENSE[number % share :: share]:
             words = [f"{option}={value}", *WHERE.get(verb, ["nowhere"])] if option else [value]
-            code, said = call(verb, *words), capsys.readouterr()
-            assert code in ((0, 1, 2) if verb in ("ls", "data", "report") else (1, 2)), (words, said.out)
+            code, printed = call(verb, *words), capsys.readouterr()
+            assert code in ((0, 1, 2) if verb in ("ls", "data", "report") else (1, 2)), (words, printed.out)
             if code:
-                assert re.search(rf"^(maxup {verb}: |no \w+ has )", said.err, re.MULTILINE), (words, said.err)
-                assert len(said.err) < 4000, words
-                assert said.err.count("\n") == 1, (words, said.err)
+                assert re.search(rf"^(maxup {verb}: |no \w+ has )", printed.err, re.MULTILINE), (words, printed.err)
+                assert len(printed.err) < 4000, words
+                assert printed.err.count("\n") == 1, (words, printed.err)

@@ -33,7 +33,7 @@ def test_a_folder_that_is_named_must_be_there(verb, option, tmp_path, monkeypatc
     with pytest.raises(SystemExit) as caught:
         main([verb, option, "nowhere"])
     assert caught.value.code == 2
-    assert "there is no folder nowhere" in capsys.readouterr().err
+    assert "there is no folder 'nowhere'" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 

@@ -161,9 +161,9 @@ def test_a_line_break_in_a_prompt_ends_a_sentence(run, capsys):
 
 def test_a_prompt_with_a_word_nobody_knows(run, capsys):
     assert main(["sample", str(run), "--prompt", "n1 zebra"]) == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err == "maxup sample: 'zebra' in the prompt is not in the vocabulary; choose another word\n"
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == "maxup sample: 'zebra' in the prompt is not in the vocabulary; choose another word\n"
 
 
 def test_an_unknown_word_in_a_prompt_is_replaced(folder, tmp_path, capsys):  # noqa: F811
@@ -171,7 +171,7 @@ def test_an_unknown_word_in_a_prompt_is_replaced(folder, tmp_path, capsys):  # n
     (text / "valid.txt").write_text("n1 okapi\n" + (text / "valid.txt").read_text())  # so that there is <unk>
     loop.train(recipe(text, epochs=1), tmp_path / "run", quiet=True)
     assert main(["sample", str(tmp_path / "run"), "--prompt", "n1 zebra"]) == 0
-    said = capsys.readouterr()
-    assert said.out.startswith("n1 <unk> ")
-    assert said.out.count("<unk>") == 1  # none is drawn
-    assert said.err == "not in the vocabulary, replaced by <unk>: zebra\n"
+    printed = capsys.readouterr()
+    assert printed.out.startswith("n1 <unk> ")
+    assert printed.out.count("<unk>") == 1  # none is drawn
+    assert printed.err == "not in the vocabulary, replaced by <unk>: zebra\n"

@@ -1,12 +1,10 @@
-"""`maxup show` draws the copies of a run, or says in one message what it needs."""
+"""`maxup show` draws the copies of a run, or prints one message."""
 
 import re
 
 import pytest
-import torch
 
 from maxup.cli.main import main
-from maxup.cli.show import different
 from tests.cli.runs import make
 
 
@@ -31,11 +29,11 @@ def test_it_writes_a_picture_and_marks_the_worst(run, tmp_path, capsys):
 
 
 def test_the_same_call_shows_the_same_and_another_batch_another(run, tmp_path, capsys):
-    said = []
+    printed = []
     for batch in ("0", "0", "1"):
         assert main(["show", str(run), "--batch", batch, "--out", str(tmp_path / "a.svg")]) == 0
-        said.append(capsys.readouterr().out)
-    assert said[0] == said[1] != said[2]
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1] != printed[2]
 
 
 def test_a_perturbation_of_pixels_knows_how_they_are_normalized(tmp_path, capsys, monkeypatch):
@@ -60,11 +58,6 @@ def test_all_images_of_a_small_batch_are_shown(tmp_path, capsys):
     assert "The batch has only 4 images." in capsys.readouterr().out
 
 
-def test_classes_that_are_new_come_first():
-    assert different(torch.tensor([2, 2, 0, 2, 1, 0]), 5).tolist() == [0, 2, 4, 1, 3]
-    assert different(torch.tensor([2, 2]), 9).tolist() == [0, 1]
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
@@ -78,7 +71,7 @@ def test_classes_that_are_new_come_first():
         (["RUN", "--out", "/proc/copies.png"], 1, "maxup show: No such file or directory (copies.png)"),
     ],
 )
-def test_mistakes_gives_one_message(run, tmp_path, monkeypatch, capsys, arguments, code, words):
+def test_a_mistake_gives_one_message(run, tmp_path, monkeypatch, capsys, arguments, code, words):
     monkeypatch.chdir(tmp_path)
     arguments = [str(run) if word == "RUN" else word for word in arguments]
     try:

@@ -107,7 +107,7 @@ def test_every_other_plot_takes_any_name(name, tmp_path):
     result = {"summary": {"clean": dict.fromkeys(runs, numbers)}, "equal_time": {}, "seeds": [0, 1], "runs": runs}
     plot(result, tmp_path / "compare.png", name)
     about = {"subject": name, "sigma": 0.5, "n": 100, "alpha": 0.001, "sampling": "fixed", "radii": None, "images": "a"}
-    draw(tmp_path / "certified.svg", [(about, [Row.of(0, 1, Certificate(1, 0.5, 100, 0.1))])] * 2)
+    draw(tmp_path / "certified.svg", [(about, [Row.from_certificate(0, 1, Certificate(1, 0.5, 100, 0.1))])] * 2)
     image = torch.rand(1, 8, 8)
     picture(tmp_path / "one.png", image, [3, 7], Certificate(1, 0.5, 100, 0.1), sigma=0.5, label=0, classes=[name, "b"])
     copies = Copies(torch.rand(2, 1, 1, 8, 8), torch.rand(2, 1), torch.tensor([1]))

@@ -11,7 +11,7 @@ RADII = [0.25 * k for k in range(1, 12)]  # as in the paper's table
 
 
 @dataclass(frozen=True)
-class Share:
+class Proportion:
     """A fraction of n images with its 95 % confidence interval (Clopper-Pearson)."""
 
     mean: float
@@ -25,16 +25,10 @@ class Share:
         return math.sqrt(self.mean * (1 - self.mean) / self.n)
 
 
-def certified_accuracy(rows: Sequence[Row], radius: float) -> Share:
-    """Return the fraction of images whose prediction is correct and certified at a radius.
-
-    Example:
-        >>> rows = [Row(i, 0, 0, 0.1 * i, True, "") for i in range(10)]
-        >>> certified_accuracy(rows, 0.5).mean, certified_accuracy(rows, 0.0).mean
-        (0.5, 1.0)
-    """
+def certified_accuracy(rows: Sequence[Row], radius: float) -> Proportion:
+    """Return the fraction of images whose prediction is correct and certified at a radius."""
     k, n = sum(row.certified(radius) for row in rows), len(rows)
-    return Share(k / n, lower_bound(k, n, 0.025), upper_bound(k, n, 0.025), n)
+    return Proportion(k / n, lower_bound(k, n, 0.025), upper_bound(k, n, 0.025), n)
 
 
 def average_radius(rows: Sequence[Row]) -> float:
@@ -47,18 +41,13 @@ def abstained(rows: Sequence[Row]) -> float:
     return sum(row.predict < 0 for row in rows) / len(rows)
 
 
-def envelope(models: Mapping[str, Sequence[Row]], radii: Sequence[float] = RADII) -> dict[float, tuple[str, Share]]:
+def best_per_radius(
+    models: Mapping[str, Sequence[Row]], radii: Sequence[float] = RADII
+) -> dict[float, tuple[str, Proportion]]:
     """Return the best model at each radius and its certified accuracy, as the paper reports them.
 
     The result is optimistic: the best model is selected on the images that it is reported on. The intervals do not
     account for this selection.
-
-    Example:
-        >>> near = [Row(i, 0, 0, 0.3, True, "") for i in range(10)]
-        >>> far = [Row(i, 0, 0, 0.9 * (i < 4), i < 4, "") for i in range(10)]
-        >>> best = envelope({"near": near, "far": far}, [0.25, 0.5])
-        >>> [(radius, name, share.mean) for radius, (name, share) in best.items()]
-        [(0.25, 'near', 1.0), (0.5, 'far', 0.4)]
     """
     best = {}
     for radius in radii:
@@ -69,11 +58,6 @@ def envelope(models: Mapping[str, Sequence[Row]], radii: Sequence[float] = RADII
 
 
 def metrics(rows: Sequence[Row]) -> dict[str, float]:
-    """Return the metrics that go into run.json, such as certified_accuracy_0.5, as fractions in [0, 1].
-
-    Example:
-        >>> metrics([Row(0, 1, 1, 0.6, True, "")])["certified_accuracy_0.5"]
-        1.0
-    """
+    """Return the metrics that go into run.json, such as certified_accuracy_0.5, as fractions in [0, 1]."""
     accuracies = {f"certified_accuracy_{radius}": certified_accuracy(rows, radius).mean for radius in [0.0, *RADII]}
     return accuracies | {"average_certified_radius": average_radius(rows), "certified_abstained": abstained(rows)}

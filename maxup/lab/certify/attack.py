@@ -1,21 +1,29 @@
 """A sanity check of certificates: attack the smoothed classifier within the certified radius.
 
 The attack maximizes the loss of the soft smoothed classifier, E softmax f(x + noise), with new noise at every step.
-`predict` at level alpha then classifies the result. An abstention does not break a certificate: the certificate is
-about the smoothed classifier itself, and `predict` abstains when it cannot tell the class. Of n examined images
-(abstentions included) at most alpha * n have a wrong certificate on average, and of k predictions at most alpha * k are
-wrong.
+`predict` at level alpha then classifies the result.
+
+An abstention does not break a certificate. The certificate holds for the smoothed classifier; `predict` abstains when
+its samples cannot determine the class. On average, at most alpha * n of n certified images (including abstentions) have
+a wrong certificate, and at most alpha * k of k predictions are wrong.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
 from maxup.batch import expand_like
 from maxup.isolation import isolated_eval
+from maxup.lab.certify import tsv
+from maxup.lab.certify.run import Settings, find_device, make_smooth
+from maxup.lab.certify.target import Target
+from maxup.lab.environment import environment
+from maxup.lab.storage.atomic_io import read_json, write_json
 from maxup.objectives.smoothadv import pgd, soft
 from maxup.smoothing.bounds import ABSTAIN
 from maxup.smoothing.smooth import Smooth
@@ -24,7 +32,7 @@ GROUP = 8  # images attacked at once
 
 
 @dataclass
-class Report:
+class AttackReport:
     """The outcome of an attack."""
 
     attacked: int = 0
@@ -32,16 +40,61 @@ class Report:
     """Predicted as the certified class."""
     abstained: int = 0
     broken: int = 0
-    """Predicted as another class."""
+    """Predicted as a different class."""
     expected: float = 0.0
     """Upper bound on the expected number of breaks within the certified radii, from alpha."""
 
     def __str__(self) -> str:
-        """Return a one-line summary."""
         return (
             f"{self.attacked} certified images attacked: {self.held} predicted as certified, {self.abstained} "
             f"abstained, {self.broken} broken (expected within the certified radii: at most {self.expected:.2g})"
         )
+
+
+def attack_certified(
+    target: Target, settings: Settings, rows: Sequence[tsv.Row], path: Path, factor: float
+) -> tuple[AttackReport, Path | None]:
+    """Attack certified images at `factor` times their radii, and write a JSON report next to their TSV.
+
+    Args:
+        target: The network and its images.
+        settings: How the images were certified.
+        rows: Their certificates.
+        path: The TSV.
+        factor: Scale of the radii.
+
+    Returns:
+        The report, and its path if the file is unchanged because it already covers more images.
+    """
+    suffix = f"-{factor:g}" if factor != 1 else ""
+    out = path.with_name(f"{path.name.removesuffix('.tsv')}.attack{suffix}.json")
+    how: dict[str, Any] = {
+        "factor": factor,
+        "n": min(settings.n, 10_000),
+        "alpha": settings.alpha,
+        "seed": settings.seed,
+    }
+    about = {"model": tsv.read(path)[0]["model"], "sigma": settings.sigma, "images": len(rows)} | how
+    smooth, x = make_smooth(target, settings, find_device()), target.pixels([row.idx for row in rows])
+    predict, radius = [row.predict for row in rows], [row.radius for row in rows]
+    report = check(smooth, x, predict, radius, batch_size=settings.batch_size, **how)
+    if _covers_more(out, about):
+        return report, out
+    write_json(out, about | asdict(report) | {"environment": environment()})
+    return report, None
+
+
+def _covers_more(path: Path, about: dict[str, Any]) -> bool:
+    """Whether an earlier report of the same network and settings covers more images."""
+    try:
+        before = read_json(path)
+    except (OSError, ValueError):
+        return False
+    match before:
+        case {"images": int(images)}:
+            same = all(before.get(key) == value for key, value in about.items() if key != "images")
+            return same and images > about["images"]
+    return False
 
 
 def check(
@@ -57,7 +110,7 @@ def check(
     steps: int = 20,
     samples: int = 32,
     seed: int = 0,
-) -> Report:
+) -> AttackReport:
     """Attack every certified image at `factor` times its radius.
 
     Args:
@@ -68,24 +121,14 @@ def check(
         n: Noisy copies per prediction.
         alpha: Failure probability of a prediction, the same as for the certificates.
         batch_size: Noisy copies per forward pass.
-        factor: Scale of the radii. Above 1 certificates guarantee nothing, so breaks show that the attack works.
+        factor: Scale of the radii. Above 1 nothing is guaranteed, and broken predictions show that the attack works.
         steps: Gradient steps.
         samples: Noise samples per gradient.
         seed: Seed of the attack's noise.
-
-    Example:
-        >>> line = torch.nn.Linear(2, 2, bias=False)
-        >>> _ = line.weight.data.copy_(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]))
-        >>> smooth, x = Smooth(line, 2, sigma=0.5), torch.tensor([[0.4, 0.0], [0.8, 0.0]])
-        >>> arguments = {"n": 1000, "alpha": 0.001, "batch_size": 100}
-        >>> check(smooth, x, [0, 0], [0.38, 0.77], **arguments).broken
-        0
-        >>> check(smooth, x, [0, 0], [0.38, 0.77], factor=1.5, **arguments).broken
-        2
     """
     if not 0 < factor < math.inf:
         raise ValueError(f"factor={factor!r}: factor must be a finite number above 0")
-    report = Report()
+    report = AttackReport()
     chosen = [i for i, c in enumerate(predict) if c != ABSTAIN]
     for start in range(0, len(chosen), GROUP):
         part = chosen[start : start + GROUP]

@@ -15,7 +15,7 @@ import torch
 from maxup.cuda import fused
 from maxup.errors import CertificateError, CheckpointError
 from maxup.lab.certify import tsv
-from maxup.lab.certify.target import Target, answers, digest
+from maxup.lab.certify.target import Target, digest, probe_logits
 from maxup.lab.certify.tsv import Row
 from maxup.lab.environment import environment
 from maxup.lab.storage.atomic_io import remove_leftovers
@@ -26,7 +26,7 @@ from maxup.validate import check_positive_int
 
 @dataclass(frozen=True)
 class Settings:
-    """How to certify. n0, n and alpha default to the values of Cohen et al. (2019)."""
+    """Settings of certification. n0, n and alpha default to the values of Cohen et al. (2019)."""
 
     sigma: float
     n0: int = 100
@@ -81,7 +81,7 @@ def certify(
                 # Temporary files of killed processes, for the TSV and its .rank-N parts.
                 remove_leftovers(path.resolve().parent, f"{glob.escape(path.resolve().name)}*")
                 before = tsv.gather(path, header, labels)  # rows of an earlier call
-                tsv.expect(path, len({*indices} | {row.idx for row in before}))
+                tsv.set_num_images(path, len({*indices} | {row.idx for row in before}))
             except (CertificateError, CheckpointError, OSError) as error:
                 failure = error
         if _from_rank_0(failure is not None, world):
@@ -98,7 +98,7 @@ def certify(
                 target.pixels(part), settings.n0, settings.n, settings.alpha, settings.batch_size, indices=part,
                 adaptive=settings.adaptive, radii=settings.radii,
             )  # fmt: skip
-            new = [Row.of(i, labels[i], c) for i, c in zip(part, certificates, strict=True)]
+            new = [Row.from_certificate(i, labels[i], c) for i, c in zip(part, certificates, strict=True)]
             if start == 0:
                 tsv.begin(file, header, labels)  # only once there are rows
             tsv.append(file, new, samples=settings.adaptive)
@@ -115,7 +115,6 @@ def certify(
 
 
 def _from_rank_0(value: bool, world: int) -> bool:
-    """Broadcast a value from rank 0."""
     if world == 1:
         return value
     from torch import distributed
@@ -148,7 +147,7 @@ def make_smooth(target: Target, settings: Settings, device: torch.device) -> Smo
 def describe(target: Target, settings: Settings, device: torch.device) -> dict[str, Any]:
     """Return the header of the TSV. Call this before the network is compiled."""
     network, images = digest(target.model, target.images)
-    probe = answers(target.model, target.images, device, DTYPES[settings.dtype])
+    probe = probe_logits(target.model, target.images, device, DTYPES[settings.dtype])
     blocks = device.type == "cuda" and settings.dtype == "bfloat16" and _fused(target, device)
     fast = settings.fast and device.type == "cuda"
     tf32 = device.type == "cuda" and settings.dtype == "float32" and torch.backends.cudnn.allow_tf32

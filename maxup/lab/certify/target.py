@@ -1,6 +1,7 @@
 """What is certified: the network of a run, an exported network or your network, with its test images."""
 
 import hashlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from torch import Tensor, autocast, nn
 from maxup.errors import RunError, format_error
 from maxup.lab.data.images import Images
 from maxup.lab.models.normalize import Normalized
+from maxup.lab.output import say
 from maxup.lab.recipes.schema import Recipe, gaussian_sigma
 from maxup.lab.tasks.vision import load_splits
 from maxup.lab.user_code import raised_in_user_code
@@ -35,11 +37,11 @@ class Target:
         return self.images.x[indices].float() / self.images.top
 
 
-def of_folder(folder: Path, which: str = "last", *, root: str | None = None, **user_code: Any) -> Target:
+def load_target(folder: Path, which: str = "last", *, root: str | None = None, **user_code: Any) -> Target:
     """Load the folder of a run, or of a model that `maxup export` wrote.
 
     Args:
-        folder: The folder.
+        folder: The folder of the run or of the model.
         which: Checkpoint of a run: "last" or "best".
         root: Folder of the data, if it is not the recipe's.
         user_code: `model_from` and `data_from`, for a run that was trained with them.
@@ -64,8 +66,21 @@ def of_folder(folder: Path, which: str = "last", *, root: str | None = None, **u
     return replace(_target(str(folder), run.model, run.recipe, run.task.test), step=run.step)
 
 
-def of_module(name: str, build: Callable[[], Any], images: Images) -> Target:
-    """Build your network, which takes pixels."""
+def target_from_module(name: str, build: Callable[[], Any], data: Any, data_name: str) -> Target:
+    """Build your network, which takes pixels.
+
+    Args:
+        name: The name of the function, for messages.
+        build: Returns the network.
+        data: Training and test images, as returned by `load_data` and `from_arrays`.
+        data_name: The name of the data, for messages.
+    """
+    train, test = data if isinstance(data, tuple) else (None, None)
+    images = train if test is None else test
+    if not isinstance(images, Images) or not len(images):
+        raise RunError(f"{data_name} has no test images in memory; choose other data")
+    if test is None and os.environ.get("RANK", "0") == "0":
+        say(f"{data_name} has no test split, so training images are certified too")
     model = build()
     if not isinstance(model, nn.Module):
         raise RunError(f"--module {name} returned a {type(model).__name__}; it must return a torch.nn.Module")
@@ -73,14 +88,7 @@ def of_module(name: str, build: Callable[[], Any], images: Images) -> Target:
 
 
 def digest(model: nn.Module, images: Images) -> tuple[str, str]:
-    """Return the SHA-256 of a network (structure and weights) and of images with their labels.
-
-    Example:
-        >>> from maxup.lab.data import load_data
-        >>> images, _ = load_data("digits")
-        >>> [len(text) for text in digest(nn.Linear(2, 2), images)]
-        [64, 64]
-    """
+    """Return the SHA-256 of a network (structure and weights) and of images with their labels."""
     network = hashlib.sha256(repr(model).encode())
     for name, tensor in sorted(model.state_dict().items()):
         network.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -89,17 +97,13 @@ def digest(model: nn.Module, images: Images) -> tuple[str, str]:
 
 
 @torch.no_grad()
-def answers(model: nn.Module, images: Images, device: torch.device, dtype: torch.dtype = torch.float32) -> list[float]:
+def probe_logits(
+    model: nn.Module, images: Images, device: torch.device, dtype: torch.dtype = torch.float32
+) -> list[float]:
     """Return the first logits of a network for two images of seeded noise.
 
     They detect a different forward pass with the same weights. They are compared to 1 %, because devices and versions
     round differently. `dtype` matters only if the weights are not float32.
-
-    Example:
-        >>> from maxup.lab.data import load_data
-        >>> images, _ = load_data("digits")
-        >>> len(answers(nn.Flatten(), images, torch.device("cpu")))
-        20
     """
     x = torch.rand(2, *images.shape, generator=torch.Generator().manual_seed(0)).to(device)
     half = dtype != torch.float32 and any(p.dtype != torch.float32 for p in model.parameters())
@@ -114,8 +118,8 @@ def answers(model: nn.Module, images: Images, device: torch.device, dtype: torch
         if raised_in_user_code(error) or isinstance(error, torch.OutOfMemoryError):
             raise
         raise ValueError(
-            f"for float32 images of shape {tuple(x.shape)} the network raised {format_error(error)}; it must take "
-            "pixels, and its weights must have the type given by --dtype"
+            f"for float32 images of shape {tuple(x.shape)} the network raised {format_error(error)}; it must "
+            "accept images in [0, 1], and its weights must match --dtype"
         ) from error
     if not isinstance(logits, Tensor):
         return []  # certification reports the problem

@@ -5,7 +5,7 @@ noise levels or precisions. With adaptive sampling, the column `samples` is the 
 
 The last column, `hash`, detects changes. The hash of a row is the first 16 hex digits of SHA-256(previous hash + tab +
 the other cells of the row, joined by tabs). The first row uses the hash of line 1 + tab + line 2 as the previous hash.
-Anybody can compute these hashes: they detect damage and edits, not forgery. They do not detect missing rows at the end,
+Anyone can compute these hashes: they detect damage and edits, not forgery. They do not detect missing rows at the end,
 so "asked" in the header is the number of images in the finished file.
 
 `pandas.read_csv(path, sep="\t", comment="#")` reads the file.
@@ -33,19 +33,13 @@ COLUMNS = ["idx", "label", "predict", "radius", "correct", "time"]
 FORMAT, VERSION = "maxup-certificates", 2
 DIGITS = 16  # hex digits of a hash
 LARGEST = 1 << 28  # bytes: more than two million images
-EXPECTED = "give a TSV that maxup certify wrote, which starts with a JSON comment"
+EXPECTED = "give a TSV that maxup certify wrote"
 AGAIN = "restore the file, or delete this line and all lines below it and run the same maxup certify command again"
 
 
 @dataclass(frozen=True)
 class Row:
-    """The certificate of one image.
-
-    Example:
-        >>> row = Row.of(7, 3, Certificate(predict=3, radius=0.51239999, samples=1000, seconds=1.5))
-        >>> row.text(samples=False).split()
-        ['7', '3', '3', '0.512399', '1', '0:00:01.500000']
-    """
+    """The certificate of one image."""
 
     idx: int
     label: int
@@ -57,7 +51,7 @@ class Row:
     samples: int | None = None
 
     @classmethod
-    def of(cls, idx: int, label: int, certificate: Certificate) -> "Row":
+    def from_certificate(cls, idx: int, label: int, certificate: Certificate) -> "Row":
         """Make the row of a certificate. The radius is rounded down."""
         radius = math.floor(certificate.radius * 1e6) / 1e6
         time = str(timedelta(seconds=certificate.seconds))
@@ -71,7 +65,7 @@ class Row:
         samples = int(rest[0]) if rest else None
         row = cls(int(idx), int(label), int(predict), float(radius), correct == "1", time, samples)
         if row.text(samples=bool(rest)) != text:
-            raise ValueError("maxup certify does not write it this way")
+            raise ValueError("the text is not in the format that maxup certify writes")
         return row
 
     def certified(self, radius: float) -> bool:
@@ -96,7 +90,7 @@ def begin(path: Path, header: dict[str, Any], labels: Sequence[int] | None = Non
     """Prepare a file for more rows: create it, or check that its header matches and remove an incomplete last line.
 
     Args:
-        path: The file.
+        path: The TSV.
         header: The header that the file must have.
         labels: The labels of all images, to check the rows.
 
@@ -111,17 +105,17 @@ def begin(path: Path, header: dict[str, Any], labels: Sequence[int] | None = Non
     for key in SAME:
         if old.get(key) != header.get(key):
             raise CertificateError(
-                f"{path} has certificates for another {key}: {_short(old.get(key))} instead of "
-                f"{_short(header.get(key))}; choose another file with --out, or remove this one"
+                f"{path} was certified with {key}={_short(old.get(key))}, but this command uses "
+                f"{key}={_short(header.get(key))}; choose another file with --out, or remove this one"
             )
     if not _close(old.get("answers"), header.get("answers")):
         raise CertificateError(
-            f"{path} has certificates for another forward pass with the same weights, or was written before forward "
-            "passes were compared; choose another file with --out, or remove this one"
+            f"{path} was certified with the same weights but a different forward pass, or by an old version that did "
+            "not record the forward pass; choose another file with --out, or remove this one"
         )
     for number, row in enumerate(rows, 3):
         if labels is not None and (row.idx >= len(labels) or row.label != labels[row.idx]):
-            raise CertificateError(f"{path} has an image or a label in line {number} that is not in the data; {AGAIN}")
+            raise CertificateError(f"{path}, line {number}: the image or the label is not in the data; {AGAIN}")
     if end < path.stat().st_size:
         os.truncate(path, end)
     return rows
@@ -151,7 +145,7 @@ def gather(path: Path, header: dict[str, Any], labels: Sequence[int] | None = No
         for row in begin(part, header, labels) if part.exists() else []:
             if merged.setdefault(row.idx, row) != row:
                 raise CertificateError(
-                    f"{part} and another file next to it have different certificates for image {row.idx}; remove one"
+                    f"{part} and another file in its folder have different certificates for image {row.idx}; remove one"
                 )
     rows = [merged[idx] for idx in sorted(merged)]
     if parts or not path.exists() or rows != _read(path)[1]:
@@ -162,21 +156,16 @@ def gather(path: Path, header: dict[str, Any], labels: Sequence[int] | None = No
     return rows
 
 
-def expect(path: Path, images: int) -> None:
-    """Record in the header how many images the finished file has, so that missing ones at the end are noticed."""
+def set_num_images(path: Path, images: int) -> None:
+    """Record in the header how many images the finished file has, so that missing rows at the end are detected."""
     if path.exists():
         header, rows = read(path)
         if header.get("asked") != images:
             atomic_io.replace(path, _text(header | {"asked": images}, rows).encode())
 
 
-def missing(header: dict[str, Any], rows: Sequence[Row]) -> str | None:
-    """Return text such as "64 of 65" for an unfinished file. None if it is finished, or has no "asked".
-
-    Example:
-        >>> missing({"asked": 65}, []), missing({}, [])
-        ('0 of 65', None)
-    """
+def unfinished(header: dict[str, Any], rows: Sequence[Row]) -> str | None:
+    """Return text such as "64 of 65" for an unfinished file. None if it is finished, or has no "asked"."""
     asked = header.get("asked", 0)
     return f"{len(rows)} of {asked}" if len(rows) < asked else None
 
@@ -192,7 +181,6 @@ def _columns(header: dict[str, Any]) -> list[str]:
 
 
 def _chain(previous: str, rows: Iterable[Row], *, samples: bool) -> Iterator[str]:
-    """Yield the lines of rows, each with its hash."""
     for row in rows:
         text = row.text(samples=samples)
         previous = _hash(previous, text)
@@ -210,9 +198,9 @@ def _read(path: Path) -> tuple[dict[str, Any], list[Row], int]:
     width = len(_columns(header))
     *cells, last = rest.split("\t")
     if len(cells) >= width or (len(cells) == width - 1 and not re.fullmatch(f"[0-9a-f]{{0,{DIGITS}}}", last)):
-        raise CertificateError(f"{path} was changed: line {len(lines) + 3} is not the start of a row; {AGAIN}")
+        raise CertificateError(f"{path} was changed: line {len(lines) + 3} is not an incomplete row; {AGAIN}")
     rows: dict[int, Row] = {}
-    limits, previous = Limits.of(header), _hash(first, columns)
+    limits, previous = Limits.from_header(header), _hash(first, columns)
     for number, line in enumerate(lines, 3):
         text, _, recorded = line.rpartition("\t")
         previous = _hash(previous, text)
@@ -221,11 +209,11 @@ def _read(path: Path) -> tuple[dict[str, Any], list[Row], int]:
             raise CertificateError(f"{path} was changed in {where}: the hash does not match; {AGAIN}")
         try:
             row = Row.parse(text)
-            problem = limits.problem(row) or ("its image is already in the file" if row.idx in rows else None)
+            problem = limits.problem(row) or (f"the file already has image {row.idx}" if row.idx in rows else None)
         except ValueError as error:
             problem = error_message(error)
         if problem:
-            raise CertificateError(f"{path} has an invalid certificate in line {number}: {problem}; {AGAIN}")
+            raise CertificateError(f"{path}, line {number}: invalid certificate: {problem}; {AGAIN}")
         rows[row.idx] = row
     return header, list(rows.values()), sum(len(line) + 1 for line in [first, columns, *lines])
 
@@ -235,34 +223,33 @@ def _lines(path: Path) -> list[str]:
     try:
         data = atomic_io.read_bytes(path, most=LARGEST)
     except FileNotFoundError:
-        raise CertificateError(f"{path} does not exist; give a TSV that maxup certify wrote") from None
+        raise CertificateError(f"{path} does not exist; {EXPECTED}") from None
     except (OSError, ValueError) as error:
-        raise CertificateError(f"{path} is not a file of certificates: {error_message(error)}; {EXPECTED}") from None
+        raise CertificateError(f"{path} is not a certificates file: {error_message(error)}; {EXPECTED}") from None
     lines = data.decode("latin-1").split("\n")  # one character per byte, for any content
     if len(lines) < 3:
-        raise CertificateError(f"{path} is not a file of certificates; {EXPECTED}")
+        raise CertificateError(f"{path} is not a certificates file; {EXPECTED}")
     return lines
 
 
 def _header(path: Path, first: str, columns: str) -> dict[str, Any]:
-    """Parse and check the header."""
     try:
         header = atomic_io.parse(path.name, first.removeprefix("# ").encode())
     except (ValueError, RecursionError):
-        raise CertificateError(f"{path} is not a file of certificates; {EXPECTED}") from None
+        raise CertificateError(f"{path} is not a certificates file; {EXPECTED}") from None
     if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise CertificateError(f"{path} is not a file of certificates: its header does not say so; {EXPECTED}")
+        raise CertificateError(f"{path} is not a certificates file: line 1 has no valid header; {EXPECTED}")
     if header.get("version") != VERSION:
         raise CertificateError(
-            f"{path} has another format version than {VERSION}, the first one with hashes; remove it and certify again"
+            f"{path} has an unsupported format version (supported: {VERSION}); remove it and certify again"
         )
     try:
         check_settings(header)
     except ValueError as error:
-        raise CertificateError(f"{path} is not a file of certificates: {error_message(error)}; {EXPECTED}") from None
+        raise CertificateError(f"{path} is not a certificates file: {error_message(error)}; {EXPECTED}") from None
     if columns.split("\t") != _columns(header):
         names = " ".join(columns.split())[:60]
-        raise CertificateError(f"{path} is not a file of certificates: its columns are {names}; {EXPECTED}")
+        raise CertificateError(f"{path} is not a certificates file: the columns are {names}; {EXPECTED}")
     return header
 
 

@@ -1,6 +1,6 @@
-"""Checks of a file of certificates: valid settings in the header, and rows within the limits of these settings.
+"""Checks of a certificates file: the settings in the header are valid, and the rows are possible with these settings.
 
-The checks do not depend on the hashes. A row with the right hash is still refused if no certificate can look like it.
+The checks do not depend on the hashes. A row with a valid hash is still rejected if its values are impossible.
 """
 
 import math
@@ -21,13 +21,7 @@ ROUNDING = 1e-6  # the last printed digit of a radius
 
 
 def check_settings(header: dict[str, Any]) -> None:
-    """Check the header of a file. Raises ValueError for settings that certification cannot have.
-
-    Example:
-        >>> check_settings({"model": ""})
-        Traceback (most recent call last):
-        ValueError: the header is missing images, sigma, dtype, forward, n0, n, alpha, sampling, radii, seed, classes
-    """
+    """Raise a ValueError if the header of a file has missing or invalid settings."""
     if missing := [key for key in SAME if key not in header]:
         raise ValueError(f"the header is missing {', '.join(missing)}")
     for key, value in header.items():
@@ -44,7 +38,7 @@ def check_settings(header: dict[str, Any]) -> None:
         if numbers is not None and not (isinstance(numbers, list) and all(type(n) in (int, float) for n in numbers)):
             raise ValueError(f"{key}={header[key]!r:.40}: {key} must be {kind}")
     if type(header.get("asked", 0)) is not int or header.get("asked", 0) < 0:
-        raise ValueError(f"asked={header['asked']!r:.40}: asked must be a number of images")
+        raise ValueError(f"asked={header['asked']!r:.40}: asked must be a number of images, 0 or more")
     if header["sigma"] <= 0:
         raise ValueError(f"sigma={header['sigma']:g}: sigma must be above 0")
     check_sampling(n0=header["n0"], n=header["n"], alpha=header["alpha"])
@@ -60,43 +54,35 @@ def check_settings(header: dict[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of the values in a row.
-
-    Example:
-        >>> from maxup.lab.certify.tsv import Row
-        >>> header = {"n": 1000, "alpha": 0.001, "sigma": 0.5, "sampling": "fixed", "classes": ["cat", "dog"]}
-        >>> limits = Limits.of(header)
-        >>> limits.problem(Row(7, 1, 1, 1.2, True, "0:00:01"))
-        >>> limits.problem(Row(7, 1, 1, 2.75, True, "0:00:01"))
-        'its radius is 2.75, but n, alpha and sigma allow at most 1.231631'
-    """
+    """Limits of the values in a row."""
 
     classes: int
     reach: float
     """The largest possible radius."""
     samples: frozenset[int | None]
+    """Numbers of samples at which sampling can stop."""
 
     @classmethod
-    def of(cls, header: dict[str, Any]) -> "Limits":
+    def from_header(cls, header: dict[str, Any]) -> "Limits":
         """Compute the limits from a checked header."""
         looks = plan(header["n"], header["alpha"], early=header["sampling"] != "fixed")
         samples = frozenset({None} if header["sampling"] == "fixed" else {look.n for look in looks})
         return cls(len(header["classes"]), max_radius(looks, header["sigma"]), samples)
 
     def problem(self, row: "Row") -> str | None:
-        """Return why a row cannot be a certificate, or None."""
+        """Return what is wrong with a row, or None."""
         if row.idx < 0:
-            return f"its idx is {row.idx}"
+            return f"idx={row.idx} is negative"
         if not 0 <= row.label < self.classes:
-            return f"its label is {row.label}, but there are {self.classes} classes"
+            return f"label={row.label}, but there are {self.classes} classes"
         if not ABSTAIN <= row.predict < self.classes:
-            return f"its predict is {row.predict}, but there are {self.classes} classes"
+            return f"predict={row.predict}, but there are {self.classes} classes"
         if row.correct != (row.predict == row.label):
-            return f"its correct is {int(row.correct)}, but its label is {row.label} and its predict is {row.predict}"
+            return f"correct={int(row.correct)} contradicts label={row.label} and predict={row.predict}"
         if row.predict == ABSTAIN and row.radius != 0:
-            return f"it abstains, but its radius is {row.radius:g}"
+            return f"it abstains, but radius={row.radius:g}"
         if not 0 <= row.radius < math.inf or row.radius > self.reach + ROUNDING:
-            return f"its radius is {row.radius:g}, but n, alpha and sigma allow at most {self.reach:.6f}"
+            return f"radius={row.radius:g}, but n, alpha and sigma allow at most {self.reach:.6f}"
         if row.samples not in self.samples:
-            return f"its samples are {row.samples}, but sampling never stops after that many"
+            return f"samples={row.samples} is not a possible stopping point"
         return None

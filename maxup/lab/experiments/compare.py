@@ -13,7 +13,7 @@ from typing import Any
 
 from maxup.errors import RunError
 from maxup.lab.environment import environment
-from maxup.lab.experiments.measure import join_lone, measure
+from maxup.lab.experiments.measure import measure, merge_last_single
 from maxup.lab.recipes.build import build_perturbation
 from maxup.lab.recipes.difference import difference
 from maxup.lab.recipes.objectives import override_objective, resolve_objective
@@ -69,8 +69,8 @@ def rows(recipe: Recipe, ms: list[int], objectives: list[str], attack: Attack) -
         raise RunError("maxup compare works on image classifiers; for text use maxup reproduce and maxup report")
     if objective["name"] not in ("standard", "maxup", *objectives):
         raise RunError(
-            f"the recipe's objective {objective['name']!r} is not a row of this comparison; if it is average, "
-            "adversarial or hard_examples, add it with --objectives; otherwise compare another recipe"
+            f"maxup compare needs a standard or maxup recipe, but the objective is {objective['name']!r}; average, "
+            "adversarial and hard_examples can be added with --objectives"
         )
     if len(found) == 1:
         raise RunError("there is nothing to compare with m = 1; give a number above 1 with --m, or use --objectives")
@@ -118,13 +118,13 @@ def compare(
         place = folder / "runs" / _slug(name, row, recipe) / f"seed-{seed}"
         metrics, trained_on = run_once(replace(row, seed=seed), place, attack, quiet=quiet, **user_code)
         if other := [k for k in ("hardware", "threads") if trained_on.get(k) != here[k]]:
-            say(f"note: {place} was trained with other {' and '.join(other)}, so its time is not comparable")
+            say(f"note: {place} was trained in another environment ({', '.join(other)}), so its time is not comparable")
         say(f"seed {seed}  {name:<{width}}  {_line(metrics)}")
         return metrics
 
     paired = recipe.data.train_size is not None
     runs: Runs = {name: [] for name in planned}
-    for seed in numbers:  # all rows of a seed in turn, so that a machine that slows down affects all rows
+    for seed in numbers:  # interleave the rows, so that a slow machine affects all of them
         for name, row in planned.items():
             runs[name].append(run(name, row, seed))
     equal: dict[str, dict[str, Any]] = {}
@@ -166,7 +166,7 @@ def run_once(
     task = run.task
     if "test" not in task.evaluation:
         raise RunError(f"{recipe.data.name} has no test images to compare on")
-    batches = join_lone((task.prepare(x), y) for _, x, y in task.evaluation["test"])
+    batches = merge_last_single((task.prepare(x), y) for _, x, y in task.evaluation["test"])
     drawn = build_perturbation(recipe.perturb, len(task.train.classes), **task.pixels)
     built = attack.build(clip=(0.0, 1.0) if recipe.model.normalize else None)  # pixels stay in [0, 1]
     measured = measure(run.model, batches, drawn, copies=COPIES, attack=built, seed=recipe.seed)

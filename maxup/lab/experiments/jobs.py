@@ -9,7 +9,7 @@ from maxup.errors import error_message
 from maxup.lab.recipes.difference import difference
 from maxup.lab.recipes.load import list_recipes, parse_recipe, run_name
 from maxup.lab.recipes.schema import Recipe, gaussian_sigma, num_copies
-from maxup.lab.results.files import file_name, read_run, scaled
+from maxup.lab.results.files import file_name, read_run, scale_epochs
 from maxup.lab.results.paper import Table
 from maxup.lab.storage import atomic_io
 
@@ -54,15 +54,8 @@ class Job:
         return parse_recipe(self.recipe, self.overrides)
 
 
-def jobs_of(table: Table, seeds: int, budget: float = 1.0) -> tuple[list[Job], list[str]]:
-    """Return the jobs of a table, and the names of recipes that do not exist. All jobs of seed 0 come first.
-
-    Example:
-        >>> from maxup.lab.results.paper import load_paper
-        >>> jobs, missing = jobs_of(load_paper()["table-cifar10"], seeds=2, budget=0.5)
-        >>> len(jobs), jobs[0].name, missing
-        (12, 'cifar10/resnet110-cutout/seed-0-budget-0.5', [])
-    """
+def make_jobs(table: Table, seeds: int, budget: float = 1.0) -> tuple[list[Job], list[str]]:
+    """Return the jobs of a table, and the names of recipes that do not exist. All jobs of seed 0 come first."""
     known, found, missing = list_recipes(), [], []
     recipes = [(name, row) for row in table.rows.values() if row.recipe for name in (row.recipe, *row.grid)]
     for name, row in recipes:
@@ -70,7 +63,7 @@ def jobs_of(table: Table, seeds: int, budget: float = 1.0) -> tuple[list[Job], l
             missing.append(name)
             continue
         recipe = parse_recipe(name, [])
-        epochs = scaled(recipe.epochs, budget)
+        epochs = scale_epochs(recipe.epochs, budget)
         ms: list[int | None] = [*row.copies] or [row.m]
         for m in ms:
             other = "m" in recipe.objective and m not in (None, num_copies(recipe))
@@ -91,7 +84,8 @@ def state(job: Job, results: Path) -> str:
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         return f"{path} cannot be used ({error_message(error)}); remove it to train again"
     if changed:
-        return f"{path} has another version of the recipe (different: {', '.join(changed)}); remove it to train again"
+        names = ", ".join(changed)
+        return f"{path} is of a different version of the recipe (changed: {names}); remove it to train again"
     return "done"
 
 

@@ -13,30 +13,23 @@ from maxup.perturb.in_model import in_model_parts
 
 
 @torch.no_grad()
-def right(model: nn.Module, batch: Batch) -> Tensor:
-    """Whether the prediction is the most probable class of the target, (B,)."""
+def correct(model: nn.Module, batch: Batch) -> Tensor:
+    """Whether the prediction is correct, (B,). For soft targets: whether it is the most probable class."""
     x, y = batch
     return model(x).argmax(1) == (y.argmax(1) if y.is_floating_point() else y)
 
 
-def right_on_all(model: nn.Module, batch: Batch, perturbation: Any, copies: int, generator: Generator) -> Tensor:
-    """Whether all of `copies` perturbed copies are classified correctly, (B,).
-
-    Example:
-        >>> from maxup import Gaussian
-        >>> x, y = torch.tensor([[9.0, 0.0], [0.1, 0.0]]), torch.tensor([0, 0])
-        >>> right_on_all(nn.Identity(), (x, y), Gaussian(1.0), 20, Generator().manual_seed(0))
-        tensor([ True, False])
-    """
-    all_right = torch.ones(len(batch[1]), dtype=torch.bool, device=batch[1].device)
+def correct_on_all(model: nn.Module, batch: Batch, perturbation: Any, copies: int, generator: Generator) -> Tensor:
+    """Whether all of `copies` perturbed copies are classified correctly, (B,)."""
+    all_correct = torch.ones(len(batch[1]), dtype=torch.bool, device=batch[1].device)
     for _ in range(copies):
-        all_right &= right(model, perturbation.apply(batch, perturbation.draw(batch, generator)))
-    return all_right
+        all_correct &= correct(model, perturbation.apply(batch, perturbation.draw(batch, generator)))
+    return all_correct
 
 
-def right_under_attack(model: nn.Module, batch: Batch, attack: Adversarial, generator: Generator) -> Tensor:
+def correct_under_attack(model: nn.Module, batch: Batch, attack: Adversarial, generator: Generator) -> Tensor:
     """Whether the attacked inputs are classified correctly, (B,)."""
-    return right(model, attack.attack(model, batch, attack.perturbation.draw(batch, generator)))
+    return correct(model, attack.attack(model, batch, attack.perturbation.draw(batch, generator)))
 
 
 def gradient_norm(model: nn.Module, batch: Batch) -> Tensor:
@@ -44,11 +37,11 @@ def gradient_norm(model: nn.Module, batch: Batch) -> Tensor:
     return theory.penalty(model, *batch, m=2, sigma=1.0).gradient_norm
 
 
-def join_lone(batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the batches. A batch of one example is joined to the one before, because some perturbations mix pairs.
+def merge_last_single(batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the batches. A final batch of one example is merged into the previous batch: CutMix and MixUp need pairs.
 
     Example:
-        >>> [len(y) for _, y in join_lone((torch.zeros(n), torch.zeros(n)) for n in (4, 4, 1))]
+        >>> [len(y) for _, y in merge_last_single((torch.zeros(n), torch.zeros(n)) for n in (4, 4, 1))]
         [4, 5]
     """
     held: tuple[Tensor, Tensor] | None = None
@@ -74,7 +67,7 @@ def measure(
         batches: Batches (x, y).
         perturbation: P(.|x).
         copies: Copies per example. "worst" counts an example only if all of them are classified correctly.
-        attack: The attack.
+        attack: Runs the attack that "attacked" measures.
         seed: Seed of the copies and of the attack.
     """
     sums: dict[str, Tensor] = {}
@@ -83,10 +76,10 @@ def measure(
     for batch in batches:
         if draws is None:
             draws, starts = (Generator(batch[1].device).manual_seed(seed + k) for k in (0, 1))
-        values = {"clean": right(model, batch)}
+        values = {"clean": correct(model, batch)}
         if not in_model_parts(perturbation):
-            values["worst"] = right_on_all(model, batch, perturbation, copies, draws)
-        values["attacked"] = right_under_attack(model, batch, attack, starts)
+            values["worst"] = correct_on_all(model, batch, perturbation, copies, draws)
+        values["attacked"] = correct_under_attack(model, batch, attack, starts)
         values["gradient"] = gradient_norm(model, batch)
         sums = {name: sums.get(name, 0) + value.double().sum() for name, value in values.items()}
         count += len(batch[1])

@@ -1,7 +1,8 @@
 """A queue of trainings, each in its own process, spread over devices. It can be killed and restarted at any time.
 
-The process of a training holds a lock on its folder for its whole life; it inherits the lock from the queue. If the
-queue is killed, its trainings continue, and the next queue waits for them instead of repeating their work.
+The process of a training holds a lock on its folder until it ends; it inherits the lock from the queue, so
+the lock survives the queue. If the queue is killed, its trainings continue, and the next queue waits for them instead
+of repeating their work.
 """
 
 import fcntl
@@ -43,7 +44,7 @@ class Failure:
 
 
 @dataclass
-class _Slot:
+class _Worker:
     """A device and its current task."""
 
     device: str | None
@@ -58,7 +59,7 @@ class _Slot:
 
 
 @dataclass
-class _Tally:
+class _Progress:
     total: int
     say: Callable[[str], None]
     ended: int = 0
@@ -86,29 +87,22 @@ def run_queue(
 
     Returns:
         The tasks that failed.
-
-    Example:
-        >>> from tempfile import TemporaryDirectory
-        >>> with TemporaryDirectory() as folder:
-        ...     file = Path(folder, "result")
-        ...     run_queue([Task("a", ["touch", str(file)], Path(folder), file.exists)], [None], say=lambda line: None)
-        []
     """
-    waiting, slots, tally = deque(tasks), [_Slot(device) for device in devices], _Tally(len(tasks), say)
+    waiting, workers, progress = deque(tasks), [_Worker(device) for device in devices], _Progress(len(tasks), say)
     with _requests() as requests:
         while True:
-            for i, slot in enumerate(slots):
-                if slot.task is None and waiting and not requests:
-                    slots[i] = slot = _Slot(slot.device, waiting.popleft())
-                _update(slot, tally, len(requests))
-            working = sum(slot.task is not None for slot in slots)
+            for i, worker in enumerate(workers):
+                if worker.task is None and waiting and not requests:
+                    workers[i] = worker = _Worker(worker.device, waiting.popleft())
+                _update(worker, progress, len(requests))
+            working = sum(worker.task is not None for worker in workers)
             if not working and (requests or not waiting):
                 break
-            if working == len(slots) or requests or not waiting:
+            if working == len(workers) or requests or not waiting:
                 time.sleep(poll)
-    if requests and tally.ended < tally.total:
-        raise InterruptedQueueError(f"stopped with {tally.ended} of {tally.total} done; the same command resumes")
-    return tally.failures
+    if requests and progress.ended < progress.total:
+        raise InterruptedQueueError(f"stopped with {progress.ended} of {progress.total} done; the same command resumes")
+    return progress.failures
 
 
 def visible_devices() -> list[str | None]:
@@ -122,50 +116,50 @@ def visible_devices() -> list[str | None]:
     return [*(named.split(",") if named else map(str, range(count)))][:count] or [None]
 
 
-def last_lines(log: Path, start: int = 0, count: int = 5) -> list[str]:
-    """Return the last non-empty lines after the byte offset `start`."""
+def last_lines(log: Path, start: int = 0) -> list[str]:
+    """Return the last 5 non-empty lines after the byte offset `start`."""
     try:
         with log.open("rb") as file:
             file.seek(max(start, log.stat().st_size - 8192))
             text = file.read().decode("utf-8", "replace")
     except OSError:
         return []
-    return [line.rstrip()[:2000] for line in text.splitlines() if line.strip()][-count:]
+    return [line.rstrip()[:2000] for line in text.splitlines() if line.strip()][-5:]
 
 
-def _update(slot: _Slot, tally: _Tally, requests: int) -> None:
-    """Start the task of a slot, check whether it has ended, or forward a stop signal."""
-    if slot.task is None:
+def _update(worker: _Worker, progress: _Progress, requests: int) -> None:
+    """Start the task of a worker, check whether it has ended, or forward a stop signal."""
+    if worker.task is None:
         return
     try:
-        if slot.process is None and requests:
-            slot.task = None
-        elif slot.process is None:
-            _start(slot, slot.task, tally)
-        elif (code := slot.process.poll()) is not None:
-            _end(slot, slot.task, code, tally, stopping=requests > 0)
-        elif slot.signals < requests:
-            slot.process.send_signal(signal.SIGINT)
-            tally.say(f"{slot.task.name}: " + ("stopping now" if slot.signals else "saving and stopping"))
-            slot.signals += 1
+        if worker.process is None and requests:
+            worker.task = None
+        elif worker.process is None:
+            _start(worker, worker.task, progress)
+        elif (code := worker.process.poll()) is not None:
+            _end(worker, worker.task, code, progress, stopping=requests > 0)
+        elif worker.signals < requests:
+            worker.process.send_signal(signal.SIGINT)
+            progress.say(f"{worker.task.name}: " + ("stopping now" if worker.signals else "saving and stopping"))
+            worker.signals += 1
     except (OSError, ValueError) as error:
-        if slot.task is not None:
-            tally.fail(slot.task, f"failed: {error}", [])
-        slot.task = None
+        if worker.task is not None:
+            progress.fail(worker.task, f"failed: {error}", [])
+        worker.task = None
 
 
-def _end(slot: _Slot, task: Task, code: int, tally: _Tally, *, stopping: bool) -> None:
+def _end(worker: _Worker, task: Task, code: int, progress: _Progress, *, stopping: bool) -> None:
     log = task.folder / LOG
     if code == 0 and task.finish():
-        tally.end(task, f"done in {time.monotonic() - slot.started:.0f} s")
+        progress.end(task, f"done in {time.monotonic() - worker.started:.0f} s")
     elif not stopping:
         why = f"failed with exit code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
         why = "exited with code 0, but without a result" if code == 0 else why
-        tally.fail(task, f"{why}; see {log}", last_lines(log, slot.log_start))
-    slot.task = None
+        progress.fail(task, f"{why}; see {log}", last_lines(log, worker.log_start))
+    worker.task = None
 
 
-def _start(slot: _Slot, task: Task, tally: _Tally) -> None:
+def _start(worker: _Worker, task: Task, progress: _Progress) -> None:
     task.folder.mkdir(parents=True, exist_ok=True)
     for name in (LOCK, LOG):
         check_regular(task.folder / name)
@@ -174,23 +168,23 @@ def _start(slot: _Slot, task: Task, tally: _Tally) -> None:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if not slot.waited:
-                tally.say(f"{task.name}: waiting for another process that works on it")
-                slot.waited = True
+            if not worker.waited:
+                progress.say(f"{task.name}: waiting for another process that works on it")
+                worker.waited = True
             return
-        if task.finish():  # by the process waited for, or by a queue that was killed
-            tally.end(task, "already done")
-            slot.task = None
+        if task.finish():  # finished by the process we waited for, or by a killed queue
+            progress.end(task, "already done")
+            worker.task = None
             return
         with (task.folder / LOG).open("ab") as log:
-            slot.log_start = log.tell()
-            environment = os.environ | ({} if slot.device is None else {"CUDA_VISIBLE_DEVICES": slot.device})
-            slot.process = subprocess.Popen(
+            worker.log_start = log.tell()
+            environment = os.environ | ({} if worker.device is None else {"CUDA_VISIBLE_DEVICES": worker.device})
+            worker.process = subprocess.Popen(
                 task.command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment,
                 pass_fds=[lock], start_new_session=True,  # Ctrl-C reaches it once, through the queue
             )  # fmt: skip
-        tally.say(f"{task.name}: started" + ("" if slot.device is None else f" on GPU {slot.device}"))
-        slot.started = time.monotonic()
+        progress.say(f"{task.name}: started" + ("" if worker.device is None else f" on GPU {worker.device}"))
+        worker.started = time.monotonic()
     finally:
         os.close(lock)  # the child process keeps its copy
 

@@ -3,7 +3,16 @@
 from collections.abc import Sequence
 from typing import Any
 
-from maxup.lab.report.figure import COLORS, Plot, blank, finish, machines, main_metric, metric_label, time_unit
+from maxup.lab.report.figure import (
+    COLORS,
+    Plot,
+    finish_figure,
+    hardware_names,
+    main_metric,
+    metric_label,
+    new_figure,
+    time_unit,
+)
 from maxup.lab.report.tables import budget_label
 from maxup.lab.results.files import Result
 from maxup.lab.results.tables import Comparison, Line, belongs
@@ -28,7 +37,7 @@ def accuracy_against_m(
     ticks = sorted({m for _, points in series for m, _, _ in points})
     if len(ticks) < FEWEST:
         return None
-    figure, (panel,) = blank()
+    figure, (panel,) = new_figure()
     for i, (name, points) in enumerate(series):
         x, y, std = zip(*points, strict=True)
         panel.errorbar(x, y, [s or 0 for s in std], **_style(name, i), capsize=3, label=name)
@@ -37,8 +46,9 @@ def accuracy_against_m(
     panel.minorticks_off()
     panel.margins(x=0.08)
     description = "; ".join(f"{name}: " + ", ".join(f"{y:.2f} at m = {m}" for m, y, _ in v) for name, v in series)
-    title = comparison.table.metrics[main_metric(comparison.table)].title.lower()
-    return finish(figure, comparison, "m", subject, f"{title} against the number of copies m, mean ± std.", description)
+    metric = comparison.table.metrics[main_metric(comparison.table)].title.lower()
+    title = f"{metric} against the number of copies m, mean ± std."
+    return finish_figure(figure, comparison, "m", subject, title, description)
 
 
 def cost_against_m(
@@ -52,7 +62,7 @@ def cost_against_m(
         return None
     longest = max(seconds for points in series.values() for _, seconds in points)
     unit, name = time_unit(longest)
-    figure, (panel,) = blank()
+    figure, (panel,) = new_figure()
     for i, (budget, points) in enumerate(series.items(), 1):
         x, y = [m for m, _ in points], [seconds / unit for _, seconds in points]
         panel.plot(x, y, **_style("ours", i), label=_ours(budget, lines))
@@ -68,9 +78,9 @@ def cost_against_m(
     description = "; ".join(
         f"{_ours(b, lines)}: " + ", ".join(f"{s / unit:.3g} {name} at m = {m}" for m, s in v) for b, v in series.items()
     )
-    where = machines(r for r in results if r.budget in series and any(belongs(r, line.row) for line in lines))
+    where = hardware_names(r for r in results if r.budget in series and any(belongs(r, line.row) for line in lines))
     title = f"training time against m, on {where}. {TIMES} is relative to m = 1."
-    return finish(figure, comparison, "time", subject, title, description)
+    return finish_figure(figure, comparison, "time", subject, title, description)
 
 
 def _by_m(lines: Sequence[Line]) -> list[tuple[int, Line]]:

@@ -2,7 +2,7 @@
 
 from itertools import cycle
 
-from maxup.lab.report.figure import COLORS, MARKERS, Plot, blank, finish
+from maxup.lab.report.figure import COLORS, MARKERS, Plot, finish_figure, new_figure
 from maxup.lab.report.tables import budget_label
 from maxup.lab.results.tables import Comparison
 
@@ -11,7 +11,7 @@ def accuracy_against_radius(comparison: Comparison) -> Plot | None:
     """Plot every row of the table, the paper's dashed and ours solid. None if we have no results."""
     if not any(line.ours for line in comparison.lines):
         return None
-    figure, (panel,) = blank()
+    figure, (panel,) = new_figure()
     descriptions = []
     for i, (key, row) in enumerate(comparison.table.rows.items()):
         lines = [line for line in comparison.lines if line.key == key]
@@ -29,4 +29,4 @@ def accuracy_against_radius(comparison: Comparison) -> Plot | None:
     panel.set(xlabel="l2 radius", ylabel="certified accuracy [%]", ylim=(0, None))
     model = next(iter(comparison.table.rows.values())).model
     title = "certified accuracy against the radius, for the best model at each radius, mean ± std over seeds."
-    return finish(figure, comparison, "radius", model, title, "; ".join(descriptions))
+    return finish_figure(figure, comparison, "radius", model, title, "; ".join(descriptions))

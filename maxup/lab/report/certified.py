@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from maxup.lab.certify.analysis import RADII, Share, abstained, average_radius, certified_accuracy, envelope
-from maxup.lab.certify.tsv import Row, missing
+from maxup.lab.certify.analysis import RADII, Proportion, abstained, average_radius, best_per_radius, certified_accuracy
+from maxup.lab.certify.tsv import Row, unfinished
 from maxup.lab.report.figure import COLORS, STYLE, save_figure
 from maxup.lab.report.tables import format_difference
 from maxup.lab.report.terminal import show_table, wide_console
@@ -19,12 +19,7 @@ CIFAR10 = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 
 
 def names(tables: Sequence[Table]) -> list[str]:
-    """Return a short name per table: the network or the file, without common parts, and sigma if it differs.
-
-    Example:
-        >>> names([({"subject": "runs/a/seed-0", "sigma": 0.5}, []), ({"subject": "runs/b/seed-0", "sigma": 0.25}, [])])
-        ['a, sigma 0.5', 'b, sigma 0.25']
-    """
+    """Return a short name per table: the network or the file, without common parts, and sigma if it differs."""
     ends = ["" if _sigma(tables) else f", sigma {header['sigma']:g}" for header, _ in tables]
     for key in ("subject", "file"):
         parts = [list(Path(str(header.get(key, "?"))).parts) for header, _ in tables]
@@ -41,7 +36,7 @@ def names(tables: Sequence[Table]) -> list[str]:
 def columns(tables: Sequence[Table]) -> list[tuple[str, list[str]]]:
     """Return the columns as (heading, cells): one cell per radius, then average radius, abstentions and images.
 
-    Radii that no table can reach are skipped. Adaptive sampling knows only the requested radii.
+    Radii above the maximum of every table are skipped. With adaptive sampling, only the requested radii are shown.
     """
     radii, _ = _split(tables)
     average = any(header["radii"] is None for header, _ in tables)
@@ -54,13 +49,13 @@ def columns(tables: Sequence[Table]) -> list[tuple[str, list[str]]]:
         ]  # fmt: skip
         if average:
             cells.append(f"{average_radius(rows):.3f}" if header["radii"] is None else "")
-        out.append((name, [*cells, f"{100 * abstained(rows):.1f}", missing(header, rows) or str(len(rows))]))
+        out.append((name, [*cells, f"{100 * abstained(rows):.1f}", unfinished(header, rows) or str(len(rows))]))
     rest = [""] * len(extra)
     if len(tables) > 1 and not _other_images(tables):
         best = []
         for radius in radii:
             known = {str(i): rows for i, (header, rows) in enumerate(tables) if _known(header, radius)}
-            best.append(_percent(envelope(known, [radius])[radius][1]))
+            best.append(_percent(best_per_radius(known, [radius])[radius][1]))
         out.append(("best at each", best + rest))
     for name, values in _paper(tables).items():
         out.append((name, [f"{values[radius]:.0f}" if radius in values else "" for radius in radii] + rest))
@@ -72,7 +67,7 @@ def notes(tables: Sequence[Table]) -> list[str]:
     found = [
         f"{header['file']} covers {part} images; run the same command to finish it."
         for header, rows in tables
-        if (part := missing(header, rows))
+        if (part := unfinished(header, rows))
     ]
     if beyond := _split(tables)[1]:
         found.append(f"Not shown, because n, alpha and sigma cannot reach them: {', '.join(f'{r:g}' for r in beyond)}.")
@@ -88,7 +83,7 @@ def differences(tables: Sequence[Table]) -> list[tuple[str, list[str]]]:
     """Return the difference between each further table and the first, in percentage points, as (heading, cells).
 
     Differences are paired by image, with Student's 95 % interval for 3 or more images. A cell is "equal" if no image
-    differs, and empty at a radius that one of the two does not know or cannot reach. The list is empty if the tables
+    differs, and empty if one of the two has no value at the radius. The list is empty if the tables
     have different images.
     """
     if _other_images(tables):
@@ -171,12 +166,7 @@ def show(tables: Sequence[Table]) -> None:
 
 
 def draw(path: Path, tables: Sequence[Table]) -> None:
-    """Plot certified accuracy against the radius: one line per table with its 95 % band, the paper's rows dashed.
-
-    Args:
-        path: File to write. The suffix selects the format.
-        tables: The tables.
-    """
+    """Plot certified accuracy against the radius: one line per table with its 95 % band, the paper's rows dashed."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -186,13 +176,13 @@ def draw(path: Path, tables: Sequence[Table]) -> None:
         last = max((row.radius for _, rows in tables for row in rows if row.correct), default=0.0)
         radii = [last * 1.02 * k / 400 for k in range(401)]
         for number, (name, (header, rows)) in enumerate(zip(names(tables), tables, strict=True)):
-            name += f" ({part} images)" if (part := missing(header, rows)) else ""
+            name += f" ({part} images)" if (part := unfinished(header, rows)) else ""
             color = COLORS[(number + 1) % len(COLORS)]
-            if header["radii"] is not None:  # nothing is known between the requested radii
-                asked = sorted({radius for radius in _radii(header) if radius <= _reach(header)})
-                points = [certified_accuracy(rows, radius) for radius in asked]
+            if header["radii"] is not None:  # adaptive sampling has no values between the requested radii
+                requested = sorted({radius for radius in _radii(header) if radius <= _reach(header)})
+                points = [certified_accuracy(rows, radius) for radius in requested]
                 errors = [[100 * (s.mean - s.low) for s in points], [100 * (s.high - s.mean) for s in points]]
-                axes.errorbar(asked, [100 * s.mean for s in points], errors, fmt="o", color=color, label=name)
+                axes.errorbar(requested, [100 * s.mean for s in points], errors, fmt="o", color=color, label=name)
                 continue
             within = [radius for radius in radii if radius <= _reach(header)]
             shares = [certified_accuracy(rows, radius) for radius in within]
@@ -209,5 +199,5 @@ def draw(path: Path, tables: Sequence[Table]) -> None:
         save_figure(figure, path, dpi=160)
 
 
-def _percent(share: Share) -> str:
+def _percent(share: Proportion) -> str:
     return f"{100 * share.mean:.1f} ± {100 * share.error:.1f}"

@@ -27,7 +27,9 @@ def text(result: dict[str, Any]) -> str:
             lines.append(line.rstrip())
     kind = ("the paired" if result["paired"] else "Welch's") + " 95 % interval"
     note = (
-        f"In brackets: {kind}, none if all seeds agree." if seeds >= FEWEST else f"{FEWEST} or more seeds give {kind}."
+        f"In brackets: {kind}, none if all seeds give the same value."
+        if seeds >= FEWEST
+        else f"{FEWEST} or more seeds give {kind}."
     )
     lines.append(f"\nLast column: difference from {next(iter(table['clean']))}. {note}")
     for name, record in result["equal_time"].items():
@@ -52,24 +54,14 @@ def at_equal_time(name: str, record: dict[str, Any]) -> str:
 
 
 def interval(row: dict[str, Any], decimals: int) -> str:
-    """Return the interval of a difference with a leading space, or an empty string if there is none.
-
-    Example:
-        >>> interval({"difference": 1.0, "low": 0.5, "high": 1.5}, 2), interval({"low": None, "high": None}, 2)
-        (' [+0.50, +1.50]', '')
-    """
+    """Return the interval of a difference with a leading space, or an empty string if there is none."""
     return "" if row["low"] is None else f" [{row['low']:+.{decimals}f}, {row['high']:+.{decimals}f}]"
 
 
 def plot(result: dict[str, Any], path: Path, title: str) -> None:
     """Plot one panel per metric and one line per row: mean ± std, with the seeds as small dots below.
 
-    The dashed line is the mean of the baseline.
-
-    Args:
-        result: The result of a comparison.
-        path: File to write. The suffix selects the format.
-        title: Start of the title.
+    The dashed line is the mean of the baseline. `title` starts the title.
     """
     import matplotlib
 

@@ -2,7 +2,17 @@
 
 from collections.abc import Sequence
 
-from maxup.lab.report.figure import COLORS, MARKERS, Plot, blank, finish, label, machines, metric_label, time_unit
+from maxup.lab.report.figure import (
+    COLORS,
+    MARKERS,
+    Plot,
+    finish_figure,
+    hardware_names,
+    label,
+    metric_label,
+    new_figure,
+    time_unit,
+)
 from maxup.lab.results.files import Result
 from maxup.lab.results.tables import Comparison, Line, belongs
 
@@ -15,7 +25,7 @@ def cost(comparison: Comparison, subject: str, lines: Sequence[Line], results: S
     longest = max(line.seconds[budget] for _, line, budget in points)
     unit, name = time_unit(longest)
     places: dict[tuple[str | None, float], tuple[float, float]] = {}
-    figure, (panel,) = blank()
+    figure, (panel,) = new_figure()
     descriptions = []
     for i, line, budget in points:
         x, ours = line.seconds[budget] / unit, line.ours[budget]
@@ -31,7 +41,7 @@ def cost(comparison: Comparison, subject: str, lines: Sequence[Line], results: S
     panel.set(xlabel=f"training time per run [{name}]", ylabel=metric_label(comparison))
     panel.set_xlim(0, 1.1 * longest / unit or 1)
     panel.margins(y=0.1)
-    where = machines(r for r in results if any(belongs(r, line.row) for _, line, _ in points))
+    where = hardware_names(r for r in results if any(belongs(r, line.row) for _, line, _ in points))
     what = "accuracy" if comparison.table.unit == "%" else comparison.table.unit
     title = f"{what} against training time, mean ± std, on {where}."
-    return finish(figure, comparison, "cost", subject, title, "; ".join(descriptions))
+    return finish_figure(figure, comparison, "cost", subject, title, "; ".join(descriptions))

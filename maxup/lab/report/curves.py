@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from maxup.lab.report.figure import COLORS, HUGE, Plot, blank, finish, label, metric_label
+from maxup.lab.report.figure import COLORS, HUGE, Plot, finish_figure, label, metric_label, new_figure
 from maxup.lab.results.files import Result
 from maxup.lab.results.statistics import estimate
 from maxup.lab.results.tables import Comparison, Line, belongs, measured
@@ -21,9 +21,8 @@ Curve = dict[float, float]  # epoch -> value
 def curves(comparison: Comparison, subject: str, lines: Sequence[Line], results: Sequence[Result]) -> Plot | None:
     """Plot one line per row of a table that has runs with a metrics.jsonl. None if there are none."""
     found: dict[tuple[int, float], list[tuple[Curve, Curve]]] = {}
-    metric = (
-        "valid" if "valid" in comparison.table.metrics else None
-    )  # the test split of a text is evaluated only at the end
+    # The test split of a text is evaluated only at the end.
+    metric = "valid" if "valid" in comparison.table.metrics else None
     for i, line in enumerate(replace(line, metric=metric or line.metric) for line in lines):
         for budget in comparison.budgets:
             runs = [r for r in results if r.budget == budget and r.curve is not None and belongs(r, line.row)]
@@ -32,7 +31,7 @@ def curves(comparison: Comparison, subject: str, lines: Sequence[Line], results:
     if not found:
         return None
     with_loss = any(losses for read in found.values() for _, losses in read)
-    figure, panels = blank(2 if with_loss else 1)
+    figure, panels = new_figure(2 if with_loss else 1)
     for (i, budget), read in found.items():
         style: Any = {"color": COLORS[i % 8], "linestyle": "-" if budget == 1 else "--"}
         name = f"{label(lines[i], budget)} (n = {len(read)})"
@@ -51,7 +50,7 @@ def curves(comparison: Comparison, subject: str, lines: Sequence[Line], results:
     )
     note = " The training loss is the loss of the selected copy, the worst one with MaxUp." if with_loss else ""
     title = f"learning curves, mean over n seeds. The band is ± std.{note}"
-    return finish(figure, comparison, "curves", subject, title, description)
+    return finish_figure(figure, comparison, "curves", subject, title, description)
 
 
 def read_curves(result: Result, line: Line) -> tuple[Curve, Curve]:
@@ -62,11 +61,7 @@ def read_curves(result: Result, line: Line) -> tuple[Curve, Curve]:
     values: Curve = {}
     losses: Curve = {}
     text = _text(result)
-    loss, steps, before = (
-        0.0,
-        0.0,
-        0.0,
-    )  # sums over the steps of this epoch; a record covers the steps since the last one
+    loss, steps, before = 0.0, 0.0, 0.0  # sums over this epoch; a record covers the steps since the last one
     for record in map(_parse, text.splitlines()):
         numbers = {k: float(v) for k, v in record.items() if isinstance(v, int | float) and abs(v) < HUGE}
         if "train_loss" in numbers and (since := numbers.get("step", 0.0) - before) > 0:

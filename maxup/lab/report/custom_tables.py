@@ -20,10 +20,6 @@ def find_table(name: str) -> Table:
 
     The file has a list `recipes` of names or of entries such as {recipe: name, m: 10}. Paths of recipe files are
     relative to the file.
-
-    Example:
-        >>> find_table("table-cifar10").number
-        3
     """
     if name.endswith((".yaml", ".yml")):
         return _read_list(Path(name))
@@ -34,11 +30,11 @@ def find_table(name: str) -> Table:
     return paper[name]
 
 
-def table_of(recipes: Iterable[tuple[str, int | None]], caption: str) -> Table:
+def make_table(recipes: Iterable[tuple[str, int | None]], caption: str) -> Table:
     """Build a table without numbers of the paper. A row is a recipe and an m; None is the recipe's m.
 
     Example:
-        >>> table = table_of([("digits/mlp-gaussian", None), ("digits/mlp-gaussian-maxup", None)], "Ours")
+        >>> table = make_table([("digits/mlp-gaussian", None), ("digits/mlp-gaussian-maxup", None)], "Ours")
         >>> table.rows["digits/mlp-gaussian-maxup"].baseline
         'digits/mlp-gaussian'
     """
@@ -62,14 +58,7 @@ def table_of(recipes: Iterable[tuple[str, int | None]], caption: str) -> Table:
 
 
 def with_other_m(table: Table, results: Iterable[Result]) -> Table:
-    """Add a row to an ablation for every m that its recipes were run with. Other tables are unchanged.
-
-    Example:
-        >>> from maxup.lab.results.paper import load_paper
-        >>> run = Result("cifar100/resnet110-cutout-maxup", 0, 2, False, 1.0, {}, 1.0, {})
-        >>> [row.m for row in with_other_m(load_paper()["table-ablation"], [run]).rows.values()][:5]
-        [1, 2, 4, 10, 20]
-    """
+    """Add a row to an ablation for every m that its recipes were run with. Other tables are unchanged."""
     if table.down != "m":
         return table
     copies: dict[str, set[int]] = {}
@@ -96,7 +85,7 @@ def other_results(results: Iterable[Result], tables: Iterable[Table], *, text: b
     if not others:
         return None
     entries = sorted({(r.recipe, 0 if r.default_m else r.m) for r in others})
-    table = table_of([(recipe, m or None) for recipe, m in entries], "Recipes that are not in the paper")
+    table = make_table([(recipe, m or None) for recipe, m in entries], "Recipes that are not in the paper")
     for key, row in table.rows.items():
         copies = {r.m for r in others if belongs(r, row)}
         if row.m is None and len(copies) == 1:  # an unknown recipe: take m from its runs
@@ -147,7 +136,7 @@ def _read_list(path: Path) -> Table:
     names = [(run_name(recipe), m) for recipe, m in entries]
     if duplicates := [name for name in names if names.count(name) > 1]:
         raise TableError(f"{path} has {duplicates[0][0]} twice with the same m; remove one, or rename the recipe file")
-    return table_of(entries, f"The recipes of {path.name}")
+    return make_table(entries, f"The recipes of {path.name}")
 
 
 def _baseline(recipe: str) -> str:
@@ -155,7 +144,7 @@ def _baseline(recipe: str) -> str:
     stem, dot, suffix = recipe.rpartition(".") if recipe.endswith((".yaml", ".yml")) else (recipe, "", "")
     if not stem.endswith("-maxup"):
         raise RecipeError(
-            f"{recipe} does not end in -maxup, so its baseline with m = 1 is unknown; give the baseline's name"
+            f"{recipe} has no baseline: m = 1 needs a recipe name that ends in -maxup; list the baseline recipe instead"
         )
     return stem.removesuffix("-maxup") + dot + suffix
 

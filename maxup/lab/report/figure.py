@@ -51,7 +51,7 @@ class Plot:
         atomic_io.replace(folder / f"{self.name}.svg", self.svg)
 
 
-def blank(panels: int = 1) -> tuple["Figure", Any]:
+def new_figure(panels: int = 1) -> tuple["Figure", Any]:
     """Return a figure and its panels, one below the other. The width fits a phone."""
     from matplotlib.figure import Figure
 
@@ -63,7 +63,7 @@ def save_figure(figure: "Figure", file: Path | IO[bytes], **options: Any) -> Non
     """Save a figure. Texts are shown literally, never parsed as math or TeX.
 
     Args:
-        figure: The figure.
+        figure: The figure to save.
         file: A path, which is written atomically in the format of its suffix, or an open file.
         options: Options of `Figure.savefig`.
     """
@@ -85,7 +85,9 @@ def save_figure(figure: "Figure", file: Path | IO[bytes], **options: Any) -> Non
             figure.savefig(file, **options)
 
 
-def finish(figure: "Figure", comparison: Comparison, kind: str, subject: str, title: str, description: str) -> Plot:
+def finish_figure(
+    figure: "Figure", comparison: Comparison, kind: str, subject: str, title: str, description: str
+) -> Plot:
     """Add the title above and the legend below, and render both files."""
     axes = figure.axes
     axes[0].set_title(subject, fontsize=11)
@@ -130,7 +132,7 @@ def time_unit(longest: float) -> tuple[int, str]:
     return next(((s, n) for s, n in ((3600, "hours"), (60, "minutes")) if longest >= 2 * s), (1, "seconds"))
 
 
-def machines(results: Iterable[Result]) -> str:
+def hardware_names(results: Iterable[Result]) -> str:
     """Return the hardware that results were measured on."""
     names = sorted({str(result.environment.get("hardware") or "an unknown machine") for result in results})
     return names[0] if len(names) == 1 else f"{len(names)} kinds of machines"

@@ -34,13 +34,7 @@ class Entry:
 
 
 def listing(word: str, *, results: Path, runs: Path) -> tuple[list[Entry], list[str]]:
-    """Return the recipes whose name contains a word, and a message for each result file that is skipped.
-
-    Example:
-        >>> entries, _ = listing("mlp-gaussian-maxup", results=Path("nowhere"), runs=Path("nowhere"))
-        >>> entries[0].recipe, entries[0].cost
-        ('digits/mlp-gaussian-maxup', 'm = 4')
-    """
+    """Return the recipes whose name contains a word, and a message for each result file that is skipped."""
     found, notes = load_results(results, runs)
     tables = load_paper().values()
     entries = []

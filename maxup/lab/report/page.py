@@ -17,12 +17,7 @@ POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
 def escape(text: str) -> str:
-    """Escape a text for HTML, on one line and without control characters.
-
-    Example:
-        >>> escape("<b>")
-        '&lt;b&gt;'
-    """
+    """Escape a text for HTML, on one line and without control characters."""
     return html.escape(one_line(text))
 
 
@@ -39,10 +34,6 @@ def page(
         plots: The plots of each table, by its name.
         results: Our results, for their number and their environments.
         notes: Messages about files that were skipped.
-
-    Example:
-        >>> page([], {}, []).splitlines()[0]
-        '<!DOCTYPE html>'
     """
     style = files("maxup.lab.report").joinpath("page.css").read_text(encoding="utf-8")
     sections = [_section(comparison, plots.get(comparison.name, [])) for comparison in comparisons]

@@ -23,7 +23,7 @@ def picture(
     label: int,
     classes: Sequence[str],
 ) -> None:
-    """Draw the plot.
+    """Draw noisy copies of an image, the class counts and the certified radius.
 
     Args:
         path: File to write. The suffix selects the format.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from itertools import compress
 
 from maxup.lab.results.files import budget_name
-from maxup.lab.results.paper import Metric, Row, Value, load_slips
+from maxup.lab.results.paper import Metric, Row, Value, load_misprints
 from maxup.lab.results.statistics import Difference, Estimate
 from maxup.lab.results.tables import Comparison, Line
 
@@ -14,10 +14,10 @@ DASH = "–"  # noqa: RUF001
 MINUS = "−"  # noqa: RUF001
 LEGEND = (
     f"± is the standard deviation over n seeds. Difference: MaxUp {MINUS} its baseline without MaxUp. With 3 or more "
-    "seeds, our difference has Welch's 95 % interval, or the paired interval if the seed selects the training images "
-    "(data.train_size); there is no interval if all seeds agree. Our numbers are from the last epoch; for runs with "
-    "restarts, from the epoch with the best validation. A column such as 60 of 200 epochs or budget 0.3 has runs with "
-    "that part of the recipe's epochs."
+    "seeds, our difference has Welch's 95 % interval. The interval is paired if the seed selects the training images "
+    "(data.train_size). No interval is shown if all seeds give the same value. Our numbers are from the last epoch; "
+    "for runs with restarts, from the epoch with the best validation. A column such as 60 of 200 epochs or budget 0.3 "
+    "has runs with that fraction of the recipe's epochs."
 )
 
 
@@ -41,7 +41,7 @@ class Grid:
     notes: list[str] = field(default_factory=list)
     """Notes that cells refer to by number."""
     remarks: list[str] = field(default_factory=list)
-    """Remarks on the whole table."""
+    """Remarks on the table."""
 
     def note(self, text: str) -> int:
         """Add a note unless it exists, and return its number."""
@@ -51,14 +51,7 @@ class Grid:
 
 
 def grid(comparison: Comparison) -> Grid:
-    """Return the text of every cell, with notes on corrections of the paper. Empty columns are removed.
-
-    Example:
-        >>> from maxup.lab.results.paper import load_paper
-        >>> from maxup.lab.results.tables import compare
-        >>> [str(cell) for cell in grid(compare("table-cifar10", load_paper()["table-cifar10"], [])).rows[1][:5]]
-        ['ResNet-110', 'MaxUp+Cutout', '4', '95.41 ± 0.08', '+0.57']
-    """
+    """Return the text of every cell, with notes on corrections of the paper. Empty columns are removed."""
     table, several = comparison.table, len(comparison.table.metrics) > 1
     sizes = any(row.params or row.flops for row in table.rows.values())
     paper = any(line.paper for line in comparison.lines)
@@ -87,10 +80,10 @@ def grid(comparison: Comparison) -> Grid:
                 Cell(format_difference(difference, digits, ours.n if ours else 0)),
             ]
         out.rows.append(cells)
-    for slip in load_slips():
-        if comparison.name in slip.tables:
-            printed = slip.printed.replace("$", "").replace("\\%", " %")
-            out.remarks.append(f"The paper's text has {printed}; it should be {slip.corrected}: {slip.why}.")
+    for misprint in load_misprints():
+        if comparison.name in misprint.tables:
+            printed = misprint.printed.replace("$", "").replace("\\%", " %")
+            out.remarks.append(f"The paper's text has {printed}; it should be {misprint.corrected}: {misprint.why}.")
     full = [any(row[i].text != DASH for row in out.rows) for i in range(len(headings))]
     return replace(out, headings=[*compress(headings, full)], rows=[[*compress(row, full)] for row in out.rows])
 

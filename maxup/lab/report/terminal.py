@@ -1,4 +1,4 @@
-"""Tables for the terminal. In a narrow terminal, cells wrap between words, and numbers stay whole."""
+"""Tables for the terminal. In a narrow terminal, cells wrap between words, and numbers are never split."""
 
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -45,10 +45,10 @@ def show_table(
 ) -> None:
     """Print a table. Cells wrap if the terminal is narrow. Rows marked in `bold` are bold."""
     headings, rows = [*map(one_line, headings)], [[*map(one_line, row)] for row in rows]  # before they are measured
-    room = console.width if console.is_terminal else 10_000
+    max_width = console.width if console.is_terminal else 10_000
     columns = list(zip(headings, *rows, strict=True))
-    gap = "  " if sum(widths(columns, room)) + 2 * len(columns) <= room else " "
-    across = widths(columns, room - len(gap) * (len(columns) - 1))
+    gap = "  " if sum(widths(columns, max_width)) + 2 * len(columns) <= max_width else " "
+    across = widths(columns, max_width - len(gap) * (len(columns) - 1))
     console.print(title, style="bold")
     for number, row in enumerate([headings, *rows]):
         strong = number == 0 or (bold and bold[number - 1])
@@ -56,38 +56,34 @@ def show_table(
             console.print(text, style="bold" if strong else "", soft_wrap=True)
 
 
-def fold(text: str, width: int, *, cut: bool = True) -> list[str]:
-    """Wrap a text to a width. "± 0.08" and "n = 5" stay together. Without `cut`, long words stay whole.
+def wrap_text(text: str, width: int, *, cut: bool = True) -> list[str]:
+    """Wrap a text to a width. "± 0.08" and "n = 5" stay together. Without `cut`, long words are not split.
 
     Example:
-        >>> fold("95.41 ± 0.08 (n = 5)", 8)
+        >>> wrap_text("95.41 ± 0.08 (n = 5)", 8)
         ['95.41', '± 0.08', '(n = 5)']
     """
     wrapped = textwrap.wrap(nonbreaking(text), width, break_long_words=cut)
     return [line.replace("\xa0", " ") for line in wrapped]
 
 
-def widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:
-    """Return the width of each column so that they fit into `room` if possible. Columns start with their heading.
+def widths(columns: Sequence[Sequence[str]], max_width: int) -> list[int]:
+    """Return column widths that fit into `max_width` if possible. The first cell of a column is its heading.
 
     The widest column shrinks first, down to its longest word. Then names and headings may be cut, but never numbers.
-
-    Example:
-        >>> widths([["model", "ResNet-110"], ["ours", "95.41 ± 0.08 (n = 5)"]], 25)
-        [10, 15]
     """
     sizes = [max(map(len, column)) for column in columns]
     words = [_longest_word(column) for column in columns]
     numbers = [_longest_word(column[1:]) if column[0] not in WORDS else 0 for column in columns]
     names = [max(number, min(8, least)) for number, least in zip(numbers, words, strict=True)]
     for least in (words, names):
-        while sum(sizes) > room and sizes != least:
+        while sum(sizes) > max_width and sizes != least:
             sizes[max(range(len(sizes)), key=lambda i: (sizes[i] > least[i], sizes[i]))] -= 1
     return sizes
 
 
 def _longest_word(texts: Sequence[str]) -> int:
-    return max((len(line) for text in texts for line in fold(text, 1, cut=False)), default=0)
+    return max((len(line) for text in texts for line in wrap_text(text, 1, cut=False)), default=0)
 
 
 def lines(cells: Sequence[str], headings: Sequence[str], across: Sequence[int], gap: str) -> Iterator[str]:
@@ -97,6 +93,6 @@ def lines(cells: Sequence[str], headings: Sequence[str], across: Sequence[int], 
         >>> list(lines(["ResNet", "95.41 ± 0.08 (n = 5)"], ["model", "ours"], [6, 12], "  "))
         ['ResNet  95.41 ± 0.08', '             (n = 5)']
     """
-    for parts in zip_longest(*map(fold, cells, across), fillvalue=""):
+    for parts in zip_longest(*map(wrap_text, cells, across), fillvalue=""):
         placed = zip(parts, across, headings, strict=True)
         yield gap.join(f"{part:{'<' if h in WORDS else '>'}{width}}" for part, width, h in placed).rstrip()

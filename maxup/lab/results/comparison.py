@@ -63,10 +63,6 @@ def gain(ours: list[dict[str, float]], baseline: list[dict[str, float]], *, pair
         ours: Metrics per seed.
         baseline: Metrics of the same seeds.
         paired: Whether a seed selects the training images, as in `statistics.difference`.
-
-    Example:
-        >>> gain([{"clean": 98.0}, {"clean": 99.0}], [{"clean": 97.0}, {"clean": 98.0}], paired=False)
-        {'clean': {'difference': 1.0, 'low': None, 'high': None}}
     """
     values = [[{i: run[m] for i, run in enumerate(row) if m in run} for m in METRICS] for row in (ours, baseline)]
     differences = {m: difference(a, b, paired=paired) for m, a, b in zip(METRICS, *values, strict=True)}

@@ -113,11 +113,11 @@ def _result(name: str, path: Path, stem: str, recipe: str) -> Result:
     used = run["recipe"]
     options = [f"--{key} {value}" for key, value in run.get("task", {}).items() if key.endswith("_from") and value]
     if options:
-        raise ValueError(f"it was trained with {' '.join(options)}, so it is not a result of the recipe alone")
+        raise ValueError(f"trained with {' '.join(options)}, so it is not a result of the recipe itself")
     m = int(resolve_objective(used.get("objective", "standard")).get("m", 1))
     match = NAME.fullmatch(stem)
     if match and int(match[1]) != run["seed"]:
-        raise ValueError(f"its name has seed {match[1]}, but its content has seed {run['seed']}")
+        raise ValueError(f"the file name says seed {match[1]}, but the content says seed {run['seed']}")
     named = float(match[3]) if match and match[3] else 1.0
     known = known_recipe(recipe)
     if known is None:
@@ -125,11 +125,11 @@ def _result(name: str, path: Path, stem: str, recipe: str) -> Result:
     else:
         changed = [key for key in difference(used, known) if key not in ("seed", "epochs", "objective.m")]
         if changed:
-            raise ValueError(f"the recipe {name} has changed since ({', '.join(changed)})")
+            raise ValueError(f"the recipe {name} has changed since this run: {', '.join(changed)}")
         epochs = int(used.get("epochs", known.epochs))
         default_m = m == num_copies(known)
         budget = epochs / known.epochs
-        budget = named if budget != 1 and epochs == scaled(known.epochs, named) else float(f"{budget:.3g}")
+        budget = named if budget != 1 and epochs == scale_epochs(known.epochs, named) else float(f"{budget:.3g}")
     curve = path.parent / "metrics.jsonl" if path.name == "run.json" else None
     last = {k: float(v) for k, v in run["last"].items() if isinstance(v, int | float)}
     seconds = float(run.get("training_seconds", run["seconds"]))
@@ -165,11 +165,11 @@ def mean_seconds(results: Sequence[Result]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def scaled(epochs: int, budget: float) -> int:
+def scale_epochs(epochs: int, budget: float) -> int:
     """Return the number of epochs of a budget, at least one.
 
     Example:
-        >>> scaled(200, 0.3), scaled(5, 0.01)
+        >>> scale_epochs(200, 0.3), scale_epochs(5, 0.01)
         (60, 1)
     """
     return max(1, round(epochs * budget))
@@ -184,7 +184,7 @@ def budget_name(budget: float, recipes: Iterable[str]) -> str:
     """
     epochs = {known.epochs if (known := known_recipe(name)) else 0 for name in recipes}
     total = epochs.pop() if len(epochs) == 1 else 0
-    return f"{scaled(total, budget)} of {total} epochs" if total and budget < 1 else f"budget {budget:g}"
+    return f"{scale_epochs(total, budget)} of {total} epochs" if total and budget < 1 else f"budget {budget:g}"
 
 
 @cache

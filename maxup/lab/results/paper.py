@@ -19,11 +19,6 @@ class Value:
     why: str | None = None
     """Why it is a misprint."""
 
-    @property
-    def as_printed(self) -> float:
-        """Return the number that the paper prints."""
-        return self.mean if self.printed is None else self.printed
-
 
 @dataclass(frozen=True)
 class Metric:
@@ -70,7 +65,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Slip:
+class Misprint:
     """A misprint in the paper's text."""
 
     tables: list[str]
@@ -115,18 +110,13 @@ def load_paper() -> dict[str, Table]:
     return {name: read_table(raw, name) for name, raw in _read()["tables"].items()}
 
 
-def load_slips() -> list[Slip]:
+def load_misprints() -> list[Misprint]:
     """Load the misprints in the paper's text. Those in tables are part of values, rows and metrics."""
-    return [_build(Slip, raw, f"slip {i}") for i, raw in enumerate(_read()["slips"])]
+    return [_build(Misprint, raw, f"slip {i}") for i, raw in enumerate(_read()["slips"])]
 
 
 def table_names() -> list[str]:
-    """Return the names of the paper's tables, in order.
-
-    Example:
-        >>> table_names()[:3]
-        ['table-resnet50', 'table-imagenet', 'table-cifar10']
-    """
+    """Return the names of the paper's tables, in order."""
     return list(_read()["tables"])
 
 
@@ -142,7 +132,7 @@ def read_table(raw: Any, name: str) -> Table:
         if row.maxup != (row.baseline is not None) or row.baseline not in {None, *rows}:
             raise ValueError(
                 f"paper.yaml, {name}, row {key}: maxup is {row.maxup} and baseline is {row.baseline!r}; "
-                "a MaxUp row must name another row of its table as baseline, and other rows must not"
+                "a MaxUp row needs `baseline:`, the key of another row; other rows must not have one"
             )
         if row.baseline is not None and row.params is None and row.flops is None:
             rows[key] = replace(row, params=rows[row.baseline].params, flops=rows[row.baseline].flops)
@@ -166,7 +156,9 @@ def _value(raw: Any, where: str) -> Value:
         return Value(_number(raw[0], where), _number(raw[1], where))
     if isinstance(raw, dict):
         if set(raw) != {"printed", "corrected", "why"}:
-            raise ValueError(f"paper.yaml, {where}: a correction has printed, corrected and why, not {', '.join(raw)}")
+            raise ValueError(
+                f"paper.yaml, {where}: a correction needs printed, corrected and why; got {', '.join(raw)}"
+            )
         return Value(_number(raw["corrected"], where), None, _number(raw["printed"], where), raw["why"])
     return Value(_number(raw, where))
 

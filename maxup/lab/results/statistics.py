@@ -35,15 +35,10 @@ class Difference:
 
 
 def estimate(values: Sequence[float]) -> Estimate | None:
-    """Return mean and standard deviation, or None if there are no values.
-
-    Example:
-        >>> estimate([1.0, 2.0, 3.0])
-        Estimate(mean=2.0, std=1.0, n=3)
-    """
+    """Return mean and standard deviation, or None if there are no values."""
     if not values:
         return None
-    mean = statistics.mean(values)  # exact, also for huge values such as a perplexity
+    mean = statistics.mean(values)  # exact even for huge perplexities
     known = len(values) > 1 and math.isfinite(mean)
     return Estimate(mean, statistics.stdev(values) if known else None, len(values))
 
@@ -55,11 +50,7 @@ def difference(ours: Mapping[int, float], baseline: Mapping[int, float], *, pair
         ours: Value per seed.
         baseline: Value per seed.
         paired: Whether a seed selects the training images, so that both methods share them. Otherwise runs with the
-            same seed are not pairs: a shared seed does not make two trainings alike.
-
-    Example:
-        >>> difference({0: 2.0, 1: 3.0}, {0: 1.0, 1: 2.0}, paired=False)
-        Difference(mean=1.0, low=None, high=None, n=2)
+            same seed are not pairs: a shared seed does not make two runs comparable.
     """
     return paired_t(ours, baseline) if paired else welch(ours.values(), baseline.values())
 
@@ -67,18 +58,13 @@ def difference(ours: Mapping[int, float], baseline: Mapping[int, float], *, pair
 def paired_t(ours: Mapping[int, float], baseline: Mapping[int, float], *, level: float = 0.95) -> Difference | None:
     """Return the mean of ours - baseline over common seeds or images, with Student's interval of the differences.
 
-    Use it for values that share more than a seed, such as the images they were measured on. Returns None if there are
-    no common keys, or if a value is infinite.
+    Use it for values measured on the same images, not for runs that only share a seed. Returns None if there are no
+    common keys, or if a value is infinite.
 
     Args:
         ours: Value per seed or image.
         baseline: Value per seed or image.
-        level: Confidence level of the interval.
-
-    Example:
-        >>> found = paired_t({0: 2.0, 1: 3.0, 2: 5.0, 3: 9.0}, {0: 1.0, 1: 2.0, 2: 3.0})
-        >>> round(found.low, 2), round(found.mean, 2), round(found.high, 2), found.n
-        (-0.1, 1.33, 2.77, 3)
+        level: Confidence level.
     """
     found = estimate([ours[seed] - baseline[seed] for seed in sorted(ours.keys() & baseline.keys())])
     if found is None or not math.isfinite(found.mean):
@@ -97,11 +83,6 @@ def welch(ours: Collection[float], baseline: Collection[float], *, level: float 
         ours: Values of one method.
         baseline: Values of the other.
         level: Confidence level of the interval.
-
-    Example:
-        >>> found = welch([2.0, 3.0, 5.0], [1.0, 2.0, 3.0])
-        >>> round(found.low, 2), round(found.mean, 2), round(found.high, 2), found.n
-        (-1.79, 1.33, 4.45, 3)
     """
     sides = [side for values in (ours, baseline) if (side := estimate(list(values)))]
     if len(sides) < 2 or not math.isfinite(mean := sides[0].mean - sides[1].mean):

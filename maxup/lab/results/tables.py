@@ -41,14 +41,7 @@ class Comparison:
 
 
 def compare(name: str, table: Table, results: Iterable[Result]) -> Comparison:
-    """Find our results for every row and metric of a table.
-
-    Example:
-        >>> from maxup.lab.results.paper import load_paper
-        >>> line = compare("table-cifar10", load_paper()["table-cifar10"], []).lines[1]
-        >>> line.paper.mean, round(line.paper_difference, 2), line.ours
-        (95.41, 0.57, {})
-    """
+    """Find our results for every row and metric of a table."""
     results = list(results)
     ours = {key: [r for r in results if belongs(r, row)] for key, row in table.rows.items()}
     budgets = sorted({r.budget for rows in ours.values() for r in rows} - {1.0}, reverse=True)

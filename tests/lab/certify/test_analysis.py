@@ -3,7 +3,7 @@ import random
 import pytest
 from scipy import stats
 
-from maxup.lab.certify.analysis import RADII, abstained, average_radius, certified_accuracy, envelope, metrics
+from maxup.lab.certify.analysis import RADII, abstained, average_radius, best_per_radius, certified_accuracy, metrics
 from maxup.lab.certify.tsv import Row
 
 
@@ -34,9 +34,9 @@ def test_average_radius_is_the_area_under_the_curve():
     assert abstained(found) == sum(r.predict == -1 for r in found) / 60
 
 
-def test_envelope_is_the_maximum_over_the_models():
+def test_best_per_radius_is_the_maximum_over_the_models():
     models = {str(seed): rows(seed) for seed in range(4)}
-    for radius, (name, share) in envelope(models).items():
+    for radius, (name, share) in best_per_radius(models).items():
         assert share.mean == max(certified_accuracy(m, radius).mean for m in models.values())
         assert share == certified_accuracy(models[name], radius)
 

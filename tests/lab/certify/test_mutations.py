@@ -1,4 +1,4 @@
-"""A changed file of certificates is refused, or its content is the same: thousands of seeded mutations."""
+"""A changed file of certificates is rejected, or its content is the same: thousands of seeded mutations."""
 
 import random
 import re
@@ -84,7 +84,7 @@ def mutations(data, rng, times):
 
 
 @pytest.mark.parametrize("sampling", ["fixed", "adaptive"])
-def test_a_mutation_is_refused_or_changes_nothing(tmp_path, sampling):
+def test_a_mutation_is_rejected_or_changes_nothing(tmp_path, sampling):
     path = tmp_path / "certified.tsv"
     data = write(path, sampling)
 

@@ -83,7 +83,7 @@ def test_labels_of_a_file_are_checked_against_the_data(target, tmp_path):
     wrong = replace(found[3], label=(found[3].label + 1) % 10, predict=-1, radius=0.0, correct=False)
     tsv.append(path, [*found[:3], wrong, *found[4:]], samples=False)
     before = path.read_bytes()
-    with pytest.raises(CertificateError, match="has an image or a label in line 6 that is not in the data"):
+    with pytest.raises(CertificateError, match="line 6: the image or the label is not in the data"):
         certify(target, SETTINGS, chosen, path, say=lambda _: None)
     assert path.read_bytes() == before
 

@@ -6,7 +6,7 @@ from torch import nn
 
 from maxup.cli.main import main
 from maxup.errors import DataError, RunError
-from maxup.lab.certify.target import answers, digest, of_folder, of_module
+from maxup.lab.certify.target import digest, load_target, probe_logits, target_from_module
 from maxup.lab.data import load_data
 from maxup.lab.recipes.load import parse_recipe
 from maxup.lab.train.loop import train
@@ -21,7 +21,7 @@ def make(folder, recipe="smoke/digits-gaussian", *more):
 def test_a_run_and_its_export_have_the_same_network_and_images(tmp_path):
     make(tmp_path / "run")
     assert main(["export", str(tmp_path / "run"), str(tmp_path / "model")]) == 0
-    run, exported = of_folder(tmp_path / "run"), of_folder(tmp_path / "model")
+    run, exported = load_target(tmp_path / "run"), load_target(tmp_path / "model")
     assert run.sigma == exported.sigma == 0.5
     assert digest(run.model, run.images) == digest(exported.model, exported.images)
     x = run.pixels([3, 5])
@@ -38,13 +38,13 @@ def test_moved_images_are_found_with_root(tmp_path):
     (tmp_path / "before").rename(tmp_path / "now")
     for name in ("run", "model"):
         with pytest.raises(DataError, match=r"cifar10 is not in any of: .*before"):
-            of_folder(tmp_path / name)
-        assert len(of_folder(tmp_path / name, root=str(tmp_path / "now")).images) == 4
+            load_target(tmp_path / name)
+        assert len(load_target(tmp_path / name, root=str(tmp_path / "now")).images) == 4
 
 
 def test_a_network_trained_on_normalized_images_takes_pixels(tmp_path):
     make(tmp_path / "run", "digits/mlp-gaussian")
-    target, run = of_folder(tmp_path / "run"), open_run(tmp_path / "run")
+    target, run = load_target(tmp_path / "run"), open_run(tmp_path / "run")
     assert target.sigma is None  # its noise was not on pixels
     torch.testing.assert_close(target.model(target.pixels([7])), run.model(run.task.prepare(run.task.test.x[[7]])))
 
@@ -60,7 +60,7 @@ def test_digest_depends_on_weights_structure_and_images():
     assert digest(model, images)[0] != network
 
 
-def test_answers_depend_on_the_forward_pass():
+def test_probe_logits_depend_on_the_forward_pass():
     class Net(nn.Linear):
         def forward(self, x):
             return nn.functional.dropout(super().forward(self.prepare(x).flatten(1)), 0.1, training=True)
@@ -68,17 +68,17 @@ def test_answers_depend_on_the_forward_pass():
     torch.manual_seed(0)
     (images, _), model, cpu = load_data("digits"), Net(64, 10), torch.device("cpu")
     Net.prepare = staticmethod(lambda x: x)
-    before, weights = answers(model, images, cpu), digest(model, images)
+    before, weights = probe_logits(model, images, cpu), digest(model, images)
     assert len(before) == 20
-    assert answers(model, images, cpu) == before
+    assert probe_logits(model, images, cpu) == before
     Net.prepare = staticmethod(lambda x: 2 * x - 1)
-    assert answers(model, images, cpu) != before
+    assert probe_logits(model, images, cpu) != before
     assert digest(model, images) == weights
 
 
 def test_a_module_must_be_an_nn_module():
     with pytest.raises(RunError, match=r"mine:net returned a int; it must return a torch\.nn\.Module"):
-        of_module("mine:net", lambda: 3, load_data("digits")[0])
+        target_from_module("mine:net", lambda: 3, load_data("digits"), "digits")
 
 
 def test_the_recipe_of_an_export_is_checked_before_it_is_parsed(tmp_path, monkeypatch):
@@ -91,4 +91,4 @@ def test_the_recipe_of_an_export_is_checked_before_it_is_parsed(tmp_path, monkey
     path.write_text(json.dumps(config))
     monkeypatch.setattr("jsonargparse.ArgumentParser.parse_object", lambda *_: pytest.fail("the parser was called"))
     with pytest.raises(RunError, match=r"^the recipe in \S+config\.json is invalid: optim\.milestones has 101 values"):
-        of_folder(tmp_path / "model", "last")
+        load_target(tmp_path / "model", "last")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from maxup.errors import CertificateError
-from maxup.lab.certify.tsv import Row, append, begin, expect, gather, missing, read
+from maxup.lab.certify.tsv import Row, append, begin, gather, read, set_num_images, unfinished
 from maxup.smoothing.smooth import Certificate
 
 ABOUT = {"model": "a" * 64, "images": "b" * 64, "sigma": 0.5, "dtype": "float32", "forward": "eager", "n0": 100,
@@ -45,8 +45,8 @@ def test_hash_covers_the_row_and_the_previous_hash(path):
 
 
 def test_a_radius_is_rounded_down():
-    assert Row.of(0, 1, Certificate(1, 0.1999999999, 10, 0.5)).radius == 0.199999
-    assert Row.of(0, 1, Certificate(1, 0.2, 10, 0.5)) == Row(0, 1, 1, 0.2, True, "0:00:00.500000", 10)
+    assert Row.from_certificate(0, 1, Certificate(1, 0.1999999999, 10, 0.5)).radius == 0.199999
+    assert Row.from_certificate(0, 1, Certificate(1, 0.2, 10, 0.5)) == Row(0, 1, 1, 0.2, True, "0:00:00.500000", 10)
 
 
 def test_an_incomplete_last_line_is_ignored_with_a_note(path, capsys):
@@ -58,11 +58,11 @@ def test_an_incomplete_last_line_is_ignored_with_a_note(path, capsys):
     assert len(path.read_text().splitlines()) == 2 + len(ROWS)
 
 
-def test_a_damaged_last_line_is_refused(path):
+def test_a_damaged_last_line_is_rejected(path):
     whole = path.read_bytes()
     for end in (b"J", b"7", b"\t", b"\r", b"\0"):
         path.write_bytes(whole[:-1] + end)
-        with pytest.raises(CertificateError, match="was changed: line 7 is not the start of a row"):
+        with pytest.raises(CertificateError, match="was changed: line 7 is not an incomplete row"):
             read(path)
     path.write_bytes(whole.replace(b"0:00:01", b"0:00:\xb11"))
     with pytest.raises(CertificateError, match="was changed in line 3 or above: the hash does not match"):
@@ -96,42 +96,40 @@ def test_an_incomplete_last_line_is_repaired(path, cut):
     ("key", "value"),
     [("model", "c" * 64), ("dtype", "bfloat16"), ("sigma", 0.25), ("n", 10), ("alpha", 0.1), ("radii", [0.5])],
 )
-def test_rows_with_another_header_are_refused_and_kept(path, key, value):
+def test_rows_with_another_header_are_rejected_and_kept(path, key, value):
     before = path.read_bytes()
     for again in (begin, gather):
-        with pytest.raises(CertificateError, match=f"has certificates for another {key}") as error:
+        with pytest.raises(CertificateError, match=f"was certified with {key}=") as error:
             again(path, ABOUT | {key: value})
         assert "\n" not in str(error.value)
     assert path.read_bytes() == before
 
 
-def test_another_forward_pass_with_the_same_weights_is_refused(tmp_path):
+def test_another_forward_pass_with_the_same_weights_is_rejected(tmp_path):
     path = tmp_path / "certified.tsv"
     begin(path, ABOUT | {"answers": [1.0, -20.0]})
     append(path, ROWS, samples=False)
     assert begin(path, ABOUT | {"answers": [1.1, -20.1]}) == ROWS  # rounding
     for other in ([1.0, -21.0], [1.0], None):
-        with pytest.raises(CertificateError, match="has certificates for another forward pass with the same weights"):
+        with pytest.raises(CertificateError, match="was certified with the same weights but a different forward pass"):
             begin(path, ABOUT | {"answers": other})
 
 
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"label": 4}, "its correct is 1, but its label is 4"),
-        ({"label": 10, "correct": False}, "its label is 10, but there are 10 classes"),
-        ({"label": -1, "predict": -1, "radius": 0.0}, "its label is -1"),
-        ({"radius": 2.75}, "its radius is 2.75, but n, alpha and sigma allow at most 1.231631"),
-        ({"idx": 2}, "its image is already in the file"),
-        ({"time": "a\tb"}, "too many values|does not write it this way|invalid literal"),
+        ({"label": 4}, "correct=1 contradicts label=4"),
+        ({"label": 10, "correct": False}, "label=10, but there are 10 classes"),
+        ({"label": -1, "predict": -1, "radius": 0.0}, "label=-1, but"),
+        ({"radius": 2.75}, "radius=2.75, but n, alpha and sigma allow at most 1.231631"),
+        ({"idx": 2}, "the file already has image 2"),
+        ({"time": "a\tb"}, "too many values|not in the format that maxup certify writes|invalid literal"),
     ],
 )
-def test_an_invalid_row_with_the_right_hash_is_refused(path, change, why):
+def test_an_invalid_row_with_the_right_hash_is_rejected(path, change, why):
     append(path, [replace(Row(20, 3, 3, 0.5, True, "0:00:01"), **change)], samples=False)
     for again in (read, lambda path: begin(path, ABOUT)):
-        with pytest.raises(
-            CertificateError, match=rf"has an invalid certificate in line 8: .*({why}).*; restore the file, or"
-        ):
+        with pytest.raises(CertificateError, match=rf"line 8: invalid certificate: .*({why}).*; restore the file, or"):
             again(path)
 
 
@@ -139,12 +137,12 @@ def test_rows_must_match_the_labels_of_the_data(path):
     before = path.read_bytes()
     assert begin(path, ABOUT, [3] * 5) == ROWS
     for labels in ([3, 3, 3, 7, 3], [3, 3, 3]):
-        with pytest.raises(CertificateError, match="has an image or a label in line 6 that is not in the data"):
+        with pytest.raises(CertificateError, match="line 6: the image or the label is not in the data"):
             begin(path, ABOUT, labels)
     assert path.read_bytes() == before
 
 
-def test_conflicting_parts_are_refused_and_kept(path):
+def test_conflicting_parts_are_rejected_and_kept(path):
     part = path.with_name(f"{path.name}.rank-0")
     begin(part, ABOUT)
     append(part, [ROWS[2]], samples=False)
@@ -157,21 +155,21 @@ def test_conflicting_parts_are_refused_and_kept(path):
     assert read(path)[1] == ROWS
 
 
-def test_version_1_without_hashes_is_refused(path):
+def test_version_1_without_hashes_is_rejected(path):
     first, *lines = path.read_text().splitlines()
     bare = [first.replace('"version": 2', '"version": 1'), *(line.rpartition("\t")[0] for line in lines)]
     path.write_text("\n".join(bare) + "\n")
     with pytest.raises(
-        CertificateError, match="another format version than 2, the first one with hashes; remove it and certify again"
+        CertificateError, match=r"unsupported format version \(supported: 2\); remove it and certify again"
     ):
         read(path)
 
 
-def test_a_pipe_is_refused_without_blocking(tmp_path):
+def test_a_pipe_is_rejected_without_blocking(tmp_path):
     os.mkfifo(tmp_path / "a.tsv")
     for place in (tmp_path / "a.tsv", tmp_path):
         with pytest.raises(
-            CertificateError, match=r"is not a file of certificates: .*(not a regular file|Is a directory)"
+            CertificateError, match=r"is not a certificates file: .*(not a regular file|Is a directory)"
         ):
             read(place)
 
@@ -199,11 +197,11 @@ def test_an_empty_file_may_get_another_header(tmp_path):
         b'# {"format": "maxup-certificates", "version": 2}\nidx\tlabel\tpredict\tradius\tcorrect\ttime\thash\n',
     ],
 )  # fmt: skip
-def test_another_kind_of_file_is_refused_and_kept(tmp_path, text):
+def test_another_kind_of_file_is_rejected_and_kept(tmp_path, text):
     path = tmp_path / "a.tsv"
     path.write_bytes(text)
     with pytest.raises(
-        CertificateError, match=r"is not a file of certificates.*; give a TSV that maxup certify wrote"
+        CertificateError, match=r"is not a certificates file.*; give a TSV that maxup certify wrote"
     ) as error:
         begin(path, ABOUT)
     assert "\n" not in str(error.value)
@@ -245,13 +243,13 @@ def test_parts_of_several_processes_are_merged_sorted_and_removed(tmp_path):
 
 def test_missing_rows_at_the_end_are_counted(path):
     """Hashes cannot detect this, so the header records the number of images."""
-    expect(path, len(ROWS))
-    assert missing(*read(path)) is None
+    set_num_images(path, len(ROWS))
+    assert unfinished(*read(path)) is None
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-2]))
-    assert missing(*read(path)) == "3 of 5"
-    expect(path, 3)  # a command that asks for these alone finds all of them
+    assert unfinished(*read(path)) == "3 of 5"
+    set_num_images(path, 3)  # a command that asks for these alone finds all of them
     assert read(path)[1] == ROWS[:3]
-    assert missing(*read(path)) is None
+    assert unfinished(*read(path)) is None
 
 
 def test_a_failed_append_names_the_file(path, monkeypatch):
@@ -266,11 +264,11 @@ def test_a_failed_append_names_the_file(path, monkeypatch):
 
 def test_a_file_without_asked_is_never_unfinished(path):
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-2]))
-    assert missing(*read(path)) is None
+    assert unfinished(*read(path)) is None
 
 
 @pytest.mark.parametrize("asked", [-1, 1.5, "5", None, True, [5]])
-def test_an_invalid_number_of_images_is_refused(tmp_path, asked):
+def test_an_invalid_number_of_images_is_rejected(tmp_path, asked):
     begin(tmp_path / "a.tsv", ABOUT | {"asked": asked})
     with pytest.raises(CertificateError, match="asked must be a number of images"):
         read(tmp_path / "a.tsv")

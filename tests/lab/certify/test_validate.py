@@ -1,4 +1,4 @@
-"""Invalid headers and rows are refused with a reason."""
+"""Invalid headers and rows are rejected with a reason."""
 
 from dataclasses import replace
 
@@ -50,22 +50,22 @@ def test_invalid_settings_are_named(key, values):
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"idx": -1}, "its idx is -1"),
-        ({"label": 2}, "its label is 2, but there are 2 classes"),
-        ({"label": -1}, "its label is -1"),
-        ({"predict": 2}, "its predict is 2"),
-        ({"predict": -2}, "its predict is -2"),
-        ({"correct": False}, "its correct is 0, but its label is 1 and its predict is 1"),
-        ({"predict": 0}, "its correct is 1"),
-        ({"predict": -1, "correct": False}, "it abstains, but its radius is 0.5"),
-        ({"radius": 1.24}, "its radius is 1.24, but n, alpha and sigma allow at most 1.231631"),
-        ({"radius": -0.1}, "its radius is -0.1"),
-        ({"radius": float("nan")}, "its radius is nan"),
-        ({"samples": 1000}, "its samples are 1000"),
+        ({"idx": -1}, "idx=-1 is negative"),
+        ({"label": 2}, "label=2, but there are 2 classes"),
+        ({"label": -1}, "label=-1, but"),
+        ({"predict": 2}, "predict=2, but"),
+        ({"predict": -2}, "predict=-2, but"),
+        ({"correct": False}, "correct=0 contradicts label=1 and predict=1"),
+        ({"predict": 0}, "correct=1 contradicts"),
+        ({"predict": -1, "correct": False}, "it abstains, but radius=0.5"),
+        ({"radius": 1.24}, "radius=1.24, but n, alpha and sigma allow at most 1.231631"),
+        ({"radius": -0.1}, "radius=-0.1, but"),
+        ({"radius": float("nan")}, "radius=nan, but"),
+        ({"samples": 1000}, "samples=1000 is not a possible stopping point"),
     ],
 )
 def test_invalid_rows_have_a_reason(change, why):
-    limits = Limits.of(ABOUT)
+    limits = Limits.from_header(ABOUT)
     assert limits.problem(ROW) is None
     assert str(limits.problem(replace(ROW, **change))).startswith(why)
 
@@ -75,14 +75,14 @@ def test_the_largest_radius_is_valid():
     from scipy.stats import norm
 
     largest = 0.5 * norm.ppf(0.001 ** (1 / 1000))
-    assert Limits.of(ABOUT).reach == pytest.approx(largest)
-    assert Limits.of(ABOUT).problem(replace(ROW, radius=largest)) is None
-    assert Limits.of(ABOUT).problem(replace(ROW, radius=largest + 1e-5))
+    assert Limits.from_header(ABOUT).reach == pytest.approx(largest)
+    assert Limits.from_header(ABOUT).problem(replace(ROW, radius=largest)) is None
+    assert Limits.from_header(ABOUT).problem(replace(ROW, radius=largest + 1e-5))
 
 
-def test_samples_are_where_sampling_may_stop():
-    limits = Limits.of(ABOUT | {"sampling": "adaptive", "n": 100_000})
+def test_samples_must_be_a_possible_stopping_point():
+    limits = Limits.from_header(ABOUT | {"sampling": "adaptive", "n": 100_000})
     for look in plan(100_000, 0.001, early=True):
         assert limits.problem(replace(ROW, samples=look.n)) is None
     for samples in (None, 0, 100, 100_001):
-        assert str(limits.problem(replace(ROW, samples=samples))).startswith("its samples are")
+        assert str(limits.problem(replace(ROW, samples=samples))).startswith(f"samples={samples} is not")

@@ -5,8 +5,8 @@ from dataclasses import asdict
 
 import pytest
 
-from maxup.lab.experiments.jobs import Job, describe, jobs_of, keep, state
-from maxup.lab.report.custom_tables import table_of
+from maxup.lab.experiments.jobs import Job, describe, keep, make_jobs, state
+from maxup.lab.report.custom_tables import make_table
 from maxup.lab.results.paper import load_paper
 from tests.lab.report.runs import write_run
 
@@ -21,8 +21,8 @@ def finished(job, folder):
 
 
 def test_a_table_makes_a_job_for_each_recipe_m_and_seed():
-    table = table_of([(BASELINE, None), (MAXUP, None), (MAXUP, 4), (MAXUP, 10)], "")
-    jobs, missing = jobs_of(table, 2)
+    table = make_table([(BASELINE, None), (MAXUP, None), (MAXUP, 4), (MAXUP, 10)], "")
+    jobs, missing = make_jobs(table, 2)
     assert not missing
     assert [(job.name, job.m) for job in jobs[:3]] == [
         (f"{BASELINE}/seed-0", None), (f"{MAXUP}/seed-0", None), (f"{MAXUP}/seed-0-m-10", 10),
@@ -34,7 +34,7 @@ def test_a_table_makes_a_job_for_each_recipe_m_and_seed():
 
 @pytest.mark.parametrize(("budget", "epochs"), [(1.0, 60), (0.3, 18), (0.001, 1), (0.999, 60)])
 def test_a_budget_scales_the_epochs(budget, epochs):
-    (job,), _ = jobs_of(table_of([(BASELINE, None)], ""), 1, budget)
+    (job,), _ = make_jobs(make_table([(BASELINE, None)], ""), 1, budget)
     assert job.epochs == epochs
     assert ("budget" in job.name) == (epochs < 60)
 
@@ -44,9 +44,9 @@ def test_a_recipe_in_a_file_has_the_name_that_training_gives_it():
 
 
 def test_restarts_add_epochs():
-    jobs, _ = jobs_of(load_paper()["table-ptb"], 1, 0.1)
+    jobs, _ = make_jobs(load_paper()["table-ptb"], 1, 0.1)
     assert describe(jobs, ["to do"] * len(jobs), [])[0].endswith("  50 epochs, up to 150 with restarts  to do")
-    jobs, _ = jobs_of(table_of([(BASELINE, None)], ""), 1)
+    jobs, _ = make_jobs(make_table([(BASELINE, None)], ""), 1)
     assert describe(jobs, ["to do"], [])[0].endswith("  60 epochs  to do")
 
 
@@ -61,7 +61,7 @@ def test_jobs_of_the_ablation_have_their_m_and_m_1_is_the_baseline(tmp_path, mon
         own = 10 if "wrn" in recipe else 4
         path.write_text(f"objective: {{name: maxup, m: {own}}}\nepochs: 200" if "maxup" in recipe else "epochs: 200")
     monkeypatch.setattr(load, "FOLDER", tmp_path)
-    jobs, missing = jobs_of(table, 1, 0.3)
+    jobs, missing = make_jobs(table, 1, 0.3)
     assert not missing
     assert len(jobs) == len({job.name for job in jobs}) == 16
     for (key, row), job in zip(table.rows.items(), jobs, strict=True):
@@ -74,7 +74,7 @@ def test_jobs_of_the_ablation_have_their_m_and_m_1_is_the_baseline(tmp_path, mon
 
 def test_missing_recipes_are_named():
     for name, table in load_paper().items():
-        jobs, missing = jobs_of(table, 1)
+        jobs, missing = make_jobs(table, 1)
         wanted = {name for row in table.rows.values() if row.recipe for name in (row.recipe, *row.grid)}
         assert {job.recipe for job in jobs} | set(missing) == wanted, name
 
@@ -113,11 +113,11 @@ def test_a_result_of_another_recipe_is_neither_done_nor_overwritten(tmp_path):
 
 
 def test_a_grid_has_all_recipes_with_every_m_and_is_certified():
-    jobs, missing = jobs_of(load_paper()["table-certified"], 1)
+    jobs, missing = make_jobs(load_paper()["table-certified"], 1)
     assert not missing
     assert len({job.name for job in jobs}) == len(jobs) == 4 + 4 + 20
     assert all(job.arguments[-1] == "--certify" for job in jobs)
-    assert not any(job.certifies for job in jobs_of(load_paper()["table-cifar10"], 1)[0])
+    assert not any(job.certifies for job in make_jobs(load_paper()["table-cifar10"], 1)[0])
 
 
 def test_a_run_without_certificates_is_not_done(tmp_path):

@@ -5,14 +5,14 @@ import torch
 from torch import nn
 
 import maxup as mu
-from maxup.lab.experiments.measure import gradient_norm, measure, right, right_on_all, right_under_attack
+from maxup.lab.experiments.measure import correct, correct_on_all, correct_under_attack, gradient_norm, measure
 from tests.tiny import CLASSES, batch, generator, net
 
 
 def test_worst_of_twenty_copies_is_a_plain_loop_over_examples_and_copies():
     model, (x, y), gaussian = net().eval(), batch(b=40), mu.Gaussian(0.05)
     y = model(x).argmax(1)  # so that some predictions are correct
-    found = right_on_all(model, (x, y), gaussian, 20, generator(3))
+    found = correct_on_all(model, (x, y), gaussian, 20, generator(3))
     g = generator(3)
     noises = [gaussian.draw((x, y), g)[0] for _ in range(20)]
     wanted = []
@@ -29,8 +29,8 @@ def test_mixed_targets_count_by_their_most_probable_class():
     model, (x, _) = net().eval(), batch(b=8)
     answer = model(x).argmax(1)
     target = 0.7 * nn.functional.one_hot(answer, CLASSES).double() + 0.3 / CLASSES
-    assert right(model, (x, target)).all()
-    assert not right(model, (x, target.roll(1, dims=1))).any()
+    assert correct(model, (x, target)).all()
+    assert not correct(model, (x, target.roll(1, dims=1))).any()
 
 
 def test_an_attack_on_a_linear_model_succeeds_exactly_within_the_margin():
@@ -42,7 +42,7 @@ def test_an_attack_on_a_linear_model_succeeds_exactly_within_the_margin():
     distance = (x @ w + b).abs() / w.norm()
     for radius in (0.1, 0.5):
         attack = mu.Adversarial(radius, steps=20)
-        found = right_under_attack(model, (x, y), attack, generator())
+        found = correct_under_attack(model, (x, y), attack, generator())
         clear = (distance - radius).abs() > 0.02
         assert torch.equal(found[clear], (distance > radius)[clear])
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from maxup.lab.recipes.load import list_recipes, parse_recipe
 from maxup.lab.recipes.schema import Recipe
-from maxup.lab.results.files import scaled
+from maxup.lab.results.files import scale_epochs
 
 ENVIRONMENT = {"commit": "0" * 40 + "+", "versions": {"torch": "2.13"}, "hardware": "a <b>CPU</b>", "threads": 1}
 
@@ -18,7 +18,7 @@ def write_run(
     """Write a result file, or the folder of a run if there is a curve."""
     used = asdict(parse_recipe(name, []) if known or name in list_recipes() else Recipe()) | {"seed": seed}
     if match := re.search(r"-budget-([\d.]+)", stem or ""):
-        used["epochs"] = scaled(used["epochs"], float(match[1]))
+        used["epochs"] = scale_epochs(used["epochs"], float(match[1]))
     for key, value in (recipe or {}).items():
         used[key] = used[key] | value if isinstance(value, dict) else value
     run = {

@@ -44,7 +44,7 @@ def test_seeds_that_agree_have_no_interval():
     printed = text(result(runs | {"m = 1, time of m = 4": runs["m = 1"]}))
     assert "+1.00\n" in printed
     assert "[+1.00" not in printed
-    assert "none if all seeds agree" in printed
+    assert "none if all seeds give the same value" in printed
 
 
 def test_an_infinite_metric_has_no_deviation(tmp_path):

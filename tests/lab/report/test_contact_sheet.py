@@ -6,7 +6,7 @@ from torch import Generator, nn
 from torch.nn import functional as F
 
 from maxup import CutMix, Cutout, FeatureNoise, MaxUp
-from maxup.lab.report.contact_sheet import contact_sheet, draw_copies
+from maxup.lab.report.contact_sheet import contact_sheet, different, draw_copies
 from maxup.perturb.labels import entropy
 
 
@@ -66,9 +66,9 @@ def test_what_cannot_be_shown_is_an_error():
     inside = FeatureNoise(0.1, layer="0")
     inside.attach(model)
     for maxup, words in (
-        (seeded(Cutout(4), m=1), "nothing to choose"),
+        (seeded(Cutout(4), m=1), "nothing to select"),
         (seeded(inside, m=4), "inside the model"),
-        (MaxUp(Cutout(4), m=4), "give MaxUp a generator"),
+        (MaxUp(Cutout(4), m=4), "draws the copies twice"),
     ):
         with pytest.raises(ValueError, match=words):
             draw_copies(maxup, model, x, y)
@@ -101,3 +101,8 @@ def test_the_picture_frames_the_winners_and_only_them(tmp_path, monkeypatch, cha
     shown = panels[0].images[0].get_array()
     assert torch.allclose(torch.as_tensor(shown.data)[..., 0] if channels == 3 else torch.as_tensor(shown.data),
                           x[0, 0].clamp(0, 1))  # fmt: skip
+
+
+def test_classes_that_are_new_come_first():
+    assert different(torch.tensor([2, 2, 0, 2, 1, 0]), 5).tolist() == [0, 2, 4, 1, 3]
+    assert different(torch.tensor([2, 2]), 9).tolist() == [0, 1]

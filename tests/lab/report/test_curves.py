@@ -59,7 +59,7 @@ def test_one_epoch_and_one_seed_are_enough(tmp_path):
 
 def test_the_ticks_are_whole_epochs(tmp_path, monkeypatch):
     figures = []
-    monkeypatch.setattr("maxup.lab.report.curves.finish", lambda figure, *_: figures.append(figure))
+    monkeypatch.setattr("maxup.lab.report.curves.finish_figure", lambda figure, *_: figures.append(figure))
     write_run(tmp_path, NAME, 0, 0.6, curve=lines(*({"epoch": e, "test_accuracy": 0.3 * e} for e in (1, 2))))
     found = load_results(tmp_path, tmp_path)[0]
     comparison = compare("table-cifar10", TABLE, found)

@@ -10,7 +10,7 @@ import pytest
 
 from maxup.cli.main import main
 from maxup.errors import TableError
-from maxup.lab.experiments.jobs import jobs_of
+from maxup.lab.experiments.jobs import make_jobs
 from maxup.lab.recipes.load import parse_recipe
 from maxup.lab.report.custom_tables import find_table, other_results
 from maxup.lab.results.files import load_results
@@ -47,7 +47,7 @@ def test_a_row_may_have_another_m_and_m_1_is_the_baseline(tmp_path):
     assert list(table.rows) == ["digits/mlp-gaussian", name, f"{name}, m = 10", "a"]
     assert [row.m for row in table.rows.values()] == [1, 4, 10, 1]
     assert [row.baseline for row in table.rows.values()] == [None, "digits/mlp-gaussian", "digits/mlp-gaussian", None]
-    jobs, missing = jobs_of(table, 1, 0.5)
+    jobs, missing = make_jobs(table, 1, 0.5)
     assert not missing
     assert [(job.name, job.resolved().objective["name"], job.resolved().objective.get("m")) for job in jobs] == [
         ("digits/mlp-gaussian/seed-0-budget-0.5", "standard", None), (f"{name}/seed-0-budget-0.5", "maxup", 4),
@@ -124,7 +124,7 @@ def test_recipes_on_text_are_shown_in_perplexities(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("verb", ["report", "reproduce"])
-def test_aliases_in_a_table_are_refused_before_they_expand(tmp_path, monkeypatch, capsys, verb):
+def test_aliases_in_a_table_are_rejected_before_they_expand(tmp_path, monkeypatch, capsys, verb):
     """Nine levels of nine are 387 million values in 400 bytes."""
     monkeypatch.chdir(tmp_path)
     levels = [f"&a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 9)]
@@ -149,7 +149,7 @@ def test_a_table_that_is_not_a_regular_file_or_has_an_unknown_tag(kind, tmp_path
 
 
 @pytest.mark.parametrize("verb", ["report", "reproduce"])
-def test_a_table_with_too_many_recipes_is_refused_before_one_is_read(tmp_path, monkeypatch, capsys, verb):
+def test_a_table_with_too_many_recipes_is_rejected_before_one_is_read(tmp_path, monkeypatch, capsys, verb):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("maxup.lab.report.custom_tables.parse_recipe", lambda *_: pytest.fail("a recipe was read"))
     Path("runs").mkdir()

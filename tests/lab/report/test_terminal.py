@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from maxup.lab.report.tables import grid
-from maxup.lab.report.terminal import WORDS, fold, show, widths
+from maxup.lab.report.terminal import WORDS, show, widths, wrap_text
 from maxup.lab.results.files import load_results
 from maxup.lab.results.paper import load_paper
 from maxup.lab.results.tables import compare
@@ -45,7 +45,7 @@ def test_nothing_is_cut_off(tmp_path, monkeypatch, width):
 def test_the_widest_column_shrinks_first_and_only_names_are_cut():
     columns = [["model", "WideResNet-28-10"], ["ours", "95.41 ± 0.08 (n = 5)"]]
     assert [widths(columns, room) for room in (36, 30, 20, 1)] == [[16, 20], [16, 14], [13, 7], [8, 7]]
-    assert fold("WideResNet-28-10", 13) == ["WideResNet-", "28-10"]
+    assert wrap_text("WideResNet-28-10", 13) == ["WideResNet-", "28-10"]
 
 
 def test_output_is_plain_without_a_terminal(capsys):

@@ -115,7 +115,7 @@ def test_wrong_types_are_skipped(tmp_path):
         ({"certified": {"n": 0, "alpha": 1, "sigma": 1, "adaptive": False}}, "k=0, n=0, alpha=1"),
         ({"last": {"test_perplexity": "nan"}}, "test_perplexity is nan"),
         ({"last": {"test_loss": 10**400}}, "too large"),
-        ({"seed": 7}, "its name has seed 0, but its content has seed 7"),
+        ({"seed": 7}, "the file name says seed 0, but the content says seed 7"),
     ],
 )
 def test_impossible_values_are_skipped(tmp_path, change, message):
