@@ -1,17 +1,11 @@
-import random
-from functools import partial
-
 import pytest
 import torch
 from torch import nn
 
 from maxup import Average, HardExamples, MaxUp
-from maxup.errors import DataError, UserCodeError
-from maxup.lab.models import create_model
 from maxup.lab.recipes.build import build_perturbation
 from maxup.lab.recipes.load import recipe_from
 from maxup.lab.recipes.objectives import ObjectiveContext, build_objective
-from maxup.lab.tasks.splits import load_splits
 from maxup.lab.tasks.vision import Vision
 from tests.lab.data.fake import cut_short, write_folders
 
@@ -20,17 +14,6 @@ BASE = {
     "perturb": [{"name": "gaussian", "sigma": 0.1}],
     "batch_size": 50,
 }
-
-
-def test_splits_are_disjoint_stratified_and_decided_by_the_seed():
-    said = BASE | {"data": {"name": "digits", "train_size": 500, "validation": 0.2}}
-    train, validation, test = load_splits(recipe_from(said))
-    assert (len(train), len(validation), len(test)) == (400, 100, 1297)
-    again, _, _ = load_splits(recipe_from(said))
-    other, _, _ = load_splits(recipe_from(said | {"seed": 1}))
-    assert torch.equal(train.x, again.x)
-    assert not torch.equal(train.x, other.x)
-    assert torch.bincount(train.y).tolist() == pytest.approx([40] * 10, abs=2)
 
 
 @pytest.mark.parametrize(
@@ -179,11 +162,6 @@ def test_settings_of_texts_are_refused(changes, name):
         Vision(recipe_from(changes), torch.device("cpu"))
 
 
-def test_a_new_head_needs_weights():
-    with pytest.raises(ValueError, match=r"model\.new_head has no effect without model\.weights"):
-        Vision(recipe_from(BASE | {"model": {"new_head": True}}), torch.device("cpu"))
-
-
 def test_processes_must_share_a_batch_evenly():
     with pytest.raises(ValueError, match="batch_size=50 is not a multiple of 3, the number of processes"):
         Vision(recipe_from(BASE), torch.device("cpu"), world_size=3)
@@ -210,22 +188,6 @@ def test_top_5_is_counted_for_image_folders_and_many_classes(tmp_path):
     assert set(few.evaluate(few.model, "test")[0]) == {"loss", "accuracy"}
 
 
-def test_a_network_of_one_size_is_tried_on_the_test_s_too(tmp_path):
-    write_folders(tmp_path / "imagenet")
-    said = {"data": {"name": "imagenet", "root": str(tmp_path), "size": 8, "test_size": 12, "workers": 0}}
-    own = partial(create_model, "mlp")
-    with pytest.raises(ValueError, match=r"your network, for images of shape \(2, 3, 12, 12\), raised RuntimeError"):
-        Vision(recipe_from(said | {"perturb": [{"name": "cutmix"}]}), torch.device("cpu"), model_from=own)
-
-
-def test_what_a_recipe_says_of_image_folders_is_checked(tmp_path):
-    write_folders(tmp_path / "imagenet")
-    for said in ({"mean": [0.5, 0.5]}, {"std": [1.0, 1.0]}):
-        recipe = recipe_from({"data": {"name": "imagenet", "root": str(tmp_path), **said}})
-        with pytest.raises(DataError, match="must be three numbers each"):
-            load_splits(recipe)
-
-
 @pytest.mark.parametrize("normalize", [False, True])
 def test_a_recipe_s_mean_and_std_replace_those_of_arrays(normalize):
     said = BASE | {"data": {"name": "digits", "train_size": 500, "mean": [0.25], "std": [0.5]}}
@@ -237,42 +199,6 @@ def test_a_recipe_s_mean_and_std_replace_those_of_arrays(normalize):
     if normalize:  # noise and certificates are in units of pixels, whatever is said
         assert task.pixels == {"mean": (0.0,), "std": (1.0,)}
         torch.testing.assert_close(task.model(pixels), task.model.model((pixels - 0.25) / 0.5))
-
-
-@pytest.mark.parametrize("said", [{"mean": [0.5, 0.5]}, {"std": [0.5, 0.5]}])
-def test_a_mean_or_std_that_does_not_fit_arrays_is_refused(said):
-    with pytest.raises(DataError, match="expected 1 means, 1 positive stds and top >= 1"):
-        load_splits(recipe_from({"data": BASE["data"] | said}))
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("size", 32), ("test_size", 32), ("crop_fraction", 0.5), ("interpolation", "bicubic")],
-)
-def test_settings_of_image_folders_are_refused_for_arrays(name, value):
-    with pytest.raises(DataError, match=rf"^data\.{name} is for image folders, .*; remove it$"):
-        load_splits(recipe_from({"data": BASE["data"] | {name: value}}))
-
-
-@pytest.mark.parametrize(("share", "size", "kept"), [(0.0001, 500, 500), (0.9, 4, 0)])
-def test_a_validation_split_that_leaves_nothing_is_refused(share, size, kept):
-    recipe = recipe_from({"data": {"name": "digits", "train_size": size, "validation": share}})
-    with pytest.raises(DataError, match=rf"^data\.validation={share} of {size} images leaves {kept} for training"):
-        load_splits(recipe)
-
-
-def test_the_normalization_of_user_data_ignores_the_test_images():
-    x, y = torch.randint(256, (60, 2, 8, 8), dtype=torch.uint8), torch.arange(60) % 3
-    train, _, test = load_splits(recipe_from({"data": {"train_size": 20}}), lambda: (x, y))
-    pixels = train.x.double() / 255
-    assert train.mean == test.mean == pytest.approx(pixels.mean((0, 2, 3)).tolist())
-    assert train.std == test.std == pytest.approx(pixels.transpose(0, 1).flatten(1).std(1).tolist())
-
-
-def test_user_networks_have_no_published_weights():
-    said = BASE | {"model": {"pretrained": True}}
-    with pytest.raises(ValueError, match=r"with --model_from use model\.weights"):
-        Vision(recipe_from(said), torch.device("cpu"), model_from=lambda shape, num_classes: torch.nn.Identity())
 
 
 NORMALISE = BASE | {"model": {"name": "mlp", "args": {"hidden": [8]}, "normalize": True}}
@@ -303,89 +229,3 @@ def test_smoothadv_is_built_from_the_recipe_s_noise_and_warms_up():
 def test_smoothadv_needs_noise_on_pixels(change):
     with pytest.raises(ValueError, match="attacks pixels under Gaussian noise"):
         build(recipe_from(NORMALISE | {"objective": {"name": "smoothadv"}} | change), 10)
-
-
-@pytest.mark.parametrize("argument", ["pretrained", "name", "shape", "num_classes"])
-def test_reserved_arguments_of_a_network_are_refused(argument):
-    """Arguments that come from the recipe or the data cannot be set again, and nothing is downloaded."""
-    said = BASE | {"model": {"name": "timm/resnet10t", "args": {argument: True}}}
-    with pytest.raises(
-        ValueError, match=rf"^model\.args must not have '{argument}': name and pretrained are settings of model"
-    ):
-        Vision(recipe_from(said), torch.device("cpu"))
-
-
-def test_a_user_network_may_have_an_argument_pretrained():
-    def net(shape, num_classes, pretrained):
-        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, num_classes, bias=pretrained))
-
-    said = recipe_from(BASE | {"model": {"args": {"pretrained": False}}})
-    assert Vision(said, torch.device("cpu"), model_from=net).model[1].bias is None
-
-
-class Shaped(nn.Module):
-    """Returns what `give` makes of its output, and draws from every random stream."""
-
-    def __init__(self, give):
-        super().__init__()
-        self.layer, self.norm, self.give = nn.Linear(64, 10), nn.BatchNorm1d(64), give
-
-    def forward(self, x):
-        x = self.norm(x.flatten(1)) + torch.rand(1) + random.random()
-        return self.give(nn.functional.dropout(self.layer(x)))
-
-
-MISFITS = {
-    "one output": (lambda z: z[:, :1], r"returned shape \(2, 1\); return logits of shape \(2, 10\)"),
-    "no batch": (lambda z: z.flatten(), r"returned shape \(20,\); return logits"),
-    "transposed": (lambda z: z.T, r"returned shape \(10, 2\)"),
-    "a tuple": (lambda z: (z, z), r"returned a tuple; return logits of shape \(2, 10\)"),
-    "an error": (lambda z: z @ z, r"raised RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
-    "a mistake": (lambda z: z.nothing, r"raised AttributeError: 'Tensor' object has no attribute 'nothing'"),
-}
-
-
-@pytest.mark.parametrize("case", MISFITS)
-def test_a_user_network_that_does_not_fit_gets_one_message(case):
-    give, message = MISFITS[case]
-    start = r"^model_from: your network, for images of shape \(2, 1, 8, 8\), "
-    with pytest.raises(ValueError, match=start + message) as error:
-        Vision(recipe_from(BASE), torch.device("cpu"), model_from=lambda shape, num_classes: Shaped(give))
-    assert "\n" not in str(error.value)
-
-
-def test_a_network_of_a_package_that_does_not_fit_gets_one_message():
-    said = BASE | {"model": {"name": "pytorchcv/resnet20_cifar10"}}
-    message = r"^pytorchcv/resnet20_cifar10, for images of shape \(2, 1, 8, 8\), raised RuntimeError: Given input size"
-    with pytest.raises(ValueError, match=message):
-        Vision(recipe_from(said), torch.device("cpu"))
-
-
-def test_user_data_without_test_images_get_advice():
-    x, y = torch.zeros(60, 8, 8, dtype=torch.uint8), torch.arange(60) % 3
-    x[::2] = 9
-    said = recipe_from(BASE | {"data": {"validation": 0.2}})
-    with pytest.raises(DataError, match=r"^data_from returned \(x, y\) without test images; .* rest of its 60 images"):
-        load_splits(said, lambda: (x, y))
-
-
-def test_a_function_that_returns_no_network_gets_one_message():
-    with pytest.raises(UserCodeError, match=r"^model_from returned a function; it must return a torch\.nn\.Module"):
-        Vision(recipe_from(BASE), torch.device("cpu"), model_from=lambda shape, num_classes: lambda x: x)
-
-
-def test_the_check_of_a_user_network_has_no_side_effects():
-    def build():
-        torch.manual_seed(3)
-        random.seed(3)
-        return Shaped(lambda z: z).train()
-
-    alone = build()
-    streams = torch.get_rng_state(), random.getstate()
-    task = Vision(recipe_from(BASE), torch.device("cpu"), model_from=lambda shape, num_classes: build())
-    assert torch.equal(torch.get_rng_state(), streams[0])
-    assert random.getstate() == streams[1]
-    for name, tensor in alone.state_dict().items():
-        assert torch.equal(tensor, task.model.state_dict()[name]), name
-    assert all(p.grad is None for p in task.model.parameters())
-    assert task.model.training

@@ -1,0 +1,115 @@
+import random
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from maxup.errors import UserCodeError
+from maxup.lab.models import create_model
+from maxup.lab.recipes.load import recipe_from
+from maxup.lab.tasks.vision import Vision
+from tests.lab.data.fake import write_folders
+
+BASE = {
+    "data": {"name": "digits", "train_size": 500},
+    "perturb": [{"name": "gaussian", "sigma": 0.1}],
+    "batch_size": 50,
+}
+
+
+def test_a_new_head_needs_weights():
+    with pytest.raises(ValueError, match=r"model\.new_head has no effect without model\.weights"):
+        Vision(recipe_from(BASE | {"model": {"new_head": True}}), torch.device("cpu"))
+
+
+def test_a_network_of_one_size_is_tried_on_the_test_s_too(tmp_path):
+    write_folders(tmp_path / "imagenet")
+    said = {"data": {"name": "imagenet", "root": str(tmp_path), "size": 8, "test_size": 12, "workers": 0}}
+    own = partial(create_model, "mlp")
+    with pytest.raises(ValueError, match=r"your network, for images of shape \(2, 3, 12, 12\), raised RuntimeError"):
+        Vision(recipe_from(said | {"perturb": [{"name": "cutmix"}]}), torch.device("cpu"), model_from=own)
+
+
+def test_user_networks_have_no_published_weights():
+    said = BASE | {"model": {"pretrained": True}}
+    with pytest.raises(ValueError, match=r"with --model_from use model\.weights"):
+        Vision(recipe_from(said), torch.device("cpu"), model_from=lambda shape, num_classes: torch.nn.Identity())
+
+
+@pytest.mark.parametrize("argument", ["pretrained", "name", "shape", "num_classes"])
+def test_reserved_arguments_of_a_network_are_refused(argument):
+    """Arguments that come from the recipe or the data cannot be set again, and nothing is downloaded."""
+    said = BASE | {"model": {"name": "timm/resnet10t", "args": {argument: True}}}
+    with pytest.raises(
+        ValueError, match=rf"^model\.args must not have '{argument}': name and pretrained are settings of model"
+    ):
+        Vision(recipe_from(said), torch.device("cpu"))
+
+
+def test_a_user_network_may_have_an_argument_pretrained():
+    def net(shape, num_classes, pretrained):
+        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, num_classes, bias=pretrained))
+
+    said = recipe_from(BASE | {"model": {"args": {"pretrained": False}}})
+    assert Vision(said, torch.device("cpu"), model_from=net).model[1].bias is None
+
+
+class Shaped(nn.Module):
+    """Returns what `give` makes of its output, and draws from every random stream."""
+
+    def __init__(self, give):
+        super().__init__()
+        self.layer, self.norm, self.give = nn.Linear(64, 10), nn.BatchNorm1d(64), give
+
+    def forward(self, x):
+        x = self.norm(x.flatten(1)) + torch.rand(1) + random.random()
+        return self.give(nn.functional.dropout(self.layer(x)))
+
+
+MISFITS = {
+    "one output": (lambda z: z[:, :1], r"returned shape \(2, 1\); return logits of shape \(2, 10\)"),
+    "no batch": (lambda z: z.flatten(), r"returned shape \(20,\); return logits"),
+    "transposed": (lambda z: z.T, r"returned shape \(10, 2\)"),
+    "a tuple": (lambda z: (z, z), r"returned a tuple; return logits of shape \(2, 10\)"),
+    "an error": (lambda z: z @ z, r"raised RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
+    "a mistake": (lambda z: z.nothing, r"raised AttributeError: 'Tensor' object has no attribute 'nothing'"),
+}
+
+
+@pytest.mark.parametrize("case", MISFITS)
+def test_a_user_network_that_does_not_fit_gets_one_message(case):
+    give, message = MISFITS[case]
+    start = r"^model_from: your network, for images of shape \(2, 1, 8, 8\), "
+    with pytest.raises(ValueError, match=start + message) as error:
+        Vision(recipe_from(BASE), torch.device("cpu"), model_from=lambda shape, num_classes: Shaped(give))
+    assert "\n" not in str(error.value)
+
+
+def test_a_network_of_a_package_that_does_not_fit_gets_one_message():
+    said = BASE | {"model": {"name": "pytorchcv/resnet20_cifar10"}}
+    message = r"^pytorchcv/resnet20_cifar10, for images of shape \(2, 1, 8, 8\), raised RuntimeError: Given input size"
+    with pytest.raises(ValueError, match=message):
+        Vision(recipe_from(said), torch.device("cpu"))
+
+
+def test_a_function_that_returns_no_network_gets_one_message():
+    with pytest.raises(UserCodeError, match=r"^model_from returned a function; it must return a torch\.nn\.Module"):
+        Vision(recipe_from(BASE), torch.device("cpu"), model_from=lambda shape, num_classes: lambda x: x)
+
+
+def test_the_check_of_a_user_network_has_no_side_effects():
+    def build():
+        torch.manual_seed(3)
+        random.seed(3)
+        return Shaped(lambda z: z).train()
+
+    alone = build()
+    streams = torch.get_rng_state(), random.getstate()
+    task = Vision(recipe_from(BASE), torch.device("cpu"), model_from=lambda shape, num_classes: build())
+    assert torch.equal(torch.get_rng_state(), streams[0])
+    assert random.getstate() == streams[1]
+    for name, tensor in alone.state_dict().items():
+        assert torch.equal(tensor, task.model.state_dict()[name]), name
+    assert all(p.grad is None for p in task.model.parameters())
+    assert task.model.training

@@ -1,0 +1,66 @@
+import pytest
+import torch
+
+from maxup.errors import DataError
+from maxup.lab.recipes.load import recipe_from
+from maxup.lab.tasks.splits import load_splits
+from tests.lab.data.fake import write_folders
+
+BASE = {"data": {"name": "digits", "train_size": 500}}
+
+
+def test_splits_are_disjoint_stratified_and_decided_by_the_seed():
+    said = BASE | {"data": {"name": "digits", "train_size": 500, "validation": 0.2}}
+    train, validation, test = load_splits(recipe_from(said))
+    assert (len(train), len(validation), len(test)) == (400, 100, 1297)
+    again, _, _ = load_splits(recipe_from(said))
+    other, _, _ = load_splits(recipe_from(said | {"seed": 1}))
+    assert torch.equal(train.x, again.x)
+    assert not torch.equal(train.x, other.x)
+    assert torch.bincount(train.y).tolist() == pytest.approx([40] * 10, abs=2)
+
+
+def test_what_a_recipe_says_of_image_folders_is_checked(tmp_path):
+    write_folders(tmp_path / "imagenet")
+    for said in ({"mean": [0.5, 0.5]}, {"std": [1.0, 1.0]}):
+        recipe = recipe_from({"data": {"name": "imagenet", "root": str(tmp_path), **said}})
+        with pytest.raises(DataError, match="must be three numbers each"):
+            load_splits(recipe)
+
+
+@pytest.mark.parametrize("said", [{"mean": [0.5, 0.5]}, {"std": [0.5, 0.5]}])
+def test_a_mean_or_std_that_does_not_fit_arrays_is_refused(said):
+    with pytest.raises(DataError, match="expected 1 means, 1 positive stds and top >= 1"):
+        load_splits(recipe_from({"data": BASE["data"] | said}))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("size", 32), ("test_size", 32), ("crop_fraction", 0.5), ("interpolation", "bicubic")],
+)
+def test_settings_of_image_folders_are_refused_for_arrays(name, value):
+    with pytest.raises(DataError, match=rf"^data\.{name} is for image folders, .*; remove it$"):
+        load_splits(recipe_from({"data": BASE["data"] | {name: value}}))
+
+
+@pytest.mark.parametrize(("share", "size", "kept"), [(0.0001, 500, 500), (0.9, 4, 0)])
+def test_a_validation_split_that_leaves_nothing_is_refused(share, size, kept):
+    recipe = recipe_from({"data": {"name": "digits", "train_size": size, "validation": share}})
+    with pytest.raises(DataError, match=rf"^data\.validation={share} of {size} images leaves {kept} for training"):
+        load_splits(recipe)
+
+
+def test_the_normalization_of_user_data_ignores_the_test_images():
+    x, y = torch.randint(256, (60, 2, 8, 8), dtype=torch.uint8), torch.arange(60) % 3
+    train, _, test = load_splits(recipe_from({"data": {"train_size": 20}}), lambda: (x, y))
+    pixels = train.x.double() / 255
+    assert train.mean == test.mean == pytest.approx(pixels.mean((0, 2, 3)).tolist())
+    assert train.std == test.std == pytest.approx(pixels.transpose(0, 1).flatten(1).std(1).tolist())
+
+
+def test_user_data_without_test_images_get_advice():
+    x, y = torch.zeros(60, 8, 8, dtype=torch.uint8), torch.arange(60) % 3
+    x[::2] = 9
+    said = recipe_from(BASE | {"data": {"validation": 0.2}})
+    with pytest.raises(DataError, match=r"^data_from returned \(x, y\) without test images; .* rest of its 60 images"):
+        load_splits(said, lambda: (x, y))
