@@ -28,9 +28,18 @@ def lazy_exports(
         except ModuleNotFoundError as error:
             if not home.startswith("lab.") or (error.name or "").startswith("maxup"):
                 raise
-            raise ImportError(f"{package}.{name} needs the lab: pip install 'maxup[lab]'") from error
+            return _missing(f"{package}.{name} needs the lab: pip install 'maxup[lab]'")
         value = module if name == home else getattr(module, name)
         setattr(sys.modules[package], name, value)
         return value
 
     return sorted(module_of), load, lambda: sorted({*vars(sys.modules[package]), *module_of})
+
+
+def _missing(message: str) -> Callable[..., Any]:
+    """A function that cannot be called without the lab. Looking it up works, so `from maxup import *` does too."""
+
+    def unavailable(*args: Any, **kwargs: Any) -> Any:
+        raise ImportError(message)
+
+    return unavailable

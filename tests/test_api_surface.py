@@ -104,14 +104,14 @@ import sys
 for name in {maxup.lab.REQUIRES!r}:
     sys.modules[name] = None  # as if it were not installed
 import maxup
-for name in set(maxup.__all__) - {{"load"}}:
-    getattr(maxup, name)
+from maxup import *
+assert set(maxup.__all__) <= set(globals()) and hasattr(maxup, "load")
 import torch
 model, x, y = torch.nn.Linear(5, 3), torch.rand(8, 5), torch.randint(3, (8,))
 maxup.MaxUp(maxup.Gaussian(0.1), m=2)(model, x, y).backward()
 maxup.Smooth(model, num_classes=3, sigma=0.5).certify(x[0], n0=10, n=100, alpha=0.01, batch_size=50)
 maxup.theory.penalty(model, x, y, m=4, sigma=0.2)
-for access in ("maxup.load", "__import__('maxup.lab.recipes.load')"):
+for access in ("maxup.load(1)", "__import__('maxup.lab.recipes.load')"):
     try:
         eval(access)
     except ImportError as error:

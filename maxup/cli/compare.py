@@ -48,14 +48,14 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--radius",
         type=option("compare --radius"),
-        default=0.5,
         metavar="R",
-        help="radius of the PGD attack and of adversarial training, in the units of the network's input (default: 0.5)",
+        help="radius of the PGD attack and of adversarial training, in the units of the network's input (default: 0.5, "
+        "or that of an adversarial recipe)",
     )
-    parser.add_argument("--attack_norm", choices=["2", "inf"], default="2", help="norm of the PGD attack (default: 2)")
+    parser.add_argument("--attack_norm", choices=["2", "inf"], help="norm of both (default: 2, or the recipe's)")
     parser.add_argument(
-        "--attack_steps", type=option("compare --attack_steps"), default=10, metavar="N",
-        help="gradient steps of the PGD attack (default: 10)",
+        "--attack_steps", type=option("compare --attack_steps"), metavar="N",
+        help="gradient steps of both (default: 10, or the recipe's)",
     )  # fmt: skip
     parser.add_argument("--progress", action="store_true", help="show the progress of every run")
     add_user_code(parser)
@@ -64,12 +64,13 @@ def main(argv: Sequence[str]) -> int:
     from maxup.lab.recipes.load import parse_recipe, run_name
 
     recipe = parse_recipe(args.recipe, overrides)
-    from maxup.lab.experiments.compare import Attack, compare
+    from maxup.lab.experiments.compare import compare, make_attack
     from maxup.lab.report.comparison import plot, text
 
     name = run_name(args.recipe)
     out = args.out or Path("runs") / "compare" / name
-    attack = Attack(args.radius, float(args.attack_norm), args.attack_steps)
+    norm = None if args.attack_norm is None else float(args.attack_norm)
+    attack = make_attack(recipe, radius=args.radius, p=norm, steps=args.attack_steps)
     result = compare(
         recipe, out, seeds=args.seeds, ms=args.m or [recipe.objective.get("m", 4)], objectives=args.objectives,
         attack=attack, equal_time=not args.no_equal_time, say=partial(say, flush=True), quiet=not args.progress,

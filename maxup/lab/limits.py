@@ -120,7 +120,7 @@ OPTIONS = {  # by command and option
     "certify --sigma": Limit(0, 1e6, above=True),
     "certify --n0": _count(1, 10**8),
     "certify --n": _count(1, 10**8),
-    "certify --alpha": Limit(0, 1, above=True, below=True),
+    "certify --alpha": Limit(1e-100, 0.999),
     "certify --batch": MANY,
     "certify --seed": SEED,
     "certify --radii": Limit(0, 1e6),

@@ -53,5 +53,7 @@ def predicted(counts: Sequence[int], alpha: float) -> int:
 
 
 def _check(k: int, n: int, alpha: float) -> None:
-    if not 0 <= k <= n or n < 1 or not 0 < alpha < 1:
-        raise ValueError(f"k={k}, n={n}, alpha={alpha}: a bound needs 0 <= k <= n, n >= 1 and alpha between 0 and 1")
+    if not 0 <= k <= n or n < 1 or not 1e-300 <= alpha <= 1 - 1e-9:
+        raise ValueError(
+            f"k={k}, n={n}, alpha={alpha}: a bound needs 0 <= k <= n, n >= 1 and 1e-300 <= alpha <= 1 - 1e-9"
+        )

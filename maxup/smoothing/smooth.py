@@ -244,5 +244,7 @@ def check_sampling(*, n: int, alpha: float, n0: int | None = None) -> None:
         raise ValueError(
             f"n={n} is below n0={n0}; n0 copies select the class, and n copies, such as 100,000, bound its probability"
         )
-    if not isinstance(alpha, Real) or not 0 < alpha < 1:
-        raise ValueError(f"alpha={alpha!r}: alpha, the probability of a wrong certificate, must be above 0 and below 1")
+    if not isinstance(alpha, Real) or not 1e-100 <= alpha <= 0.999:
+        raise ValueError(
+            f"alpha={alpha!r}: alpha, the probability of a wrong certificate, must be from 1e-100 to 0.999"
+        )

@@ -12,7 +12,7 @@ import pytest
 
 from maxup.cli.main import main
 from maxup.errors import RecipeError
-from maxup.lab.experiments.compare import Attack, rows, run_once
+from maxup.lab.experiments.compare import Attack, make_attack, rows, run_once
 from maxup.lab.recipes.load import parse_recipe, recipe_from
 from tests.waiting import maxup_after
 
@@ -207,3 +207,12 @@ def test_importing_the_verbs_imports_no_torch():
 def test_a_recipe_error_gets_one_message():
     with pytest.raises(RecipeError, match="unknown"):
         parse_recipe("digits/nothing", [])
+
+
+def test_the_attack_is_that_of_an_adversarial_recipe_unless_options_say_otherwise():
+    words = ["--objective", "adversarial", "--objective.radius", "0.1", "--objective.steps", "3"]
+    recipe = parse_recipe("digits/mlp-gaussian", words)
+    assert make_attack(recipe, radius=None, p=None, steps=None) == Attack(0.1, 2.0, 3)
+    assert make_attack(recipe, radius=0.2, p=float("inf"), steps=None) == Attack(0.2, float("inf"), 3)
+    trained = rows(recipe, [1], ["adversarial"], make_attack(recipe))["PGD, radius 0.1"]
+    assert trained.objective == recipe.objective

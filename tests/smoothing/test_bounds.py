@@ -80,3 +80,9 @@ def test_predictions_abstain_if_two_classes_are_close():
 def test_invalid_input_is_refused(k, n, alpha):
     with pytest.raises(ValueError, match="a bound needs"):
         lower_bound(k, n, alpha)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1e-308, 1 - 1e-12, 1.0])
+def test_levels_that_floats_cannot_resolve_are_refused(alpha):
+    with pytest.raises(ValueError, match="alpha"):
+        lower_bound(50, 100, alpha)

@@ -44,6 +44,18 @@ class Attack:
         return Adversarial(self.radius, p=self.p, steps=self.steps, clip=clip, norm="running")
 
 
+def make_attack(recipe: Recipe, **changes: float | None) -> Attack:
+    """Return the attack of a recipe that trains adversarially, otherwise the default one. None keeps a value.
+
+    Example:
+        >>> make_attack(Recipe(), radius=0.25, steps=None)
+        Attack(radius=0.25, p=2.0, steps=10)
+    """
+    own = recipe.objective if recipe.objective["name"] == "adversarial" else "adversarial"
+    settings = {key: value for key, value in resolve_objective(own).items() if key != "name"}
+    return Attack(**settings | {key: value for key, value in changes.items() if value is not None})
+
+
 def rows(recipe: Recipe, ms: list[int], objectives: list[str], attack: Attack) -> dict[str, Recipe]:
     """Return the recipes to compare, by name of the row. The baseline with m = 1 is first.
 

@@ -81,7 +81,8 @@ def parse_recipe(name: str, overrides: list[str]) -> Recipe:
             parser = recipe_parser.__wrapped__()  # not the cached one: the recipe becomes its defaults
             parser.set_defaults(flat(values.as_dict(), SECTIONS))
             values = parser.parse_args(overrides)
-            values.objective = override_objective(resolve_objective(values.objective), changes)
+            if changes:
+                values.objective = override_objective(values.objective, changes)
         recipe = _instantiate(parser, values)
     except Exception as error:
         raise RecipeError(explain(error)) from None
@@ -175,8 +176,8 @@ def _merge(base: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
     """
     merged = base | {k: {**base.get(k, {}), **v} if k in SECTIONS else v for k, v in content.items()}
     match base.get("objective"), content.get("objective"):
-        case {"name": name, **before}, {**after} if after.get("name", name) == name:
-            merged["objective"] = {"name": name, **before, **after}
+        case {**before}, {**after} if before.get("name", after.get("name")) == after.get("name", before.get("name")):
+            merged["objective"] = {**before, **after}
     return merged
 
 
@@ -193,7 +194,8 @@ def _split_objective(words: list[str]) -> tuple[list[str], dict[str, Any]]:
         if option != "--objective" and not option.startswith("--objective."):
             rest.append(word)
             continue
-        value = parse_yaml(text if equals else next(remaining, ""))
+        text = text if equals else next(remaining, "")
+        value = None if text.startswith("--") else parse_yaml(text)
         key = option.removeprefix("--objective").removeprefix(".")
         if value is None:
             raise RecipeError(f"{option} needs a value, such as --objective.m 4")

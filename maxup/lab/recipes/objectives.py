@@ -237,7 +237,9 @@ def override_objective(spec: Spec, changes: Mapping[str, Any]) -> Spec:
         >>> override_objective({"name": "maxup", "m": 4, "norm": "running"}, {"name": "average", "warmup": 0})
         {'name': 'average', 'm': 4, 'warmup': 0}
     """
-    name = changes.get("name", spec["name"])
+    name = changes.get("name", spec.get("name"))
+    if not isinstance(name, str):
+        raise RecipeError(f"objective must be {{name: ..., arguments}}, but its name is {format_value(name)}")
     for key in changes:
         known_to = [one for one in OBJECTIVES if key in arguments_of(one)]
         if key != "name" and known_to and name not in known_to:

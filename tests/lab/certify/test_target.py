@@ -8,6 +8,7 @@ from maxup.cli.main import main
 from maxup.errors import DataError, RunError
 from maxup.lab.certify.target import digest, load_target, probe_logits, target_from_module
 from maxup.lab.data import load_data
+from maxup.lab.models.normalize import Normalized
 from maxup.lab.recipes.load import parse_recipe
 from maxup.lab.train.loop import train
 from maxup.lab.train.runs import open_run
@@ -92,3 +93,15 @@ def test_the_recipe_of_an_export_is_checked_before_it_is_parsed(tmp_path, monkey
     monkeypatch.setattr("jsonargparse.ArgumentParser.parse_object", lambda *_: pytest.fail("the parser was called"))
     with pytest.raises(RunError, match=r"^the recipe in \S+config\.json is invalid: optim\.milestones has 101 values"):
         load_target(tmp_path / "model", "last")
+
+
+def test_certificates_of_version_0_1_stay_valid():
+    """Their digest has the class by its old name."""
+
+    class Normalised(Normalized):
+        pass
+
+    images = load_data("digits")[0]
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    mean, std = images.mean, images.std
+    assert digest(Normalized(model, mean, std), images) == digest(Normalised(model, mean, std), images)

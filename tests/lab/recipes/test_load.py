@@ -366,3 +366,31 @@ def test_a_record_in_the_old_format_is_upgraded():
 def test_a_broken_record_in_the_old_format_is_refused(broken):
     with pytest.raises(RecipeError, match="objective"):
         recipe_from(broken)
+
+
+def test_another_objective_has_its_own_defaults(tmp_path):
+    (tmp_path / "a.yaml").write_text("base: digits/mlp-gaussian\nobjective: {name: maxup, m: 3}\n")
+    assert parse_recipe(str(tmp_path / "a.yaml"), ["--objective", "smoothadv"]).objective["warmup"] == 10
+    assert parse_recipe(str(tmp_path / "a.yaml"), ["--objective", "average"]).objective["m"] == 3
+
+
+def test_an_objective_of_a_base_is_merged_or_refused(tmp_path):
+    (tmp_path / "a.yaml").write_text("objective: {m: 2}\n")
+    (tmp_path / "b.yaml").write_text("base: a\nobjective: {name: maxup, warmup: 1}\n")
+    found = parse_recipe(str(tmp_path / "b.yaml"), []).objective
+    assert (found["m"], found["warmup"]) == (2, 1)
+    with pytest.raises(RecipeError, match=r"objective must be \{name: \.\.\., arguments\}"):
+        parse_recipe(str(tmp_path / "a.yaml"), [])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--objective", "[a]"], r"objective must be \{name: \.\.\., arguments\}"),
+        (["--objective.name", "{a: 1}"], r"objective must be \{name: \.\.\., arguments\}"),
+        (["--objective.m", "--seed", "1"], r"--objective\.m needs a value"),
+    ],
+)
+def test_values_that_are_no_objective_get_a_message(words, message):
+    with pytest.raises(RecipeError, match=message):
+        parse_recipe(NAME, words)
