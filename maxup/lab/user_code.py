@@ -72,6 +72,6 @@ _folders: set[str] = set()
 
 def _remember(module: ModuleType) -> None:
     package, file = module.__name__.partition(".")[0], getattr(module, "__file__", None)
-    if package not in ("torch", "maxup") and file:
+    if package not in {"torch", "maxup", *sys.stdlib_module_names} and file:
         _packages.add(package)
         _folders.add(os.path.dirname(file))

@@ -1,10 +1,11 @@
 import importlib
+import json
 import sys
 
 import pytest
 
 from maxup.errors import UserCodeError
-from maxup.lab.user_code import find_function
+from maxup.lab.user_code import find_function, raised_in_user_code
 
 MODULES = {
     "an AttributeError": (
@@ -72,3 +73,10 @@ def test_the_current_folder_hides_no_installed_module(tmp_path, monkeypatch):
     assert find_function("here_mine:net")() == 3
     assert not hasattr(importlib.import_module("wave"), "ours")
     assert sys.path.count(str(tmp_path)) == 1
+
+
+def test_the_standard_library_is_no_user_code():
+    find_function("json:loads")
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        json.loads("{")
+    assert raised_in_user_code(caught.value) is None

@@ -91,7 +91,7 @@ LONG = {
 }
 
 
-COUNTING = "ignore:.*its forward pass changed variable 'calls'"
+COUNTING = "ignore:.*the forward pass changed variable 'calls'"
 
 
 @pytest.mark.filterwarnings(COUNTING)
