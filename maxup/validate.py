@@ -112,6 +112,11 @@ def check_classification(output: Any, target: Any, read_values: bool) -> None:
         do = f"pass class ids {tuple(ids)}, probabilities {tuple(output.shape)} as floats, or a loss_fn="
         if output.ndim == 3 and target.shape == output.shape[:2]:
             do = "pass loss_fn=maxup.token_cross_entropy, or maxup.next_token_cross_entropy for a causal language model"
+        elif target.shape == output.shape:
+            raise ValueError(
+                f"y is {target.dtype} of shape {tuple(target.shape)}, as the output; use y.float() for probabilities, "
+                f"or pass class ids {tuple(ids)}"
+            )
         raise ValueError(
             f"targets have shape {tuple(target.shape)}, but the model returned shape {tuple(output.shape)}, and the "
             f"default loss expects the classes in the second dimension; {do}"
@@ -175,6 +180,11 @@ def check_losses(losses: Any, size: int) -> None:
     """Raise unless there is one loss per example: (size,)."""
     if not isinstance(losses, Tensor) or losses.shape != (size,):
         what = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else f"a {type(losses).__name__}"
+        if what == f"shape {(size, size)}" and size > 1:
+            raise ValueError(
+                f"the loss returned {what} for {size} examples, so output and target were broadcast; give them the "
+                "same shape, as in output.squeeze(1)"
+            )
         raise ValueError(
             f"the loss returned {what} for {size} examples; it must return one loss per example, shape ({size},): "
             "use reduction='none', and average further dimensions as in losses.flatten(1).mean(1)"

@@ -364,3 +364,14 @@ def test_a_draw_without_a_batch_dimension():
 
     with pytest.raises(TypeError, match="every leaf must be a tensor with batch size 6 first"):
         mu.MaxUp(Shift(), m=2).select(net(), *batch())
+
+
+def test_a_broadcast_loss_is_named():
+    with pytest.raises(ValueError, match=r"shape \(8, 8\) for 8 examples, so output and target were broadcast"):
+        mu.MaxUp(mu.Gaussian(0.1), loss_fn=lambda o, t: (o - t) ** 2)(nn.Linear(5, 1), torch.rand(8, 5), torch.rand(8))
+
+
+def test_one_hot_labels_of_integers_are_named():
+    y = nn.functional.one_hot(torch.arange(8) % 3)
+    with pytest.raises(ValueError, match=r"y is torch\.int64 of shape \(8, 3\), as the output; use y\.float\(\)"):
+        mu.MaxUp(mu.Gaussian(0.1))(nn.Linear(5, 3), torch.rand(8, 5), y)

@@ -7,6 +7,7 @@ from typing import Any
 
 from maxup.batch import batch_size
 from maxup.objectives.base import Forward, LossFn, Objective, Outcome, call_model, cross_entropy
+from maxup.validate import ABOVE_0, check_real
 
 
 class HardExamples(Objective):
@@ -25,9 +26,7 @@ class HardExamples(Objective):
 
     def __init__(self, keep: float = 0.25, *, forward: Forward = call_model, loss_fn: LossFn = cross_entropy) -> None:
         super().__init__(loss_fn=loss_fn, forward=forward)
-        if not 0 < keep <= 1:
-            raise ValueError(f"HardExamples(keep={keep!r}): keep must be a fraction of the batch, in (0, 1]")
-        self.keep = keep
+        self.keep = check_real("HardExamples", "keep", keep, "a fraction of the batch, in (0, 1]", ABOVE_0, 1)
 
     def run(self, model: Any, x: Any, y: Any) -> Outcome:
         """Return the mean loss of the hardest examples, with the output and target of the full batch."""

@@ -74,8 +74,8 @@ def test_a_run_is_certified_with_its_training_noise_and_recorded(run, capsys):
         (["--sigma", "0.25"], "the sigma of training."),
         (["--alpha", "0.1", "--out", "b.tsv"], "no --out, alpha 0.001 or less."),
         (["--radii", "0.25", "--out", "b.tsv"], "no --out, all radii from 0.25 to 2.75."),
-        (["--skip", "100"], "every 20th image, or --all."),
-        (["--max", "3"], "every 20th image, or --all."),
+        (["--skip", "100"], "every 20th image (without --max) or --all."),
+        (["--max", "3"], "every 20th image (without --max) or --all."),
     ],
 )
 def test_certificates_a_report_may_not_show_leave_the_result_alone(run, tmp_path, monkeypatch, capsys, options, wanted):

@@ -101,7 +101,9 @@ def load(folder: str | os.PathLike[str], model_from: Callable[..., nn.Module] | 
         config = _config(folder)
         model = _build(config, _weights(folder, config), model_from)
     except Exception as error:  # untrusted files can raise anything
-        raise LoadError(f"cannot load a model from {folder}: {error_message(error)}") from error
+        is_run = isinstance(error, FileNotFoundError) and (folder / "checkpoints").is_dir()
+        why = "it is the folder of a run; write its model with maxup export" if is_run else error_message(error)
+        raise LoadError(f"cannot load a model from {folder}: {why}") from error
     model.config = config  # type: ignore[assignment]
     return model.eval()
 

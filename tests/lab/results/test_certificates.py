@@ -36,7 +36,7 @@ def test_certificates_of_another_step_are_not_recorded(path, step):
 
 def test_a_subset_of_the_images_is_not_recorded(path):
     before = path.read_bytes()
-    assert "Reports require: every 20th image, or --all" in str(
+    assert "Reports require: every 20th image (without --max) or --all" in str(
         write_certified_metrics(path, ROWS[:-1], SETTINGS, trained=0.5, images=20, step=30)
     )
     assert path.read_bytes() == before
