@@ -71,6 +71,10 @@ class RunError(MaxUpError, RuntimeError):
     """A run cannot continue."""
 
 
+class NonFiniteError(RunError):
+    """A loss, a weight or a metric is not finite."""
+
+
 class InterruptedRunError(RunError):
     """A run was interrupted. Its state is saved."""
 

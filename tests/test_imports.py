@@ -107,3 +107,15 @@ def test_no_module_imports_a_private_name_of_another():
         if alias.name.startswith("_")
     ]
     assert wrong == []
+
+
+def test_exceptions_are_one_family_in_one_file():
+    wrong = [
+        f"{name}: {node.name}"
+        for name, path in FILES.items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+        and name != "maxup.errors"
+        and any(ast.unparse(base).endswith(("Error", "Exception", "Warning")) for base in node.bases)
+    ]
+    assert wrong == []

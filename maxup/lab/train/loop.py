@@ -19,7 +19,7 @@ from accelerate.utils import gather_object, set_seed
 from torch import nn
 
 from maxup.cuda.compile import compile_blocks
-from maxup.errors import InterruptedRunError, RunError
+from maxup.errors import InterruptedRunError, NonFiniteError, RunError
 from maxup.lab.environment import environment
 from maxup.lab.output import say
 from maxup.lab.progress import Progress, format_metrics
@@ -33,7 +33,7 @@ from maxup.lab.train.log import Metrics, read_record, write_record
 from maxup.lab.train.optim import create_optimizer, learning_rate
 from maxup.lab.train.signals import interruptible, report_lost_peers, stop_on_signal
 from maxup.lab.train.state import RunState
-from maxup.lab.train.step import LOG_EVERY, Batch, NonFiniteError, TrainingStep
+from maxup.lab.train.step import LOG_EVERY, Batch, TrainingStep
 from maxup.lab.train.trackers import check_trackers, start_trackers, track
 
 

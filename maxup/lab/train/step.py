@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from maxup.cuda.capture import capture_step, why_not_capturable
-from maxup.errors import RunError
+from maxup.errors import NonFiniteError
 from maxup.lab.output import say
 from maxup.lab.train.optim import average, learning_rate, set_learning_rate
 from maxup.lab.train.sam import sam_backward
@@ -17,10 +17,6 @@ from maxup.lab.train.state import RunState
 
 Batch = tuple[Tensor, Tensor, Tensor]  # indices, inputs, targets
 LOG_EVERY = 50  # steps
-
-
-class NonFiniteError(RunError):
-    """A loss, a weight or a metric is not finite."""
 
 
 class TrainingStep:
