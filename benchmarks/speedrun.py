@@ -22,13 +22,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from maxup import Compose, CropFlip, CutMix, Cutout, Gaussian, MaxUp
+from maxup import Compose, CropFlip, CutMix, Cutout, Gaussian, MaxUp, captured
 from maxup.lab.data import load_data
 from maxup.lab.environment import environment
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 WIDTHS, BATCH, SMOOTHING = (64, 256, 256), 1024, 0.2
 LR, MOMENTUM, DECAY, BIAS_LR = 11.5, 0.85, 0.0153, 64.0  # per 1,024 examples, "decoupled" from momentum
+CAPTURE = True
 device = "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -53,9 +54,8 @@ def conv(inputs: int, outputs: int) -> nn.Conv2d:
 
 
 def block(inputs: int, outputs: int) -> nn.Sequential:
-    return nn.Sequential(
-        conv(inputs, outputs), nn.MaxPool2d(2), Norm(outputs), nn.GELU(), conv(outputs, outputs), Norm(outputs), nn.GELU()
-    )
+    first = conv(inputs, outputs), nn.MaxPool2d(2), Norm(outputs), nn.GELU()
+    return nn.Sequential(*first, conv(outputs, outputs), Norm(outputs), nn.GELU())
 
 
 class SpeedNet(nn.Module):
@@ -67,9 +67,9 @@ class SpeedNet(nn.Module):
         self.whiten.weight.data = whitening(images)
         self.whiten.weight.requires_grad = False
         nn.init.zeros_(self.whiten.bias)
-        first, second, third = WIDTHS
-        self.blocks = nn.Sequential(block(24, first), block(first, second), block(second, third), nn.AdaptiveMaxPool2d(1))
-        self.head = nn.Linear(third, 10, bias=False)
+        a, b, c = WIDTHS
+        self.blocks = nn.Sequential(block(24, a), block(a, b), block(b, c), nn.AdaptiveMaxPool2d(1))
+        self.head = nn.Linear(c, 10, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.blocks(F.gelu(self.whiten(x))).flatten(1)) / 9
@@ -138,9 +138,14 @@ PERTURBATIONS: dict[str, Callable[[], Any]] = {
 class Run:
     """One training: a network, its optimizer and schedule, and how copies are selected."""
 
-    def __init__(self, data: tuple[Tensor, ...], row: str, epochs: float, perturb: str, compiled: dict[str, Any]) -> None:
-        self.data, self.compiled = data, compiled
-        kind, copies, factor = re.fullmatch(r"(m|proxy|low|easy)(\d+)(?:x([\d.]+))?", row).groups()  # type: ignore[union-attr]
+    def __init__(
+        self, data: tuple[Tensor, ...], row: str, epochs: float, perturb: str, compiled: dict[str, Any]
+    ) -> None:
+        self.data = data
+        parsed = re.fullmatch(r"(m|proxy|low)(\d+)(?:x([\d.]+))?", row)
+        if parsed is None:
+            raise SystemExit(f"row {row!r} is not known; use m4, proxy16, low4, or m1x2 for twice the epochs")
+        kind, copies, factor = parsed.groups()
         self.kind, self.m, self.epochs = kind, int(copies), epochs * float(factor or 1)
         model = SpeedNet(data[0]).to(device).to(memory_format=torch.channels_last)
         self.model = compiled.setdefault("model", model)
@@ -157,7 +162,7 @@ class Run:
         self.augment = CropFlip(padding=2, flip=False)
         self.proxy: nn.Module | None = None
         if kind == "proxy":
-            self.objective = MaxUp(PERTURBATIONS[perturb](), m=self.m, loss_fn=smoothed, norm="running", chunk_size=self.m)
+            self.objective.norm, self.objective.chunk_size = "running", self.m
             proxy = Proxy().to(device).to(memory_format=torch.channels_last)
             self.proxy = compiled.setdefault("proxy", proxy)
             if self.proxy is not proxy:
@@ -169,19 +174,18 @@ class Run:
     def optimizer(self) -> torch.optim.SGD:
         kilo = 1024 * (1 + 1 / (1 - MOMENTUM))
         rate, decay = LR / kilo, DECAY * BATCH / kilo
-        named = [(n, p) for n, p in self.model.named_parameters() if p.requires_grad]
-        biases = [p for n, p in named if "blocks" in n and "bias" in n]
-        others = [p for n, p in named if not ("blocks" in n and "bias" in n)]
-        groups = [
-            {"params": biases, "lr": rate * BIAS_LR, "weight_decay": decay / (rate * BIAS_LR)},
-            {"params": others, "lr": rate, "weight_decay": decay / rate},
-        ]
-        fused = {"fused": True} if device == "cuda" else {}
-        return torch.optim.SGD(groups, momentum=MOMENTUM, nesterov=True, **fused)
+        groups: dict[str, list[nn.Parameter]] = {"whiten": [], "bias": [], "weight": []}
+        for name, parameter in self.model.named_parameters():
+            if parameter.requires_grad:
+                groups["whiten" if "whiten" in name else "bias" if "bias" in name else "weight"].append(parameter)
+        rates = {"whiten": rate, "bias": rate * BIAS_LR, "weight": rate}
+        settings = [{"params": groups[n], "lr": rates[n], "weight_decay": decay / rates[n]} for n in groups]
+        return torch.optim.SGD(settings, momentum=MOMENTUM, nesterov=True, fused=True)
 
     def train(self) -> dict[str, float]:
         x, y, xt, yt = self.data
-        steps = int(self.epochs * (len(x) // BATCH))
+        per_epoch = len(x) // BATCH
+        steps = int(self.epochs * per_epoch)
         flips = torch.rand(len(x), device=device) < 0.5
         optimizer = self.optimizer()
         peak = int(0.23 * steps)
@@ -189,21 +193,20 @@ class Run:
         def triangle(step: int) -> float:
             return 0.2 + 0.8 * step / max(peak, 1) if step < peak else 1 - 0.93 * (step - peak) / max(steps - peak, 1)
 
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, triangle)
+        def first_epochs(step: int) -> float:  # the bias of the whitening layer
+            return triangle(step) if step < 3 * per_epoch else 0.0
+
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, [first_epochs, triangle, triangle])
         weights = [v for v in self.model.state_dict().values() if v.is_floating_point()]
         slow = [w.clone() for w in weights]
         if self.proxy is not None:
-            proxy_optimizer = torch.optim.AdamW(self.proxy.parameters(), 3e-3, weight_decay=0.05, fused=device == "cuda")
-        self.model.train()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        start = time.perf_counter()
-        generator = torch.Generator(device).manual_seed(int(torch.randint(2**31, ())))
-        for step, (images, labels) in enumerate(batches(x, y, self.epochs, flips)):
-            batch = images, labels
-            batch = self.augment.apply(batch, self.augment.draw(batch, generator))
+            proxy_optimizer = torch.optim.AdamW(
+                self.proxy.parameters(), torch.tensor(3e-3, device=device), weight_decay=0.05, fused=True
+            )
+
+        def step(images: Tensor, labels: Tensor) -> Tensor:
             with mixed():
-                batch = self.objective.select(self.call if self.proxy is None else self.proxy_call, *batch)
+                batch = self.objective.select(self.call if self.proxy is None else self.proxy_call, images, labels)
                 loss = smoothed(self.call(batch[0]), batch[1]).sum()
                 if self.proxy is not None:
                     smoothed(self.proxy_call(batch[0]), batch[1]).mean().backward()
@@ -212,18 +215,25 @@ class Run:
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
+            return loss
+
+        self.model.train()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        train_step = captured(step, self.objective, optimizer) if CAPTURE else step
+        generator = torch.Generator(device).manual_seed(int(torch.randint(2**31, ())))
+        for number, batch in enumerate(batches(x, y, self.epochs, flips)):
+            train_step(*self.augment.apply(batch, self.augment.draw(batch, generator)))
             schedule.step()
-            if step == 3 * (len(x) // BATCH):
-                self.model.whiten.bias.requires_grad = False
-            if step % 5 == 4:
-                decay = 0.95**5 * (step / steps) ** 3
+            if number % 5 == 4:
+                decay = 0.95**5 * (number / steps) ** 3
                 torch._foreach_lerp_(slow, weights, 1 - decay)
                 torch._foreach_copy_(weights, slow)
         torch._foreach_copy_(weights, slow)
         if device == "cuda":
             torch.cuda.synchronize()
         seconds = time.perf_counter() - start
-        self.model.whiten.bias.requires_grad = True
         self.model.eval()
         with torch.no_grad(), mixed():
             plain = torch.cat([self.call(part).float() for part in xt.split(2000)])

@@ -20,8 +20,8 @@ def _deterministic():
 
 def network(*extra):
     torch.manual_seed(0)
-    layers = [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), *extra, nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-    return nn.Sequential(*layers, nn.Linear(8, 10)).cuda()
+    layers = [nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(), *extra, nn.AdaptiveAvgPool2d(1)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(8, 10)).cuda()
 
 
 def train(capture, *, optimizer="sgd", change=None, model=None, sizes=(16,) * 12):
