@@ -201,7 +201,7 @@ class Run:
         slow = [w.clone() for w in weights]
         if self.proxy is not None:
             proxy_optimizer = torch.optim.AdamW(
-                self.proxy.parameters(), torch.tensor(3e-3, device=device), weight_decay=0.05, fused=True
+                self.proxy.parameters(), torch.tensor(3e-3, device=device), weight_decay=0.05, fused=True, capturable=True
             )
 
         def step(images: Tensor, labels: Tensor) -> Tensor:
