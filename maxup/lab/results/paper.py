@@ -125,13 +125,13 @@ def read_table(raw: dict[str, Any]) -> Table:
     for key, row in rows.items():
         if row.baseline is not None and row.params is None and row.flops is None:
             rows[key] = replace(row, params=rows[row.baseline].params, flops=rows[row.baseline].flops)
-    return Table(**{**raw, "metrics": metrics, "rows": rows})
+    return Table(**(raw | {"metrics": metrics, "rows": rows}))
 
 
 def _row(raw: dict[str, Any]) -> Row:
-    values = {str(metric): _value(value) for metric, value in raw["values"].items()}
-    sizes = {size: _value(raw[size]) for size in ("params", "flops") if size in raw}
-    return Row(**{**raw, "values": values, **sizes})
+    numbers: dict[str, Any] = {size: _value(raw[size]) for size in ("params", "flops") if size in raw}
+    numbers["values"] = {str(metric): _value(value) for metric, value in raw["values"].items()}
+    return Row(**(raw | numbers))
 
 
 def _value(raw: Any) -> Value:
