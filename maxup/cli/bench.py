@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from maxup.cli.parser import Parser, check_count, folder, new_folder, parser_of
 from maxup.cli.user_code import add_user_code, load_function, user_functions
-from maxup.errors import RecipeError, unknown_name
+from maxup.errors import RecipeError, RunError, unknown_name
 from maxup.lab.bench.settings import DEFAULT, NAMES, SIZES
 from maxup.lab.limits import Limit, option
 from maxup.lab.output import say
@@ -73,18 +73,22 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     check_count(parser, "--m", args.m)
     _check_options(parser, args)
+    import torch
+
     from maxup.lab.bench.measure import bench, summarize
 
-    work = _workload(args, _device(args.device, captured=args.step == "captured"))
-    show_progress = sys.stderr.isatty()
-    result = summarize(
-        bench(
-            work, ms=args.m, names=args.variants, rounds=args.rounds,
-            train_steps=0 if args.train_steps is None and _is_setup(args) else args.train_steps,
-            compile=args.compile, captured=args.step == "captured",
-            say=lambda line: say(line, file=sys.stderr, flush=True) if show_progress else None,
+    captured, show_progress = args.step == "captured", sys.stderr.isatty()
+    work = _workload(args, _device(args.device, captured=captured))
+    options = {
+        "ms": args.m, "names": args.variants, "rounds": args.rounds, "compile": args.compile, "captured": captured,
+        "train_steps": 0 if args.train_steps is None and _is_setup(args) else args.train_steps,
+    }  # fmt: skip
+    try:
+        result = summarize(
+            bench(work, **options, say=lambda line: say(line, file=sys.stderr, flush=True) if show_progress else None)
         )
-    )  # fmt: skip
+    except torch.OutOfMemoryError as error:
+        raise RunError("the standard step does not fit into memory; use a smaller --batch_size") from error
     from maxup.lab.storage import atomic_io
 
     if args.out:

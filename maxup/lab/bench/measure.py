@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from maxup.batch import Batch
-from maxup.cuda.capture import CapturedStep
+from maxup.cuda.capture import CapturedStep, why_not_capturable
 from maxup.cuda.compile import VARIANTS
 from maxup.cuda.graph import WARMUP, capture_graph
 from maxup.errors import NonFiniteError, RecipeError, format_error
@@ -61,6 +61,8 @@ def bench(
     train_steps = sizes["train_steps"] if train_steps is None else train_steps
     ms = sorted(set(ms))
     check(work)
+    if captured:
+        _check_capturable(work)
     if compile:
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, VARIANTS)
         work.model.compile(dynamic=False)
@@ -143,6 +145,16 @@ def check(work: Workload) -> None:
         loss = objective(work.model, *work.batches(0))
     if not loss.requires_grad:
         raise RecipeError("the loss of the network has no gradient; give a network with parameters that are trained")
+
+
+def _check_capturable(work: Workload) -> None:
+    reason = why_not_capturable(
+        work.model, device=work.device, processes=1, fixed_shapes=True, accumulate=1, precision=work.precision
+    )
+    if not all(isinstance(part, Tensor) for part in work.batches(0)):
+        reason = reason or "x or y is not a tensor"
+    if reason:
+        raise RecipeError(f"steps cannot be captured as CUDA graphs: {reason}; use --step eager")
 
 
 def train(work: Workload, steps: int) -> None:

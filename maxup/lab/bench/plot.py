@@ -8,39 +8,50 @@ from maxup.lab.bench.table import method
 from maxup.lab.bench.timing import floor
 from maxup.lab.report.figure import COLORS, MARKERS, STYLE, new_figure, save_figure
 
+FLOOR = "floor: 1 step +\nm forward passes"
+Points = list[tuple[int, float]]
+
 
 def plot(result: Mapping[str, Any], path: Path) -> None:
-    """Plot the time of a step, relative to the standard step, against m, with the floor of exact selection."""
+    """Plot the time of a step, relative to the standard step, against m, with the floor of exact selection.
+
+    Args:
+        result: What `summarize` returned.
+        path: File to write, in the format of its suffix.
+    """
     from matplotlib import rc_context
 
-    rows = [row for row in result["variants"] if row["time_ratio"] is not None]
-    ms = sorted({row["m"] for row in result["variants"] if row["m"]})
-    standard = rows[0]["median_seconds"]
-    lines: dict[str, list[tuple[int, float]]] = {}
-    for row in rows[1:]:
-        points = [(row["m"], row["time_ratio"])] if row["m"] else [(m, row["time_ratio"]) for m in (ms[0], ms[-1])]
-        lines.setdefault(method(row), [] if row["m"] is None else [(1, 1.0)]).extend(points)
-    flat = {method(row) for row in rows if row["m"] is None}
+    by_m, flat, bound = series(result)
     with rc_context(STYLE):
         figure, (panel,) = new_figure()
-        figure.set_size_inches(6.4, 4.4)
-        for i, (name, points) in enumerate(lines.items(), 1):
-            style: Any = {"color": COLORS[i % 8], "label": name}
-            style |= {"linestyle": ":"} if name in flat else {"marker": MARKERS[i % 8], "markersize": 5}
-            panel.plot(*zip(*points, strict=True), **style)
-        forward = result["median_forward_seconds"]
-        bound = [(m, floor(m, forward, standard) if m > 1 else 1.0) for m in ms]
-        label = "floor: 1 step + m forward passes"
-        panel.plot(*zip(*bound, strict=True), color="#222222", linestyle="--", linewidth=1.2, label=label)
-        panel.axhline(1, color=COLORS[0], linewidth=1)
-        panel.annotate(
-            "standard step", (ms[-1], 1), (0, -4), textcoords="offset points", ha="right", va="top", fontsize=8.5,
-            color=COLORS[0],
-        )  # fmt: skip
-        panel.set(xlabel="copies m", ylabel="time of a step / standard step")
-        panel.set_ylim(0, 1.08 * max(ratio for points in (*lines.values(), bound) for _, ratio in points))
+        figure.set_size_inches(7.2, 4.2)
+        for i, (name, points) in enumerate(by_m.items(), 1):
+            panel.plot(*zip(*points, strict=True), color=COLORS[i % 8], marker=MARKERS[i % 8], markersize=5, label=name)
+        for i, (name, ratio) in enumerate(flat.items(), 1 + len(by_m)):
+            panel.axhline(ratio, color=COLORS[i % 8], linestyle=":", label=name)
+        panel.plot(*zip(*bound, strict=True), color="#222222", linestyle="--", linewidth=1.2, label=FLOOR)
+        panel.axhline(1, color=COLORS[0], linewidth=1, label="standard step")
+        ms = [m for m, _ in bound]
+        highest = max([ratio for points in (*by_m.values(), bound) for _, ratio in points] + list(flat.values()))
+        panel.set(xlabel="copies m", ylabel="time of a step / standard step", ylim=(0, 1.06 * highest))
         panel.set_xticks(ms, [str(m) for m in ms])
         parts = [result["network"], f"batch {result['batch_size']}", result["environment"]["hardware"]]
         panel.set_title(", ".join(map(str, parts)), fontsize=10)
-        panel.legend(loc="upper left")
+        figure.legend(loc="outside right upper")
         save_figure(figure, path, **({"dpi": 160} if path.suffix == ".png" else {}))
+
+
+def series(result: Mapping[str, Any]) -> tuple[dict[str, Points], dict[str, float], Points]:
+    """Return the ratios by m of each method, the ratios of methods without m, and the floor by m.
+
+    With m = 1 every method is the standard step.
+    """
+    measured = [row for row in result["variants"][1:] if row["time_ratio"] is not None]
+    by_m: dict[str, Points] = {}
+    for row in measured:
+        if row["m"] is not None:
+            by_m.setdefault(method(row), [(1, 1.0)]).append((row["m"], row["time_ratio"]))
+    flat = {method(row): row["time_ratio"] for row in measured if row["m"] is None}
+    forward, standard = result["median_forward_seconds"], result["variants"][0]["median_seconds"]
+    ms = sorted({m for points in by_m.values() for m, _ in points} | {1, 2})
+    return by_m, flat, [(m, 1.0 if m == 1 else floor(m, forward, standard)) for m in ms]
