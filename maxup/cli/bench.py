@@ -68,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
     add("--compile", action="store_true", help="compile the network with torch.compile")
     add("--step", choices=["eager", "captured"], default="eager", help="captured: run steps as CUDA graphs")
     add("--device", metavar="NAME", help="cpu or cuda (default: cuda if there is one)")
-    add("--out", type=new_folder, metavar="DIR", help="folder for bench.json and bench.png")
+    add("--out", type=new_folder, metavar="DIR", help="folder for bench.json, cost.png and gap.png")
     add("--json", action="store_true", help="print the content of bench.json instead of the table")
     args = parser.parse_args(argv)
     check_count(parser, "--m", args.m)
@@ -92,11 +92,12 @@ def main(argv: Sequence[str]) -> int:
     from maxup.lab.storage import atomic_io
 
     if args.out:
-        from maxup.lab.bench.plot import plot
+        from maxup.lab.bench.plot import plot_cost, plot_gap
 
         atomic_io.make_folder(args.out)
         atomic_io.write_json(args.out / "bench.json", result)
-        plot(result, args.out / "bench.png")
+        plot_cost(result, args.out / "cost.png")
+        plot_gap(result, args.out / "gap.png")
     if args.json:
         say(json.dumps(atomic_io.encode_nonfinite(result), indent=1, allow_nan=False))
         return 0
@@ -104,7 +105,7 @@ def main(argv: Sequence[str]) -> int:
 
     show(result)
     if args.out:
-        say(f"\nWritten: {args.out / 'bench.json'} and {args.out / 'bench.png'}")
+        say(f"\nWritten: bench.json, cost.png and gap.png in {args.out}")
     return 0
 
 

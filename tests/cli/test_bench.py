@@ -65,13 +65,13 @@ def test_a_built_in_network_with_files(tmp_path, capsys):
     assert printed.startswith("mlp, Cutout(2), batch 4, random data, ")
     for word in ("standard", "maxup", "average", "keep all graphs", "pgd7", "sam"):
         assert f"\n{word} " in printed
-    assert printed.endswith("Written: out/bench.json and out/bench.png\n")
+    assert printed.endswith("Written: bench.json, cost.png and gap.png in out\n")
     result = json.loads((tmp_path / "out" / "bench.json").read_text())
     assert [(one["name"], one["m"]) for one in result["variants"]] == [
         ("standard", 1), ("maxup", 2), ("average", 2), ("keep_all_graphs", 2), ("pgd7", None), ("sam", None),
     ]  # fmt: skip
     assert (result["batch_size"], result["input"], result["rounds"], result["train_steps"]) == (4, [[1, 4, 4]], 1, 1)
-    assert (tmp_path / "out" / "bench.png").read_bytes().startswith(b"\x89PNG")
+    assert all((tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG") for name in ("cost.png", "gap.png"))
 
 
 def test_your_network_as_json(capsys):

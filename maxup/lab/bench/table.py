@@ -5,11 +5,12 @@ from typing import Any
 
 from maxup.lab.report.terminal import show_table, wide_console
 
-HEADINGS = ("method", "m", "ms", "time ratio", "floor", "peak MiB", "memory ratio", "gap kept", "same winner")
+HEADINGS = ("method", "m", "ms", "time ratio", "floor", "peak MiB", "memory ratio", "gap", "gap kept", "same winner")
 LEGEND = (
     "Ratios are to the standard step of this run. floor: 1 + m forward passes without a graph. peak MiB: allocated "
-    "during a step, beyond weights and optimizer state. gap kept: loss of the selected copy minus the mean copy, as a "
-    "share of exact scoring on the same copies. same winner: how often the selected copy is the worst by exact scoring."
+    "during a step, beyond weights and optimizer state. gap: mean loss of the selected copy minus the mean copy. gap "
+    "kept: its share of the gap of exact scoring with the same copies. same winner: how often the selected copy is the "
+    "worst by exact scoring."
 )
 
 
@@ -59,6 +60,7 @@ def cells(row: Mapping[str, Any]) -> list[str]:
         number("floor", 2),
         number("peak_bytes", 1, 2**-20),
         number("memory_ratio", 2),
+        number("gap", 3),
         number("gap_kept", 3),
         number("agreement", 3),
     ]

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from maxup.objectives.base import Forward, LossFn, call_model, cross_entropy
 from maxup.perturb.in_model import in_model_parts
 from maxup.perturb.noise import Gaussian
 
-RANDOM = 8  # different batches of random data
+RANDOM = 4  # different batches of random data, which stay on the device
 
 
 @dataclass
@@ -33,6 +34,7 @@ class Workload:
         model: The network, on its device.
         batches: Returns the batch with a number, on the device. Numbers repeat after some batches.
         perturbation: P(.|x).
+        device: Device of the network and the batches.
         data: Where the batches come from, for tables.
         loss_fn: Loss per example.
         forward: How to call the network.
@@ -43,15 +45,11 @@ class Workload:
     model: nn.Module
     batches: Callable[[int], Batch]
     perturbation: Any
+    device: torch.device
     data: str
     loss_fn: LossFn = cross_entropy
     forward: Forward = call_model
     precision: str = "no"
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the batches."""
-        return leaves(self.batches(0))[0].device
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the context of the forward passes."""
@@ -124,12 +122,17 @@ def from_network(
     for part in in_model_parts(perturbation):
         part.attach(model)
     source = _random_batches(shape, num_classes, batch_size) if images is None else _image_batches(images, batch_size)
+    layout = torch.channels_last if channels_last else torch.preserve_format
 
+    @lru_cache(RANDOM)
     def batches(number: int) -> Batch:
         x, y = source(number)
-        return x.to(device, memory_format=torch.channels_last if channels_last else torch.preserve_format), y.to(device)
+        return x.to(device, memory_format=layout), y.to(device)
 
-    return Workload(name or "model", model, batches, perturbation, data, precision=precision)
+    count = RANDOM if images is None else len(images) // batch_size
+    return Workload(
+        name or "model", model, lambda number: batches(number % count), perturbation, device, data, precision=precision
+    )
 
 
 def from_setup(name: str, returned: Any, *, device: torch.device, precision: str = "no") -> Workload:
@@ -137,7 +140,7 @@ def from_setup(name: str, returned: Any, *, device: torch.device, precision: str
     inputs = make_inputs(returned)
     batch = tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, inputs.batch)
     return Workload(
-        name, inputs.model.to(device), lambda number: batch, inputs.perturbation, "one batch of the function",
+        name, inputs.model.to(device), lambda number: batch, inputs.perturbation, device, "one batch of the function",
         loss_fn=inputs.loss_fn, forward=inputs.forward, precision=precision,
     )  # fmt: skip
 
@@ -180,7 +183,7 @@ def load_images(name: str | None, root: str | None, data_from: Callable[[], Any]
 
 def _random_batches(shape: Sequence[int], num_classes: int, size: int) -> Callable[[int], Batch]:
     def batch(number: int) -> Batch:
-        g = Generator().manual_seed(number % RANDOM)
+        g = Generator().manual_seed(number)
         return torch.randn(size, *shape, generator=g), torch.randint(num_classes, (size,), generator=g)
 
     return batch
@@ -190,10 +193,9 @@ def _image_batches(images: Images, size: int) -> Callable[[int], Batch]:
     if len(images) < size:
         raise DataError(f"a batch has {size} images, but the data has {len(images)}; use a smaller --batch_size")
     order = torch.randperm(len(images), generator=Generator().manual_seed(0))
-    count = len(images) // size
 
     def batch(number: int) -> Batch:
-        rows = order[size * (number % count) :][:size]
+        rows = order[size * number :][:size]
         return images.normalize(images.x[rows]), images.y[rows]
 
     return batch

@@ -10,7 +10,7 @@ from torch import nn
 from maxup import EmbeddingDropout, token_cross_entropy
 from maxup.errors import NonFiniteError, RecipeError
 from maxup.lab.bench.measure import bench, check, summarize, train
-from maxup.lab.bench.plot import plot, series
+from maxup.lab.bench.plot import gaps, plot_cost, plot_gap, series
 from maxup.lab.bench.settings import DEFAULT, NAMES, SIZES
 from maxup.lab.bench.table import HEADINGS, cells, title
 from maxup.lab.bench.workload import from_network, from_setup
@@ -30,7 +30,7 @@ GIVEN = {
     "forward_seconds": [0.03, 0.01, 0.02],
     "variants": [
         row("standard", 1, [0.1, 0.3, 0.08], 2**20),
-        row("maxup", 2, [0.2, 0.14, 0.15], 2**20, gap=0.5, gap_kept=1.0, agreement=1.0),
+        row("maxup", 2, [0.2, 0.14, 0.15], 2**20, gap=0.25, gap_kept=1.0, agreement=1.0),
         row("maxup", 4, [0.2, 0.2, 0.2], 2**20, gap=0.5, gap_kept=1.0, agreement=1.0),
         row("keep_all_graphs", 4, None, None, note="not measured: RuntimeError: out of memory"),
         row("sam", None, [0.25], 3 * 2**20),
@@ -54,20 +54,22 @@ def test_ratios_and_floor_are_computed_from_the_times():
     assert (sam["time_ratio"], sam["memory_ratio"], sam["floor"]) == pytest.approx((2.5, 3.0, None))
 
 
-def test_series_of_the_plot(tmp_path):
+def test_series_of_the_plots(tmp_path):
     by_m, flat, bound = series(summarize(GIVEN))
     assert by_m == {"maxup": [(1, 1.0), (2, pytest.approx(1.5)), (4, pytest.approx(2.0))]}
     assert flat == {"sam": pytest.approx(2.5)}
     assert bound == [(1, 1.0), (2, pytest.approx(1.4)), (4, pytest.approx(1.8))]
-    plot(summarize(GIVEN), tmp_path / "bench.png")
-    assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
+    assert gaps(summarize(GIVEN)) == {"maxup": [(2, pytest.approx(1.5), 0.25), (4, pytest.approx(2.0), 0.5)]}
+    for draw in (plot_cost, plot_gap):
+        draw(summarize(GIVEN), tmp_path / "plot.png")
+        assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_cells():
     found = summarize(GIVEN)
     assert title(found) == "net, Cutout(4), batch 8, random data, a machine, bf16, compiled, median of 3 rounds"
     rows = [dict(zip(HEADINGS, cells(one), strict=True)) for one in found["variants"]]
-    expected = ["maxup", "2", "150.00", "1.50", "1.40", "1.0", "1.00", "1.000", "1.000"]
+    expected = ["maxup", "2", "150.00", "1.50", "1.40", "1.0", "1.00", "0.250", "1.000", "1.000"]
     assert rows[1] == dict(zip(HEADINGS, expected, strict=True))
     assert set(rows[3].values()) == {"keep all graphs", "4", ""}
 
