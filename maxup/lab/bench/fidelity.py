@@ -53,6 +53,8 @@ def measure_fidelity(work: Workload, m: int, variants: Iterable[Variant], batche
         By the variants' keys. None if a variant draws other copies than exact scoring, which makes them incomparable.
     """
     found = {variant.key: variant for variant in variants if variant.select is not None}
+    if not found:
+        return {}
     exact = maxup(work, "maxup", m)
     same, scores, chosen = dict.fromkeys(found, True), list[Tensor](), {key: list[Tensor]() for key in found}
     restore = remember_values(work.model.buffers())

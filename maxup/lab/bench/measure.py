@@ -76,7 +76,7 @@ def bench(
     batch, device = work.batches(0), str(work.device)
     say("warming up")
     for key in list(steps):
-        _attempt(steps, key, partial(steps[key], batch), notes)
+        _attempt(work, steps, key, partial(steps[key], batch), notes)
     say("measuring fidelity")
     fidelity: dict[str, Fidelity | None] = {}
     for m in ms:
@@ -90,13 +90,18 @@ def bench(
         for variant in variants:
             if variant.key in steps:
                 steps[variant.key] = step = _capture(variant, steps[variant.key], notes)
-                _attempt(steps, variant.key, partial(_repeat, step, batch, WARMUP + 2), notes)
+                _attempt(work, steps, variant.key, partial(_repeat, step, batch, WARMUP + 2), notes)
     say("measuring time")
     timed: dict[str, Callable[[], object]] = {key: partial(step, batch) for key, step in steps.items()}
     timed[FORWARD] = _forward(work, batch, captured=captured)
     seconds = interleaved(timed, rounds, device, calls=sizes["calls"])
     rows = [
-        {"name": v.name, "m": v.m, "settings": v.settings, "seconds": seconds.get(v.key)}
+        {
+            "name": v.name,
+            "m": v.m,
+            "settings": {k: repr(value) for k, value in v.settings.items()},
+            "seconds": seconds.get(v.key),
+        }
         | {"peak_bytes": memory.get(v.key), **to_record(fidelity.get(v.key)), "note": notes.get(v.key)}
         for v in variants
     ]
@@ -112,7 +117,7 @@ def bench(
         "fidelity_batches": sizes["fidelity_batches"],
         "forward_seconds": seconds[FORWARD],
         "variants": rows,
-        "environment": environment(),
+        "environment": environment(on_gpu=work.device.type == "cuda"),
     }
 
 
@@ -173,18 +178,21 @@ def _repeat(step: Step, batch: Batch, times: int) -> None:
         step(batch)
 
 
-def _attempt(steps: dict[str, Step], key: str, action: Callable[[], object], notes: dict[str, str]) -> None:
+def _attempt(
+    work: Workload, steps: dict[str, Step], key: str, action: Callable[[], object], notes: dict[str, str]
+) -> None:
     """Run a variant. If it cannot run, remove it and note why: a check of MaxUp, the network, or out of memory."""
     try:
         action()
         return
     except (ValueError, TypeError, RuntimeError) as error:
-        if key == "standard, m = 1":
+        if key == next(iter(steps)):  # the standard step, to which the others are compared
             raise
         notes[key] = f"not measured: {format_error(error)}"
     del steps[key]
+    work.model.zero_grad()
     gc.collect()  # what the failed step allocated
-    if torch.cuda.is_available():
+    if work.device.type == "cuda":
         torch.cuda.empty_cache()
 
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -16,7 +17,6 @@ from maxup.lab.train.sam import sam_backward
 from maxup.losses import mean_loss
 from maxup.objectives.adversarial import Adversarial
 from maxup.objectives.average import Average
-from maxup.objectives.base import Objective
 from maxup.objectives.maxup import MaxUp
 from maxup.objectives.running_max import RunningMax
 from maxup.perturb.in_model import clear
@@ -76,22 +76,27 @@ def standard(work: Workload) -> Variant:
 def maxup(work: Workload, name: str, m: int) -> Variant:
     """Train on the worst of m copies, by MaxUp with the settings of this name."""
     generator, settings = work.generator(), MAXUP[name]
-    objective = MaxUp(work.perturbation, m, loss_fn=work.loss_fn, forward=work.forward, generator=generator, **settings)
+
+    @cache  # built in the first step, so that settings that do not suit the workload are noted like other errors
+    def objective() -> MaxUp:
+        options: Any = {"loss_fn": work.loss_fn, "forward": work.forward, "generator": generator, **settings}
+        return MaxUp(work.perturbation, m, **options)
 
     def select(batch: Batch) -> RunningMax:
         with work.autocast():
-            worst = objective.run(work.model, *batch).worst
+            worst = objective().run(work.model, *batch).worst
         assert worst is not None
         return worst
 
-    return Variant(name, m, _objective(work, objective), generator, select, settings)
+    backward = _backward(work, lambda batch: objective()(work.model, *batch))
+    return Variant(name, m, backward, generator, select, settings)
 
 
 def average(work: Workload, name: str, m: int) -> Variant:
     """Train on the average of m copies."""
     generator = work.generator()
     objective = Average(work.perturbation, m, loss_fn=work.loss_fn, forward=work.forward, generator=generator)
-    return Variant(name, m, _objective(work, objective), generator)
+    return Variant(name, m, _backward(work, lambda batch: objective(work.model, *batch)), generator)
 
 
 def keep_all_graphs(work: Workload, name: str, m: int) -> Variant:
@@ -169,7 +174,3 @@ def _backward(work: Workload, loss: Callable[[Batch], Tensor]) -> Callable[[Batc
         return value.detach()
 
     return backward
-
-
-def _objective(work: Workload, objective: Objective) -> Callable[[Batch], Tensor]:
-    return _backward(work, lambda batch: objective(work.model, *batch))

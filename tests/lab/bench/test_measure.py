@@ -11,7 +11,7 @@ from maxup import EmbeddingDropout, token_cross_entropy
 from maxup.errors import NonFiniteError, RecipeError
 from maxup.lab.bench.measure import bench, check, summarize, train
 from maxup.lab.bench.plot import gaps, plot_cost, plot_gap, series
-from maxup.lab.bench.settings import DEFAULT, NAMES, SIZES
+from maxup.lab.bench.settings import DEFAULT, MAXUP, NAMES, SIZES
 from maxup.lab.bench.table import HEADINGS, cells, title
 from maxup.lab.bench.workload import from_network, from_setup
 
@@ -128,6 +128,26 @@ def test_a_variant_that_cannot_run_is_noted():
     assert all(one["note"] is None and one["seconds"] for name, one in rows.items() if name != "pgd7")
     assert (rows["maxup"]["gap_kept"], rows["keep_all_graphs"]["agreement"]) == (1.0, 1.0)
     assert embedding.maxup_hook.draw is None
+
+
+def test_settings_that_do_not_suit_the_workload_are_noted(work, monkeypatch):
+    monkeypatch.setitem(MAXUP, "maxup_running", {"norm": "walking"})
+    result = bench(work, ms=[2], names=["maxup", "maxup_running"], rounds=1, train_steps=0)
+    assert result["variants"][1]["note"] is None
+    assert "norm" in result["variants"][2]["note"]
+    assert result["variants"][2]["settings"] == {"norm": "'walking'"}
+    assert all(weight.grad is None for weight in work.model.parameters())
+
+
+def test_a_failed_step_leaves_no_gradients(work, monkeypatch):
+    def fail(model, loss_fn, backward, *, rho):
+        backward(loss_fn())
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr("maxup.lab.bench.variants.sam_backward", fail)
+    result = bench(work, ms=[2], names=["sam"], rounds=1, train_steps=0)
+    assert result["variants"][1]["note"] == "not measured: OutOfMemoryError: CUDA out of memory."
+    assert all(weight.grad is None for weight in work.model.parameters())
 
 
 def test_training_lowers_the_loss(work):
