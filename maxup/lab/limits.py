@@ -68,6 +68,11 @@ OPTIONS = {  # by command and option
     "compare --m": COPIES,
     "compare --radius": Limit(0, 1e9),
     "compare --attack_steps": STEPS,
+    "bench --m": _count(2, 10**4),  # m = 1 is the standard step
+    "bench --batch_size": MANY,
+    "bench --rounds": MANY,
+    "bench --train_steps": _count(0, 10**6),
+    "bench --num_classes": MANY,
     "reproduce --seeds": _count(1, 10**4),
     "reproduce --budget": Limit(0, 1, above=True),
     "certify --sigma": Limit(0, 1e6, above=True),
