@@ -44,7 +44,6 @@ class Language:
 
     Args:
         world_size: Number of processes that share the columns.
-        check_network: Called with this task and its model on the meta device, before memory is allocated.
         **user_code: `model_from` and `data_from`, which are for images only.
     """
 
@@ -58,7 +57,6 @@ class Language:
         *,
         rank: int = 0,
         world_size: int = 1,
-        check_network: Callable[[Any, nn.Module], None] | None = None,
         **user_code: Any,
     ) -> None:
         reject_settings(recipe, FOR_IMAGES, "images")
@@ -85,11 +83,7 @@ class Language:
         if "words" in recipe.model.args:
             raise RecipeError("model.args must not have 'words': the number of words comes from the text")
         kind = LANGUAGE_MODELS, "language model", recipe.model.name
-        create = partial(build_registered, *kind, words=len(text.words), **recipe.model.args)
-        if check_network is not None:
-            with torch.device("meta"):
-                check_network(self, create())
-        self.model = create().to(device)
+        self.model = build_registered(*kind, words=len(text.words), **recipe.model.args).to(device)
         self.objective = self._objective()
         for inside in in_model_parts(self.objective.perturbation):
             inside.attach(self.model)

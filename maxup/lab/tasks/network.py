@@ -18,11 +18,7 @@ from maxup.lab.recipes.schema import Recipe
 
 
 def build_network(
-    recipe: Recipe,
-    images: Any,
-    device: torch.device,
-    model_from: Callable[..., nn.Module] | None = None,
-    check: Callable[[nn.Module], None] | None = None,
+    recipe: Recipe, images: Any, device: torch.device, model_from: Callable[..., nn.Module] | None = None
 ) -> nn.Module:
     """Build the network of a recipe on a device.
 
@@ -31,7 +27,6 @@ def build_network(
         images: The training images. They determine the shape, the number of classes and the normalization.
         device: Device of the network.
         model_from: Builds the network instead of the recipe's: (shape, num_classes, **model.args).
-        check: Called with the network on the meta device, before memory is allocated.
     """
     settings, num_classes = recipe.model, len(images.classes)
     if model_from is not None and settings.pretrained:
@@ -45,19 +40,10 @@ def build_network(
     if settings.new_head and settings.weights is None:
         raise RecipeError("model.new_head has no effect without model.weights; remove it")
     create = model_from or partial(create_model, settings.name, pretrained=settings.pretrained)
-
-    def build() -> nn.Module:
-        model = create(shape=images.shape, num_classes=num_classes, **settings.args)
-        if not isinstance(model, nn.Module):
-            raise UserCodeError(f"model_from returned a {type(model).__name__}; it must return a torch.nn.Module")
-        return Normalized(model, images.mean, images.std) if settings.normalize else model
-
-    if (
-        check and model_from is None and not is_external(settings.name)
-    ):  # other networks may not support the meta device
-        with torch.device("meta"):
-            check(build())
-    model = build()
+    model = create(shape=images.shape, num_classes=num_classes, **settings.args)
+    if not isinstance(model, nn.Module):
+        raise UserCodeError(f"model_from returned a {type(model).__name__}; it must return a torch.nn.Module")
+    model = Normalized(model, images.mean, images.std) if settings.normalize else model
     if settings.weights is not None:
         load_weights(model, settings.weights, new_head=settings.new_head)
     if settings.freeze_norm:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,6 @@ class Vision:
         world_size: Number of processes that share a batch.
         model_from: Builds the network instead of the recipe's.
         data_from: Returns the data instead of the recipe's.
-        check_network: Called with this task and its network on the meta device, before memory is allocated.
     """
 
     monitor, lower_is_better, unit = "accuracy", False, "examples"
@@ -51,7 +49,6 @@ class Vision:
         world_size: int = 1,
         model_from: Callable[..., nn.Module] | None = None,
         data_from: Callable[[], Any] | None = None,
-        check_network: Callable[[Any, nn.Module], None] | None = None,
     ) -> None:
         self.recipe = recipe
         reject_settings(recipe, FOR_TEXT, "text")
@@ -78,8 +75,7 @@ class Vision:
         self.every_epoch = tuple(self.evaluation)
         classes = len(self.train.classes)
         self.metric_names = ["loss", "accuracy", *["top5_accuracy"] * (classes > (5 if from_folder else 10))]
-        check = partial(check_network, self) if check_network else None
-        self.model = build_network(recipe, self.train, device, model_from, check)
+        self.model = build_network(recipe, self.train, device, model_from)
         mean, std = self.train.mean, self.train.std
         if recipe.model.normalize:  # augmentation gets pixels
             mean, std = (0.0,) * len(mean), (1.0,) * len(std)
