@@ -29,7 +29,6 @@ from maxup.lab.environment import environment
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 WIDTHS, BATCH, SMOOTHING = (64, 256, 256), 1024, 0.2
 LR, MOMENTUM, DECAY, BIAS_LR = 11.5, 0.85, 0.0153, 64.0  # per 1,024 examples, "decoupled" from momentum
-CAPTURE = True
 device = "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -64,6 +63,7 @@ class SpeedNet(nn.Module):
     def __init__(self, images: Tensor) -> None:
         super().__init__()
         self.whiten = nn.Conv2d(3, 24, 2)
+        assert self.whiten.bias is not None
         self.whiten.weight.data = whitening(images)
         self.whiten.weight.requires_grad = False
         nn.init.zeros_(self.whiten.bias)
@@ -95,6 +95,11 @@ class Proxy(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layers(x)
+
+
+def channels_last(model: nn.Module) -> nn.Module:
+    """Move a network to the device, in the memory format that its convolutions prefer."""
+    return model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 def smoothed(output: Tensor, target: Tensor) -> Tensor:
@@ -147,7 +152,7 @@ class Run:
             raise SystemExit(f"row {row!r} is not known; use m4, proxy16, low4, or m1x2 for twice the epochs")
         kind, copies, factor = parsed.groups()
         self.kind, self.m, self.epochs = kind, int(copies), epochs * float(factor or 1)
-        model = SpeedNet(data[0]).to(device).to(memory_format=torch.channels_last)
+        model = channels_last(SpeedNet(data[0]))
         self.model = compiled.setdefault("model", model)
         if self.model is not model:
             self.model.load_state_dict(model.state_dict())
@@ -163,7 +168,7 @@ class Run:
         self.proxy: nn.Module | None = None
         if kind == "proxy":
             self.objective.norm, self.objective.chunk_size = "running", self.m
-            proxy = Proxy().to(device).to(memory_format=torch.channels_last)
+            proxy = channels_last(Proxy())
             self.proxy = compiled.setdefault("proxy", proxy)
             if self.proxy is not proxy:
                 self.proxy.load_state_dict(proxy.state_dict())
@@ -201,7 +206,11 @@ class Run:
         slow = [w.clone() for w in weights]
         if self.proxy is not None:
             proxy_optimizer = torch.optim.AdamW(
-                self.proxy.parameters(), torch.tensor(3e-3, device=device), weight_decay=0.05, fused=True, capturable=True
+                self.proxy.parameters(),
+                torch.tensor(3e-3, device=device),
+                weight_decay=0.05,
+                fused=True,
+                capturable=True,
             )
 
         def step(images: Tensor, labels: Tensor) -> Tensor:
@@ -221,7 +230,7 @@ class Run:
         if device == "cuda":
             torch.cuda.synchronize()
         start = time.perf_counter()
-        train_step = captured(step, self.objective, optimizer) if CAPTURE else step
+        train_step = captured(step, self.objective, optimizer)
         generator = torch.Generator(device).manual_seed(int(torch.randint(2**31, ())))
         for number, batch in enumerate(batches(x, y, self.epochs, flips)):
             train_step(*self.augment.apply(batch, self.augment.draw(batch, generator)))

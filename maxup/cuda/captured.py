@@ -29,7 +29,7 @@ def captured(step: Callable[..., Tensor], objective: Objective, optimizer: Optim
             `optimizer.step()` and `optimizer.zero_grad()`. It must do the same work every time: a graph replays kernels
             and runs no Python code.
         objective: The objective that the step calls.
-        optimizer: The optimizer that the step calls, built with `fused=True` or `capturable=True`.
+        optimizer: The optimizer that the step calls, built with `capturable=True`, or with `fused=True` for SGD.
 
     Example:
         >>> from maxup import Gaussian, MaxUp, captured
@@ -84,9 +84,10 @@ class _Captured:
 
     def _check_optimizer(self) -> None:
         for group in self.optimizer.param_groups:
-            if not (group.get("fused") or group.get("capturable")):
+            setting = "capturable" if "capturable" in group else "fused"  # SGD has fused only
+            if not group.get(setting):
                 name = type(self.optimizer).__name__
-                raise ValueError(f"{name} cannot be captured as it is; build it with fused=True or capturable=True")
+                raise ValueError(f"{name} cannot be captured as it is; build it with {setting}=True")
 
     def _update_rates(self) -> None:
         """Put the learning rates where the graph reads them. A loop may replace a tensor by a number."""

@@ -69,3 +69,14 @@ def test_a_graph_depends_on_m_and_on_settings_but_not_on_the_learning_rate():
     before = function._key()
     objective.m = 7
     assert function._key() != before
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "setting"),
+    [(torch.optim.SGD, {}, "fused"), (torch.optim.AdamW, {"fused": True}, "capturable")],
+)
+def test_an_optimizer_that_cannot_be_captured_is_refused(kind, settings, setting):
+    optimizer = kind(nn.Linear(4, 3).parameters(), lr=0.1, **settings)
+    function = captured(len, MaxUp(Gaussian(0.5)), optimizer)
+    with pytest.raises(ValueError, match=f"{kind.__name__} cannot be captured as it is; build it with {setting}=True"):
+        function._check_optimizer()

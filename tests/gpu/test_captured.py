@@ -101,9 +101,13 @@ def test_momentum_that_changes_at_every_step_is_not_captured():
     assert step.graphed.graph is None
 
 
-def test_an_optimizer_that_cannot_be_captured_is_refused():
+@pytest.mark.parametrize(
+    ("kind", "settings", "setting"),
+    [(torch.optim.SGD, {}, "fused"), (torch.optim.AdamW, {"fused": True}, "capturable")],
+)
+def test_an_optimizer_that_cannot_be_captured_is_refused(kind, settings, setting):
     model, objective = network(), MaxUp(Cutout(4), m=2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = kind(model.parameters(), lr=0.1, **settings)
     step = captured(lambda x, y: objective(model, x, y), objective, optimizer)
-    with pytest.raises(ValueError, match="SGD cannot be captured as it is; build it with fused=True"):
+    with pytest.raises(ValueError, match=f"{kind.__name__} cannot be captured as it is; build it with {setting}=True"):
         step(torch.rand(4, 3, 16, 16).cuda(), torch.zeros(4, dtype=torch.long).cuda())
