@@ -22,6 +22,8 @@ Batch = tuple[Tensor, ...]
 class CapturedStep:
     """A step that runs eagerly a few times, is then captured, and is captured again when `key` changes.
 
+    A batch of another shape than the captured one runs eagerly.
+
     Args:
         step: Trains on a batch and returns the loss.
         key: Returns what the graph depends on besides the batch, such as m.
@@ -52,6 +54,8 @@ class CapturedStep:
         if self.eager < WARMUP:
             self.eager += 1
             return self._eager_step(batch)
+        if self.graph is not None and [part.shape for part in batch] != [part.shape for part in self.batch]:
+            return self.step(batch)
         counted = self.graph is None  # capturing runs the Python code, which counts the step
         graph = self.graph or self._capture(batch)
         for fixed, new in zip(self.batch, batch, strict=True):
