@@ -60,9 +60,11 @@ def main(argv: Sequence[str]) -> int:
 
         say(yaml.safe_dump(asdict(recipe), sort_keys=False), end="")
         return 0
-    root = None if args.data_from else recipe.data.root
-    if root is not None and not Path(root).expanduser().is_dir():
-        raise RecipeError(f"data.root: there is no folder {root}; correct it, or remove it to search the default ones")
+    root = Path(recipe.data.root).expanduser() if recipe.data.root and not args.data_from else None
+    if root is not None and not root.is_dir() and not (recipe.data.name == "text" and root.is_file()):
+        raise RecipeError(
+            f"data.root: there is no folder {recipe.data.root}; correct it, or remove it to search the default ones"
+        )
     from maxup.lab.train.loop import train
 
     out = args.out or Path("runs") / run_name(args.recipe) / f"seed-{recipe.seed}"

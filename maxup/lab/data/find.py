@@ -22,6 +22,9 @@ def search_folders(name: str, root: Root = None) -> list[Path]:
 def locate(name: str, root: Root = None) -> Path | None:
     """Return the folder that has all files of a data set, or None."""
     data_set = get_data_set(name)
+    if not data_set.files:  # any folder
+        folder = Path(root).expanduser() if root else None
+        return folder if folder and os.path.isdir(folder) else None
     return next((folder for folder in _folders(data_set, root) if not _missing_files(folder, data_set)), None)
 
 
@@ -34,6 +37,9 @@ def find(name: str, root: Root = None) -> Path:
     if folder := locate(name, root):
         return folder
     data_set = get_data_set(name)
+    if not data_set.files:
+        problem = f"there is no folder {root}" if root else "data.root is not set"
+        raise DataError(f"{name}: {problem}. {data_set.instructions}")
     partial = ""
     for folder in _folders(data_set, root):
         missing_files = _missing_files(folder, data_set)
