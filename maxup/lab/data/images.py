@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from maxup.lab.data.stream import Stream
 
 Data = TypeVar("Data", "Images", "Folder", "Stream")
-DTYPES = {torch.uint8: (4,), torch.float32: (2, 3, 4, 5), torch.int64: (2,)}  # of x, and its number of dimensions
+DTYPES = {torch.uint8: (4,), torch.float32: (2, 4, 5), torch.int64: (2,)}  # of x, and its number of dimensions
 
 
 @dataclass(frozen=True, eq=False)
