@@ -16,7 +16,7 @@ class Data:
     name: str = "digits"
     """Data set. `maxup data` lists them."""
     root: str | None = None
-    """Folder to search first. For the data set text, the folder with the text files."""
+    """Folder to search first. imagefolder: the folder of images. text: a text file, or a folder of text files."""
     train_size: Annotated[int, Limit(1, 10**9, whole=True)] | None = None
     """Number of training examples, stratified by class. Without a test split, the remaining images are the test set."""
     validation: Annotated[float, Limit(0, 0.9)] = 0.0

@@ -39,6 +39,12 @@ def build_network(
         )
     if settings.new_head and settings.weights is None:
         raise RecipeError("model.new_head has no effect without model.weights; remove it")
+    is_tokens = images.dtype == torch.int64
+    if is_tokens and model_from is None:
+        raise RecipeError(
+            f"your data are token ids, but {settings.name} takes images or rows of numbers; return floats for rows of "
+            "numbers, or a network that starts with an embedding with --model_from"
+        )
     create = model_from or partial(create_model, settings.name, pretrained=settings.pretrained)
     model = create(shape=images.shape, num_classes=num_classes, **settings.args)
     if not isinstance(model, nn.Module):
@@ -55,13 +61,14 @@ def build_network(
     if who is not None:
         side = recipe.data.test_size  # image folders can be evaluated at another size
         for shape in [images.shape, *([(3, side, side)] if side else [])]:
-            _check_output(who, model, torch.zeros(2, *shape, device=device), num_classes)
+            x = torch.zeros(2, *shape, device=device, dtype=torch.int64 if is_tokens else torch.float32)
+            _check_output(who, model, x, num_classes)
     return model
 
 
 def _check_output(who: str, model: nn.Module, x: Tensor, num_classes: int) -> None:
     """Call a network that is not ours once, without side effects. Raise a RecipeError if it does not fit the data."""
-    subject = f"{who}, for images of shape {tuple(x.shape)},"
+    subject = f"{who}, for {'images' if x.ndim == 4 else 'inputs'} of shape {tuple(x.shape)},"
     try:
         with preserve_state(model, (x, None)), torch.no_grad():
             output = model(x)
