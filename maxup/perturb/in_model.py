@@ -79,7 +79,8 @@ def _in_reentrant_checkpoint() -> bool:
     frame = sys._getframe()
     while frame.f_back is not None:
         frame = frame.f_back
-        if frame.f_globals.get("__name__") == "torch.utils.checkpoint" and frame.f_code.co_name == "forward":
+        checkpointed = frame.f_globals.get("__name__") == "torch.utils.checkpoint" and frame.f_code.co_name == "forward"
+        if checkpointed and any(frame.f_locals["ctx"].needs_input_grad):  # False if the whole model has no gradients
             return True
     return False
 
