@@ -75,6 +75,7 @@ class _Captured:
                 lambda parts: self.step(*parts).detach(),
                 key=self._key,
                 generators=self._generators,
+                seed=self.objective.seed_step,
                 replayed=self._replayed,
                 say=warn,
             )
