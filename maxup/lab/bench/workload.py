@@ -14,7 +14,8 @@ from maxup.batch import Batch, batch_size, leaves
 from maxup.diagnostics.inputs import make_inputs
 from maxup.errors import DataError, RecipeError, UserCodeError, error_message
 from maxup.lab.data import load_data
-from maxup.lab.data.images import Images, from_arrays
+from maxup.lab.data.images import Images
+from maxup.lab.data.user_data import from_user
 from maxup.lab.models import create_model
 from maxup.lab.recipes.build import build_perturbation
 from maxup.lab.recipes.document import check_document, parse_yaml
@@ -170,14 +171,13 @@ def parse_perturb(text: str) -> list[Any]:
 
 def load_images(name: str | None, root: str | None, data_from: Callable[[], Any] | None) -> Images | None:
     """Return the training images of a data set or of the user's function, or None if neither is given."""
-    if data_from is not None:
-        return from_arrays(data_from())[0]
-    if name is None:
+    if data_from is None and name is None:
         return None
-    loaded = load_data(name, root)
+    loaded = from_user(data_from()) if data_from is not None else load_data(str(name), root)
     images = loaded[0] if isinstance(loaded, tuple) else loaded
     if not isinstance(images, Images):
-        raise DataError(f"{name} is not a set of images in memory; use another data set, or --data_from")
+        what = "the data of --data_from" if data_from is not None else name
+        raise DataError(f"{what} is not a set of images in memory; use another data set, or fewer images")
     return images
 
 
