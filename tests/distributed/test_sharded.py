@@ -14,6 +14,8 @@ import maxup as mu
 from tests.distributed.test_objectives import FromBatch, data, pixels
 from tests.tiny import batch_norm_net, dropout_net, net
 
+NO_FSDP = not hasattr(torch.cpu.Stream, "record_event")
+pytestmark = pytest.mark.skipif(NO_FSDP, reason="this torch cannot run fully_shard on a CPU")
 WAYS = {
     "recompute": {},
     "one wide batch": {"chunk_size": 3},
