@@ -1,6 +1,7 @@
 """Start the command in several processes on the CPU."""
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -26,7 +27,7 @@ from maxup.lab.tasks.vision import Vision
 from tests.waiting import at_call, until
 
 def hold():
-    Path("held-" + os.environ["RANK"]).touch()
+    Path("held-" + os.environ["RANK"]).write_text(str(os.getpid()))
     until(Path("go").exists)
 
 at_call(Vision, "step", 12, hold)
@@ -60,3 +61,9 @@ def finish(process):
 
 def weights(folder):
     return load_file(max((folder / "checkpoints").glob("step-*")) / "tensors.safetensors")
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -2,37 +2,50 @@
 
 import os
 import signal
-import socket
 import subprocess
+import sys
 
+import pytest
 import torch
 
-from tests.distributed.launch import HELD, torchrun, weights
+from tests.distributed.launch import HELD, RECIPE, ROOT, free_port, weights
 from tests.waiting import PATIENCE, until
 
+# What SLURM has on its machines. This srun starts both tasks here, and this torchrun stops in the middle of the run.
+TOOLS = {
+    "scontrol": '[ "$*" = "show hostnames fake[1-2]" ] && printf "127.0.0.1\\n127.0.0.1\\n"',
+    "srun": '"$@" & first=$!; "$@" & wait $! && wait $first',
+    "torchrun": f'all="$*"; exec {sys.executable} -m torch.distributed.run --local-addr 127.0.0.1 '
+    "${all/-m maxup/held.py}",
+}
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
-
+@pytest.mark.slow
 def test_two_agents_restart_after_a_killed_worker_and_end_bit_identical(tmp_path, whole):
-    """The first torchrun of docs/scaling.md, with two agents of one process each."""
+    """As started by examples/slurm.sh, with two agents of one process each; `whole` is one agent with two processes."""
     (tmp_path / "held.py").write_text(HELD)
-    how = ["--nnodes", "2", "--max-restarts", "3", "--rdzv-backend", "c10d", "--rdzv-id", "maxup",
-           "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--local-addr", "127.0.0.1"]  # fmt: skip
-    agents = [
-        torchrun(tmp_path, tmp_path / "run", processes=1, options=["--save_every", "0"], program=["held.py"], how=how,
-                 TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
-        for _ in range(2)
-    ]  # fmt: skip
-    until(lambda: len(list(tmp_path.glob("held-*"))) == 2, agents[0])  # in the twelfth step of forty
-    worker = subprocess.run(["pgrep", "-P", str(agents[1].pid)], capture_output=True, text=True).stdout.split()
-    os.kill(int(worker[0]), signal.SIGKILL)
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    (tmp_path / "bin").mkdir()
+    for name, text in TOOLS.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "fake[1-2]", "PORT": str(free_port())}
+    env = {**os.environ, **slurm, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    command = ["bash", ROOT / "examples" / "slurm.sh", "recipe.yaml", "--out", "run", "--trackers", "none"]
+    process = subprocess.Popen(
+        [*command, "--save_every", "0"],
+        cwd=tmp_path,
+        env=env | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    held = [tmp_path / f"held-{rank}" for rank in range(2)]
+    until(lambda: all(file.exists() and file.read_text() for file in held), process)  # in the twelfth step of forty
+    os.kill(int(held[1].read_text()), signal.SIGKILL)
     (tmp_path / "go").touch()
-    outputs = [agent.communicate(timeout=PATIENCE)[0] for agent in agents]
-    assert [agent.returncode for agent in agents] == [0, 0], "\n".join(outputs)
-    assert "resuming at step" in "".join(outputs)
+    out, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, out
+    assert "resuming at step" in out
     for name, tensor in weights(whole[0]).items():
         assert torch.equal(tensor, weights(tmp_path / "run")[name]), name

@@ -32,12 +32,18 @@ def test_processes_that_cannot_connect(restarts, advice, monkeypatch, tmp_path):
     with pytest.raises(RunError, match=f"cannot connect to each other .*{advice}"):
         start_accelerator("no", [], tmp_path)
     monkeypatch.setenv("WORLD_SIZE", "1")
-    with pytest.raises(RuntimeError, match="^Gloo"):
+    with pytest.raises(RuntimeError, match=r"^Gloo"):
         start_accelerator("no", [], tmp_path)
 
 
 def test_the_fsdp_file_of_the_examples_is_refused(tmp_path):
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", ROOT / "examples/accelerate/fsdp.yaml"]
+    launch = [
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        "--config_file",
+        ROOT / "examples/accelerate/fsdp.yaml",
+    ]
     command = [*launch, "--num_processes", "1", "-m", "maxup", "train", "digits/mlp-gaussian-maxup", "--out", "run"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode != 0
