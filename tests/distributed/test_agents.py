@@ -8,6 +8,8 @@ import sys
 import pytest
 import torch
 
+from maxup.lab.recipes.load import parse_recipe
+from maxup.lab.train.loop import train
 from tests.distributed.launch import HELD, RECIPE, ROOT, free_port, weights
 from tests.waiting import PATIENCE, until
 
@@ -49,3 +51,23 @@ def test_two_agents_restart_after_a_killed_worker_and_end_bit_identical(tmp_path
     assert "resuming at step" in out
     for name, tensor in weights(whole[0]).items():
         assert torch.equal(tensor, weights(tmp_path / "run")[name]), name
+
+
+@pytest.mark.slow
+def test_two_agents_certify_as_one_process_does(tmp_path):
+    train(parse_recipe("smoke/digits-gaussian-maxup", ["--epochs", "1"]), tmp_path / "run", quiet=True)
+    certify = ["certify", "run", "--n", "200", "--batch", "200", "--out"]
+    how = ["--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-id", "7", "--local-addr",
+           "127.0.0.1", "--rdzv-endpoint", f"127.0.0.1:{free_port()}"]  # fmt: skip
+    launch = [sys.executable, "-m", "torch.distributed.run", *how, "-m", "--", "maxup"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    agents = [subprocess.Popen([*launch, *certify, "two.tsv"], cwd=tmp_path, env=env) for _ in range(2)]
+    assert [agent.wait(timeout=PATIENCE) for agent in agents] == [0, 0]
+    alone = subprocess.run([sys.executable, "-m", "maxup", *certify, "one.tsv"], cwd=tmp_path, env=env)
+    assert alone.returncode == 0
+    one, two = (
+        [line.split("\t")[:5] for line in (tmp_path / name).read_text().splitlines()[1:]]
+        for name in ("one.tsv", "two.tsv")
+    )
+    assert one == two
+    assert len(one) == 1 + 65
