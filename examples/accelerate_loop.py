@@ -2,7 +2,7 @@
 
 python examples/accelerate_loop.py
 torchrun --nproc_per_node 2 examples/accelerate_loop.py
-accelerate launch --config_file examples/accelerate/fsdp.yaml examples/accelerate_loop.py     # GPUs, split weights
+accelerate launch --config_file examples/launch/fsdp.yaml examples/accelerate_loop.py     # GPUs, split weights
 """
 
 import argparse

@@ -42,7 +42,7 @@ def test_the_fsdp_file_of_the_examples_is_refused(tmp_path):
         "-m",
         "accelerate.commands.launch",
         "--config_file",
-        ROOT / "examples/accelerate/fsdp.yaml",
+        ROOT / "examples/launch/fsdp.yaml",
     ]
     command = [*launch, "--num_processes", "1", "-m", "maxup", "train", "digits/mlp-gaussian-maxup", "--out", "run"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE)
