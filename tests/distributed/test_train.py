@@ -179,10 +179,11 @@ def test_a_last_batch_that_is_not_even_hangs_nobody(tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the processes would take a GPU each")
 def test_accelerate_launches_it_too(tmp_path, whole):
-    """As torchrun does; --multi_gpu is what makes it start several, --cpu does so only by way of MPI."""
+    """As torchrun does; MULTI_GPU is what makes it start several, --cpu does so only by way of MPI."""
     (tmp_path / "recipe.yaml").write_text(RECIPE)
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "-m"]
-    command = [*launch, "maxup", "train", "recipe.yaml", "--out", "run", "--trackers", "none"]
+    config = ROOT / "examples" / "launch" / "ddp.yaml"
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", config]
+    command = [*launch, "-m", "maxup", "train", "recipe.yaml", "--out", "run", "--trackers", "none"]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
