@@ -20,7 +20,7 @@ from maxup.lab.results.paper import load_paper
 from maxup.lab.results.statistics import estimate, welch
 
 ROOT = Path(__file__).parent.parent
-DOCS = ("method", "results", "language", "imagenet", "certify", "reliability")
+DOCS = ("method", "results", "language", "imagenet", "certify", "reliability", "scaling")
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in DOCS)]
 
 
@@ -210,6 +210,32 @@ def counts(found: dict[str, Any]) -> str:
     return "\n".join(lines) + f"\n\n{how} {origin(found['environment'])}"
 
 
+def processes() -> str:
+    """Speed of several processes relative to one."""
+    if not (ROOT / "results" / "processes-cpu.json").exists():
+        return "Not measured yet: run `python -m benchmarks.processes --out results`."
+    found = result("processes-cpu")
+    several = [n for n in next(iter(found["ratio"].values())) if n != "1"]
+    title = f"{found['network']}, batch {found['batch_size']}"
+    lines = [f"| {title} | {' | '.join(f'{n} processes' for n in several)} |", "|---" * (len(several) + 1) + "|"]
+    for name, ratio in found["ratio"].items():
+        lines.append(f"| {name} | {' | '.join(f'{ratio[n]:.2f}' for n in several)} |")
+    note = "Examples per second relative to one process. A larger batch has as many examples per process as one has."
+    return "\n".join(lines) + f"\n\n{note} {found['cores']} cores. {origin(found['environment'])}"
+
+
+def loader() -> str:
+    """Images per second of the loader, per decoder and number of workers."""
+    found = result("loader")
+    lines = ["| photos to 224 x 224 | images per second | relative to bare PIL |", "|---|---|---|"]
+    for name, rate in found["images_a_second"].items():
+        lines.append(f"| {name} | {rate:,.0f} | {found['ratio'][name]:.2f} |")
+    side = found.get("short_side")
+    about = f"enlarged to a short side of {side}" if side else "of 224 x 224 pixels"
+    note = f"{found['images']:,} reads of photos {about}, {found['cores']} cores, decoded by"
+    return "\n".join(lines) + f"\n\n{note} {found.get('decoder', 'PIL')}. {origin(found['environment'])}"
+
+
 def origin(where: dict[str, Any], *others: dict[str, Any]) -> str:
     """Hardware, torch version and commits."""
     device = (
@@ -234,6 +260,8 @@ FILLERS = {
     "language": lambda: f"\n{language()}\n",
     "ptb": lambda: f"\n{ptb()}\n",
     "finetune": lambda: f"\n{finetune()}\n",
+    "processes": lambda: f"\n{processes()}\n",
+    "loader": lambda: f"\n{loader()}\n",
     "certify-speed": lambda: f"\n{certify_speed()}\n",
     "certify-epochs": lambda: f"\n{certify_epochs()}\n",
     "certified-resnet20": lambda: f"\n{certified('resnet20')}\n",

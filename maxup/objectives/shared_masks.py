@@ -7,11 +7,13 @@ pass draws exactly that once, and uses it for every copy.
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from traceback import walk_stack
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -109,7 +111,10 @@ def _in_checkpoint() -> bool:
     """Whether this pass runs inside torch.utils.checkpoint, which repeats it in the backward pass."""
     if not torch.is_grad_enabled():  # reentrant checkpointing disables gradients
         return True
-    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    if top_hooks is None:  # torch 2.6
+        return any(frame.f_code.co_filename == checkpoint.__file__ for frame, _ in walk_stack(None))
+    hooks = top_hooks(True)
     return hooks is not None and "checkpoint" in getattr(hooks[0], "__qualname__", "")
 
 

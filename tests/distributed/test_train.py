@@ -5,72 +5,14 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from maxup.lab.train.runs import evaluate, open_run
+from tests.distributed.launch import HELD, RECIPE, ROOT, finish, torchrun, weights
 from tests.lab.data.fake import cut_short, write_folders
 from tests.waiting import PATIENCE, until
-
-ROOT = Path(__file__).parents[2]
-RECIPE = """
-base: digits/mlp-gaussian-maxup
-data: {train_size: 205}
-model: {args: {hidden: [16]}}
-objective: {name: maxup, m: 3}
-epochs: 4
-batch_size: 20
-"""
-HELD = """
-import os, sys
-from pathlib import Path
-from maxup.cli.main import main
-from maxup.lab.tasks.vision import Vision
-from tests.waiting import at_call, until
-
-def hold():
-    Path("held-" + os.environ["RANK"]).touch()
-    until(Path("go").exists)
-
-at_call(Vision, "step", 12, hold)
-sys.exit(main())
-"""
-
-
-def torchrun(tmp_path, folder, *, processes=2, options=(), recipe=RECIPE, program=("-m", "maxup")):
-    (tmp_path / "recipe.yaml").write_text(recipe)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(processes), "--standalone"]
-    command = [*launch, *program, "train", "recipe.yaml", "--out", str(folder), "--trackers", "none", *options]
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        command,
-        cwd=tmp_path,
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def finish(process):
-    out, _ = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, out
-    return out
-
-
-def weights(folder):
-    return load_file(max((folder / "checkpoints").glob("step-*")) / "tensors.safetensors")
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    tmp_path = tmp_path_factory.mktemp("two")
-    out = finish(torchrun(tmp_path, tmp_path / "run"))
-    return tmp_path / "run", out
 
 
 def test_two_processes_finish_and_evaluate_every_example_once(whole):
@@ -237,10 +179,11 @@ def test_a_last_batch_that_is_not_even_hangs_nobody(tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the processes would take a GPU each")
 def test_accelerate_launches_it_too(tmp_path, whole):
-    """As torchrun does; --multi_gpu is what makes it start several, --cpu does so only by way of MPI."""
+    """As torchrun does; MULTI_GPU is what makes it start several, --cpu does so only by way of MPI."""
     (tmp_path / "recipe.yaml").write_text(RECIPE)
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "-m"]
-    command = [*launch, "maxup", "train", "recipe.yaml", "--out", "run", "--trackers", "none"]
+    config = ROOT / "examples" / "launch" / "ddp.yaml"
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", config]
+    command = [*launch, "-m", "maxup", "train", "recipe.yaml", "--out", "run", "--trackers", "none"]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -51,6 +51,14 @@ def test_labels_per_example():
     assert x.unique().tolist() == [-1]
 
 
+def tv_tensors_with_points():
+    from torchvision import tv_tensors
+
+    if not hasattr(tv_tensors, "KeyPoints"):
+        pytest.skip("this torchvision has no KeyPoints")
+    return tv_tensors
+
+
 def boxes_and_points(n=4, seed=0):
     """Padded targets of n images of 8 by 12 pixels: three boxes each; the last is padding."""
     g = generator(seed)
@@ -74,8 +82,7 @@ def mirrored(y):
 def test_torchvision_moves_boxes_masks_and_points(where):
     """A function that wraps padded targets: some images are flipped, and exactly their targets move."""
     v2 = torchvision_v2()
-    from torchvision import tv_tensors
-
+    tv_tensors = tv_tensors_with_points()
     flip, size = v2.RandomHorizontalFlip(), (8, 12)
 
     def move(image, y):
@@ -106,8 +113,7 @@ def test_torchvision_moves_boxes_masks_and_points(where):
 def test_tv_tensors_in_y_keep_their_type_for_the_transform():
     """Masks and points come as a batch. A batch of boxes has one box per image, the most torchvision supports."""
     v2 = torchvision_v2()
-    from torchvision import tv_tensors
-
+    tv_tensors = tv_tensors_with_points()
     size, plain = (8, 12), boxes_and_points()
     plain["boxes"] = plain["boxes"][:, 0]
     y = (

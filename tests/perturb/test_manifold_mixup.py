@@ -54,7 +54,7 @@ def test_copies_of_a_batch_share_the_layer_but_steps_do_not():
     model, (x, y) = net(), batch()
     perturbation, g = mixup(model), generator()
     layers = set()
-    for _ in range(20):
+    for _ in range(40):
         drawn = [perturbation.draw((x, y), g) for _ in range(3)]
         assert len(torch.cat([draw["layer"] for draw in drawn]).unique()) == 1
         assert not torch.equal(drawn[0]["weight"], drawn[1]["weight"])
@@ -62,9 +62,9 @@ def test_copies_of_a_batch_share_the_layer_but_steps_do_not():
         x = x.clone()  # the next batch
     assert layers == set(range(4))
     maxup = mu.MaxUp(perturbation, m=3, generator=g)
-    assert len({int(maxup.run(model, x, y).draw["layer"][0]) for _ in range(20)}) == 4  # one batch, many steps
+    assert len({int(maxup.run(model, x, y).draw["layer"][0]) for _ in range(40)}) == 4  # one batch, many steps
     seen = set()
-    for _ in range(20):
+    for _ in range(40):
         perturbation(x, y, generator=g)
         seen.add(int(perturbation.hooks[0].draw["layer"][0]))
     assert len(seen) == 4

@@ -157,7 +157,8 @@ def test_masks_of_every_dtype_and_layout(name):
     draw = perturb.draw((x, mask), generator())
     expected = perturb.apply((x, mask), draw)[1]
     assert expected.shape == mask.shape
-    for dtype in (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.uint16):
+    old = torch.__version__.startswith("2.6.")  # cannot index uint16
+    for dtype in (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, *([] if old else [torch.uint16])):
         got = perturb.apply((x, mask.to(dtype)), draw)[1]
         assert got.dtype == dtype
         assert torch.equal(got.long(), expected)

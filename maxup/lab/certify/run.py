@@ -60,7 +60,7 @@ def certify(
         target: The network and its images.
         settings: How to certify.
         indices: Indices of the images.
-        path: The TSV.
+        path: The TSV, in a folder that all processes share.
         say: Called with a progress line about every 10 seconds.
 
     Returns:
@@ -107,9 +107,13 @@ def certify(
                 left = timedelta(seconds=round((printed - started) / ready * (len(mine) - ready)))
                 say(f"{ready}/{len(mine)} images{' of this process' if world > 1 else ''}, {left} left")
         wait()
-        if rank == 0:
-            tsv.gather(path, header, labels)
-        wait()
+        if rank == 0 and (lost := set(indices) - {row.idx for row in tsv.gather(path, header, labels)}):
+            failure = CertificateError(
+                f"{path} lacks {len(lost)} images that other processes certified; use a folder that all machines "
+                "share, and run the same command again"
+            )
+        if _from_rank_0(failure is not None, world):
+            raise failure or SystemExit(1)
         requested = set(indices)
         return [row for row in _rows(path) if row.idx in requested]
 

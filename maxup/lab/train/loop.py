@@ -31,6 +31,7 @@ from maxup.lab.train.checkpointing import load_best, resume, save
 from maxup.lab.train.evaluate import evaluate_splits
 from maxup.lab.train.log import Metrics, read_record, write_record
 from maxup.lab.train.optim import create_optimizer, learning_rate
+from maxup.lab.train.processes import start_accelerator
 from maxup.lab.train.signals import interruptible, report_lost_peers, stop_on_signal
 from maxup.lab.train.state import RunState
 from maxup.lab.train.step import LOG_EVERY, Batch, TrainingStep
@@ -68,12 +69,7 @@ def train(
         run, and seconds of the training steps alone.
     """
     check_trackers(trackers or [])
-    accelerator = Accelerator(
-        mixed_precision=recipe.precision,
-        cpu=not torch.cuda.is_available(),
-        log_with=trackers or None,
-        project_dir=folder,
-    )
+    accelerator = start_accelerator(recipe.precision, trackers or [], folder)
     try:
         with report_lost_peers(accelerator.num_processes, folder):
             sources = {"model_from": model_from, "data_from": data_from}

@@ -37,7 +37,8 @@ def report_lost_peers(processes: int, folder: Path) -> Iterator[None]:
 def stop_on_signal() -> Iterator[Callable[[], bool]]:
     """Return a function that is True after Ctrl-C, SIGTERM or a closed terminal. A second Ctrl-C interrupts at once.
 
-    A closed terminal may send SIGHUP twice, which counts once. Under nohup it is ignored.
+    A closed terminal may send SIGHUP twice, which counts once. Under nohup it is ignored. Under torchrun a second
+    SIGTERM counts once too: a scheduler such as SLURM sends it to every process, and torchrun passes its own on.
     """
     requests: list[int] = []
     numbers = [signal.SIGINT, signal.SIGTERM]
@@ -49,7 +50,7 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
         requests.append(number)
         if number == signal.SIGHUP:
             _discard_output([output for output in terminals if not os.isatty(output)])
-        elif len(requests) > 1:
+        elif len(requests) > 1 and not (number == signal.SIGTERM and "TORCHELASTIC_RUN_ID" in os.environ):
             raise KeyboardInterrupt
 
     before = {number: signal.signal(number, note) for number in numbers}

@@ -1,5 +1,6 @@
 """Certifying a data set equals `certify_many` per image, also after an interruption, and the header says how."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from torch import nn
 
 from maxup.errors import CertificateError
-from maxup.lab.certify import tsv
+from maxup.lab.certify import run, tsv
 from maxup.lab.certify.run import Settings, certify, describe, make_smooth
 from maxup.lab.certify.target import Target
 from maxup.lab.data import load_data
@@ -62,6 +63,15 @@ def test_an_interrupted_and_resumed_file_is_the_same(target, tmp_path):
     assert len(tsv.read(tmp_path / "cut.tsv")[1]) == 16
     certify(target, SETTINGS, chosen, tmp_path / "cut.tsv", say=lambda _: None)
     assert lines(tmp_path / "cut.tsv") == lines(tmp_path / "whole.tsv")
+
+
+def test_rows_of_another_machine_that_do_not_arrive_are_missed(target, tmp_path, monkeypatch):
+    """Rank 0 of two, whose other machine writes to a folder of its own."""
+    monkeypatch.setattr(run, "_processes", lambda: nullcontext((0, 2, lambda: None)))
+    monkeypatch.setattr(run, "_from_rank_0", lambda value, world: value)
+    with pytest.raises(CertificateError, match=r"a.tsv lacks 4 images .* a folder that all machines share"):
+        certify(target, SETTINGS, list(range(8)), tmp_path / "a.tsv", say=lambda _: None)
+    assert [row.idx for row in tsv.read(tmp_path / "a.tsv")[1]] == [0, 2, 4, 6]
 
 
 def test_the_header_records_the_settings(target):

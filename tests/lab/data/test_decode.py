@@ -150,3 +150,46 @@ def test_an_image_of_too_many_pixels_is_not_decoded(tmp_path, monkeypatch, width
     monkeypatch.setattr("PIL.Image.MAX_IMAGE_PIXELS", None)  # some packages set this
     with pytest.raises(ValueError, match=rf"a\.png has {width} x {height} pixels, but the limit is 89,478,485"):
         read_rgb(tmp_path / "a.png")
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Count what the fast decoder decodes."""
+    simplejpeg = pytest.importorskip("simplejpeg")
+    calls, decode_jpeg = [], simplejpeg.decode_jpeg
+    monkeypatch.setattr(simplejpeg, "decode_jpeg", lambda data: calls.append(1) or decode_jpeg(data))
+    return calls
+
+
+@pytest.mark.parametrize("options", [{"subsampling": n} for n in range(3)] + [{"progressive": True}, {"quality": 30}])
+def test_the_fast_decoder_gives_the_pixels_of_pil(tmp_path, counted, options):
+    for size in [(64, 48), (33, 17), (1, 1)]:
+        picture(*size).save(tmp_path / "a.jpg", **options)
+        expected = np.array(Image.open(tmp_path / "a.jpg").convert("RGB")).astype(int)
+        assert np.abs(np.array(read_rgb(tmp_path / "a.jpg")).astype(int) - expected).max() <= 1
+    assert len(counted) == 3
+
+
+def test_pil_decides_about_unusual_and_damaged_files(tmp_path, counted, monkeypatch):
+    picture(16, 16).convert("L").save(tmp_path / "gray.jpg")
+    picture(16, 16).convert("CMYK").save(tmp_path / "ink.jpg")
+    picture(16, 16).save(tmp_path / "png.jpg", format="PNG")
+    for name in ("gray.jpg", "ink.jpg", "png.jpg"):
+        assert np.array_equal(np.array(read_rgb(tmp_path / name)), np.array(Image.open(tmp_path / name).convert("RGB")))
+    assert not counted
+    picture(50, 50).save(tmp_path / "short.jpg")
+    cut_short(tmp_path / "short.jpg")
+    with pytest.raises(OSError, match="truncated"):
+        read_rgb(tmp_path / "short.jpg")
+    counted.clear()
+    picture(50, 50).save(tmp_path / "large.jpg")
+    monkeypatch.setattr("maxup.lab.data.decode.PIXELS", 2000)
+    with pytest.raises(ValueError, match="50 x 50 pixels"):
+        read_rgb(tmp_path / "large.jpg")
+    assert not counted
+
+
+def test_without_the_fast_decoder_pil_decodes(tmp_path, monkeypatch):
+    monkeypatch.setattr("maxup.lab.data.decode._simplejpeg", lambda: None)
+    picture(16, 16).save(tmp_path / "a.jpg")
+    assert np.array_equal(np.array(read_rgb(tmp_path / "a.jpg")), np.array(Image.open(tmp_path / "a.jpg")))

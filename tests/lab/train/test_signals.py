@@ -32,6 +32,17 @@ def test_once_is_a_question_and_twice_is_now(number):
     assert signal.getsignal(number) is before
 
 
+def test_under_torchrun_a_scheduler_asks_twice(monkeypatch):
+    """SLURM signals every process of a job, and torchrun passes the signal that it got on to its workers."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "7")
+    with stop_on_signal() as should_stop:
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        assert should_stop()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
 def test_a_closed_terminal_is_a_question_however_often_it_is_asked():
     before = signal.getsignal(signal.SIGHUP)
     with stop_on_signal() as should_stop:

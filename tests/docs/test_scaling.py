@@ -1,0 +1,55 @@
+"""The commands in docs/scaling.md are valid. tests/distributed runs them with two processes."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from torch.distributed.run import get_args_parser
+
+from maxup.cli.main import find_verbs
+from maxup.lab.recipes.load import parse_recipe
+from maxup.lab.report.custom_tables import find_table
+from tests.distributed.launch import ROOT
+
+PAGE = (ROOT / "docs" / "scaling.md").read_text()
+COMMANDS = [line for block in re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
+INLINE = re.findall(r"`((?:torchrun|accelerate launch|python -m) [^`]+)`", PAGE)
+
+
+def check_maxup(words):
+    """A verb, and its recipe, table or folder."""
+    verb, what = words[:2]
+    assert verb in find_verbs()
+    if verb == "train":
+        parse_recipe(what, [])
+    elif verb == "reproduce":
+        find_table(what)
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith(("torchrun", "maxup"))])
+def test_torchrun_takes_its_options_and_maxup_the_rest(command):
+    program, *words = shlex.split(command)
+    if program == "torchrun":
+        args = get_args_parser().parse_args(words)
+        assert args.module
+        assert (args.nnodes, args.nproc_per_node, args.rdzv_backend) == ("2", "8", "c10d")
+        words = [word for word in (args.training_script, *args.training_script_args) if word != "--"]
+        assert words.pop(0) == "maxup"
+    check_maxup(words)
+
+
+def test_files_of_accelerate_and_slurm_exist():
+    files = re.findall(r"examples/[\w/.]+", " ".join([*COMMANDS, *INLINE]))
+    assert {Path(file).name for file in files} == {"slurm.sh", "ddp.yaml", "fsdp.yaml", "accelerate_loop.py"}
+    assert all((ROOT / file).exists() for file in files)
+
+
+def test_the_environment_variable_is_the_one_of_the_script():
+    (line,) = [line for line in COMMANDS if line.startswith("export")]
+    assert line in (ROOT / "examples" / "slurm.sh").read_text()
+
+
+def test_benchmarks_exist():
+    for module in re.findall(r"python -m (benchmarks\.\w+)", PAGE):
+        assert (ROOT / f"{module.replace('.', '/')}.py").exists()
