@@ -33,7 +33,7 @@ def page(
         comparisons: The tables, in order.
         plots: The plots of each table, by its name.
         results: Our results, for their number and their environments.
-        notes: Messages about files that were skipped.
+        notes: Messages about files and tables that were left out.
     """
     style = files("maxup.lab.report").joinpath("page.css").read_text(encoding="utf-8")
     sections = [_section(comparison, plots.get(comparison.name, [])) for comparison in comparisons]
@@ -56,7 +56,7 @@ def page(
         "<main>",
         *sections,
         _environments(results),
-        _skipped(notes),
+        _notes(notes),
         "</main>",
         f"<footer><p>{escape(LEGEND)}</p><p>Made by <code>maxup report</code>.</p></footer>",
         "</body>",
@@ -69,7 +69,8 @@ def _summary(comparisons: Sequence[Comparison], results: Sequence[Result]) -> st
     lines = [line for comparison in comparisons for line in comparison.lines]
     here = {line.key for line in lines if line.ours}
     if not here:
-        return "There are no results yet. The tables show the paper’s numbers."  # noqa: RUF001
+        shown = " The tables show the paper’s numbers." if comparisons else ""  # noqa: RUF001
+        return f"There are no results yet.{shown}"
     time, runs = _time(results), "run" if len(results) == 1 else "runs"
     time = f", {time} of training in total" if time != DASH else ""
     return (
@@ -191,8 +192,8 @@ def _where(environment: dict[str, Any]) -> tuple[str, ...]:
     return (*(DASH if text is None else str(text) for text in texts), commit[:7] + dirty)
 
 
-def _skipped(notes: Sequence[str]) -> str:
+def _notes(notes: Sequence[str]) -> str:
     if not notes:
         return ""
     items = "".join(f"<li>{escape(note)}</li>" for note in notes)
-    return f'<section id="skipped"><h2>Skipped files</h2><ul>{items}</ul></section>'
+    return f'<section id="notes"><h2>Notes</h2><ul>{items}</ul></section>'
