@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from maxup.cli.parser import add_run, open_from, parser_of
-from maxup.cli.user_code import user_functions
 from maxup.lab.output import say
 
 GROUP = "Trained models"
@@ -39,7 +38,8 @@ def main(argv: Sequence[str]) -> int:
         record = read_json(args.run / "run.json")
         metrics = record["last"] if record["steps"] == run.step else metrics
     config = {"recipe": asdict(run.recipe), "task": run.task.identity, "metrics": metrics, "step": run.step}
-    save(args.dir, run.model, config | run.task.description(), user_functions(args)["model_from"])
-    argument = f", model_from={args.model_from.replace(':', '.')}" if args.model_from else ""
+    save(args.dir, run.model, config | run.task.description(), run.sources.get("model_from"))
+    name = run.task.identity.get("model_from")
+    argument = f", model_from={name.replace(':', '.')}" if name else ""
     say(f'{args.dir}: now  maxup.load("{args.dir}"{argument})')
     return 0

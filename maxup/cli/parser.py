@@ -101,7 +101,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     add_checkpoint(parser)
     add_root(parser)
     add_accept(parser)
-    add_user_code(parser)
+    add_user_code(parser, recorded=True)
 
 
 def open_from(args: argparse.Namespace, **options: Any) -> "Run":
