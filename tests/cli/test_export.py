@@ -1,5 +1,7 @@
 """`maxup export` and `maxup.load`: the same model on the other side."""
 
+import sys
+
 import pytest
 import torch
 
@@ -53,6 +55,41 @@ def test_a_recipe_that_normalizes_can_start_from_it(normalize, tmp_path, monkeyp
     inside = first.model if normalize == "true" else first
     for name, weight in inside.named_parameters():
         assert torch.equal(weight, again.model.get_parameter(name)), name
+
+
+def test_an_exported_run_is_fine_tuned_on_other_classes(exported, tmp_path, monkeypatch, capsys):
+    """With a new last layer, and the frozen layers bit for bit those of the export."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "parity", raising=False)
+    (tmp_path / "parity.py").write_text(
+        "from sklearn.datasets import load_digits\n"
+        "def data():\n"
+        "    d = load_digits()\n"
+        "    x, y = d.images.astype('uint8')[:, None], d.target % 2\n"
+        "    return x[:300], y[:300], x[300:], y[300:]\n"
+    )
+    model, _ = exported
+    head = max(
+        (n for n in maxup.load(model / "model").state_dict() if n.endswith("weight")),
+        key=lambda n: int(n.split(".")[0]),
+    )
+    head = head.partition(".")[0]
+    layers = sorted({n.partition(".")[0] for n in maxup.load(model / "model").state_dict()} - {head}, key=int)
+    words = [*WORDS, "--epochs", "1", "--data.train_size", "null", "--data_from", "parity:data", "--trackers", "none"]
+    words += ["--optim.ema", "null", "--model.weights", str(model / "model"), "--out", "tuned"]
+    assert main(["train", "digits/mlp-gaussian-maxup", *words]) == 1
+    assert "has 10 classes but the data has 2" in capsys.readouterr().err
+    words += ["--model.new_head", "true", "--model.freeze", f"[{', '.join(repr(n) for n in layers)}]"]
+    assert main(["train", "digits/mlp-gaussian-maxup", *words]) == 0
+    assert main(["export", "tuned", "model", "--trust"]) == 0
+    before, after = maxup.load(model / "model").state_dict(), maxup.load("model").state_dict()
+    assert after[f"{head}.weight"].shape[0] == 2
+    assert set(before) == set(after)
+    for name in before:
+        assert name.startswith(f"{head}.") or torch.equal(before[name], after[name]), name
+    assert main(["train", "digits/mlp-gaussian-maxup", *words, "--model.freeze", "[x]", "--restart"]) == 1
+    assert "model.freeze: layer 'x' is unknown" in capsys.readouterr().err
 
 
 def test_it_does_not_overwrite(exported, capsys):
