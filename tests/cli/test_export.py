@@ -70,12 +70,8 @@ def test_an_exported_run_is_fine_tuned_on_other_classes(exported, tmp_path, monk
         "    return x[:300], y[:300], x[300:], y[300:]\n"
     )
     model, _ = exported
-    head = max(
-        (n for n in maxup.load(model / "model").state_dict() if n.endswith("weight")),
-        key=lambda n: int(n.split(".")[0]),
-    )
-    head = head.partition(".")[0]
-    layers = sorted({n.partition(".")[0] for n in maxup.load(model / "model").state_dict()} - {head}, key=int)
+    layers = sorted({name.partition(".")[0] for name in maxup.load(model / "model").state_dict()}, key=int)
+    *layers, head = layers
     words = [*WORDS, "--epochs", "1", "--data.train_size", "null", "--data_from", "parity:data", "--trackers", "none"]
     words += ["--optim.ema", "null", "--model.weights", str(model / "model"), "--out", "tuned"]
     assert main(["train", "digits/mlp-gaussian-maxup", *words]) == 1

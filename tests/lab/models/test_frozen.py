@@ -86,7 +86,7 @@ def test_layers_by_name_stay_as_they_are(normalize):
 
 def test_an_unknown_layer_and_a_model_without_weights_to_train_are_errors():
     model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
-    with pytest.raises(ValueError, match="model.freeze: layer '3' is unknown"):
+    with pytest.raises(ValueError, match=r"model\.freeze: layer '3' is unknown"):
         freeze_layers(model, ["3"])
-    with pytest.raises(ValueError, match="model.freeze leaves no weight to train"):
+    with pytest.raises(ValueError, match=r"model\.freeze leaves no weight to train"):
         freeze_layers(model, ["0", "2"])
