@@ -1,6 +1,7 @@
 """`maxup export` and `maxup.load`: the same model on the other side."""
 
 import sys
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -86,6 +87,27 @@ def test_an_exported_run_is_fine_tuned_on_other_classes(exported, tmp_path, monk
         assert name.startswith(f"{head}.") or torch.equal(before[name], after[name]), name
     assert main(["train", "digits/mlp-gaussian-maxup", *words, "--model.freeze", "[x]", "--restart"]) == 1
     assert "model.freeze: layer 'x' is unknown" in capsys.readouterr().err
+
+
+def test_the_card_has_the_numbers_of_the_record(exported):
+    folder, record = exported
+    card = (folder / "model" / "README.md").read_text()
+    for name in ("test", "validation"):
+        assert f"| {name} accuracy | {100 * record['last'][f'{name}_accuracy']:.2f} % |" in card
+    assert f"from step {record['steps']}, after epoch 3, with seed 0." in card
+    assert record["environment"]["versions"]["torch"] in card
+
+
+def test_onnx_is_written_beside_the_weights_or_the_package_is_named(exported, tmp_path, monkeypatch, capsys):
+    folder, _ = exported
+    here = all(find_spec(name) for name in ("onnx", "onnxscript"))
+    assert main(["export", str(folder / "run"), str(tmp_path / "model"), "--onnx"]) == (0 if here else 1)
+    if here:
+        names = sorted(path.name for path in (tmp_path / "model").iterdir())
+        assert names == ["README.md", "config.json", "model.onnx", "model.safetensors"]
+    else:
+        assert "--onnx needs packages that are not installed: pip install" in capsys.readouterr().err
+        assert not (tmp_path / "model").exists()
 
 
 def test_it_does_not_overwrite(exported, capsys):
