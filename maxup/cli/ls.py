@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
         for note in found.notes:
             say(note, file=sys.stderr)
     if not found.runs and not found.recipes:
-        say(f"no run or recipe has {args.word!r:.80} in its name", file=sys.stderr)
+        say(f"no recipe has {args.word!r:.80} in its name, and no run in {args.runs}", file=sys.stderr)
         return 1
     if not found.runs:
         which = f" with {args.word!r:.80} in its name" if args.word else ""

@@ -144,7 +144,7 @@ def test_broken_results_are_named_on_the_side(tmp_path, monkeypatch, capsys):
     assert printed.out == ""
     left_out, nothing = printed.err.splitlines()
     assert "seed-0.json is skipped" in left_out
-    assert nothing == "no run or recipe has 'nothing like that' in its name"
+    assert nothing == "no recipe has 'nothing like that' in its name, and no run in runs"
 
 
 def test_your_runs_come_first(tmp_path, monkeypatch, capsys):
