@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from maxup.cuda.captured import captured as captured
     from maxup.errors import MaxUpWarning as MaxUpWarning
     from maxup.lab.models.export import load as load
+    from maxup.lab.train.api import train as train
     from maxup.losses import cross_entropy as cross_entropy
     from maxup.losses import next_token_cross_entropy as next_token_cross_entropy
     from maxup.losses import token_cross_entropy as token_cross_entropy
@@ -38,6 +39,7 @@ else:
             "diagnostics": "diagnostics",
             "errors": "MaxUpWarning",
             "lab.models.export": "load",
+            "lab.train.api": "train",
             "losses": "cross_entropy next_token_cross_entropy token_cross_entropy",
             "objectives": " ".join(objectives.__all__),
             "perturb": " ".join(perturb.__all__),

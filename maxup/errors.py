@@ -40,7 +40,7 @@ class ModelError(MaxUpError, RuntimeError):
 
 
 class LoadError(MaxUpError, RuntimeError):
-    """An exported model is missing or damaged."""
+    """An exported model cannot be written, uploaded or loaded."""
 
 
 class CheckpointError(MaxUpError, RuntimeError):

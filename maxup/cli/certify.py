@@ -123,7 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     option("--image", type=limited("certify --image"), default=0, metavar="IDX", help="image of --picture (default: 0)")
     option("--plot", type=figure_file, metavar="FILE", help="plot certified accuracy over the radius: PNG, SVG or PDF")
     add_root(parser)
-    add_user_code(parser)
+    add_user_code(parser, recorded=True)
     return parser
 
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from maxup.cli.parser import check_count, new_folder, parser_of
+from maxup.cli.parser import add_json, check_count, free_stdout, new_folder, parser_of
 from maxup.cli.user_code import add_user_code, user_functions
 from maxup.lab.limits import option
-from maxup.lab.output import say
+from maxup.lab.output import say, say_json
 
 GROUP = "Training"
 ONE_PROCESS = True
@@ -59,6 +59,7 @@ def main(argv: Sequence[str]) -> int:
     )  # fmt: skip
     parser.add_argument("--progress", action="store_true", help="show the progress of every run")
     add_user_code(parser)
+    add_json(parser)
     args, overrides = parser.parse_known_args(argv)
     check_count(parser, "--m", args.m)
     from maxup.lab.recipes.load import parse_recipe, run_name
@@ -71,12 +72,15 @@ def main(argv: Sequence[str]) -> int:
     out = args.out or Path("runs") / "compare" / name
     norm = None if args.attack_norm is None else float(args.attack_norm)
     attack = make_attack(recipe, radius=args.radius, p=norm, steps=args.attack_steps)
-    result = compare(
-        recipe, out, seeds=args.seeds, ms=args.m or [recipe.objective.get("m", 4)], objectives=args.objectives,
-        attack=attack, equal_time=not args.no_equal_time, say=partial(say, flush=True), quiet=not args.progress,
-        **user_functions(args),
-    )  # fmt: skip
-    say(text(result))
-    plot(result, out / "compare.png", name)
-    say(f"\nWritten: {out / 'compare.json'} and {out / 'compare.png'}")
+    with free_stdout(args.json):
+        result = compare(
+            recipe, out, seeds=args.seeds, ms=args.m or [recipe.objective.get("m", 4)], objectives=args.objectives,
+            attack=attack, equal_time=not args.no_equal_time, say=partial(say, flush=True), quiet=not args.progress,
+            **user_functions(args),
+        )  # fmt: skip
+        say(text(result))
+        plot(result, out / "compare.png", name)
+        say(f"\nWritten: {out / 'compare.json'} and {out / 'compare.png'}")
+    if args.json:
+        say_json(result)
     return 0

@@ -2,11 +2,12 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from maxup.cli.parser import parser_of
-from maxup.lab.output import say
+from maxup.cli.parser import add_json, parser_of
+from maxup.lab.output import say, say_json
 
 GROUP = "Recipes and data"
 EXAMPLES = """example:
@@ -23,6 +24,7 @@ def main(argv: Sequence[str]) -> int:
     """Show the data sets."""
     parser = parser_of("data", "Show which data sets are found, where, and how to get the others.", EXAMPLES)
     parser.add_argument("--root", metavar="DIR", help="folder to search first")
+    add_json(parser)
     args = parser.parse_args(argv)
     from maxup.errors import DataError
     from maxup.lab.data import list_data
@@ -33,7 +35,20 @@ def main(argv: Sequence[str]) -> int:
     root = os.environ.get("MAXUP_DATA")
     if root and not Path(root).expanduser().is_dir():
         say(f"MAXUP_DATA is {root}, but there is no such folder", file=sys.stderr)
-    for name in list_data():
-        found = BUILT_IN.get(name) or locate(name, args.root)
-        say(f"{name:<14} {found if found else 'not found. ' + how_to_get(name)}")
+    found = {name: BUILT_IN.get(name) or locate(name, args.root) for name in list_data()}
+    if args.json:
+        say_json({"data": [_entry(name, place, how_to_get) for name, place in found.items()]})
+        return 0
+    for name, place in found.items():
+        say(f"{name:<14} {place if place else 'not found. ' + how_to_get(name)}")
     return 0
+
+
+def _entry(name: str, place: Any, how_to_get: Callable[[str], str]) -> dict[str, Any]:
+    """Return a data set as plain data: whether it is found, and where or how to get it."""
+    if name in BUILT_IN:
+        return {"name": name, "found": True, "path": None, "note": BUILT_IN[name]}
+    return {
+        "name": name, "found": bool(place), "path": str(place) if place else None,
+        "note": "" if place else how_to_get(name),
+    }  # fmt: skip

@@ -1,16 +1,18 @@
 """Evaluate a checkpoint of a run."""
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from maxup.cli.parser import add_run, open_from, parser_of
-from maxup.lab.output import say
+from maxup.cli.parser import add_json, add_run, free_stdout, open_from, parser_of
+from maxup.lab.output import say, say_json
 
 GROUP = "Trained models"
 ONE_PROCESS = True
 EXAMPLES = """examples:
   maxup eval runs/digits/mlp-gaussian-maxup/seed-0
-  maxup eval runs/digits/mlp-gaussian-maxup/seed-0 --checkpoint best
+  maxup eval runs/digits/mlp-gaussian-maxup/seed-0 --checkpoint best --json
   maxup eval runs/ptb/awd_lstm-embedding_dropout/seed-0 --dynamic
   maxup eval runs/text/awd_lstm-embedding_dropout/seed-0 --data.root my_folder
 """
@@ -25,19 +27,32 @@ def main(argv: Sequence[str]) -> int:
         "--dynamic", action="store_true", help="text: also run dynamic evaluation; the same command resumes it"
     )
     add_run(parser)
+    add_json(parser)
     args = parser.parse_args(argv)
+    with free_stdout(args.json):
+        found = _evaluate(args)
+    if args.json:
+        say_json(found)
+    return 0
+
+
+def _evaluate(args: argparse.Namespace) -> dict[str, Any]:
+    """Evaluate the checkpoint, print the metrics, and return them as a document."""
     from maxup.lab.progress import format_metric
     from maxup.lab.train.runs import evaluate
 
     run = open_from(args, task="language" if args.dynamic else None)
+    splits = evaluate(run)
+    document = {"run": str(args.run), "checkpoint": args.checkpoint, "step": run.step, "splits": splits}
     say(f"{args.run}, {args.checkpoint} checkpoint, step {run.step}")
-    for name, found in evaluate(run).items():
+    for name, found in splits.items():
         words = "perplexity" in found
         top5 = f"  top-5 {100 * found['top5_accuracy']:.2f} %" if "top5_accuracy" in found else ""
         metric = "perplexity" if words else "accuracy"
         score = f"{metric} {format_metric(metric, found[metric])}{top5}"
         say(f"  {name:<10}  {score}  loss {found['loss']:.4f}  ({found['count']:,} {'words' if words else 'images'})")
     if skipped := sorted(run.task.skipped()):
+        document["skipped"] = skipped
         say(f"  skipped {len(skipped)} images that cannot be read, such as {skipped[0]}")
     if args.dynamic:
         from maxup.lab.tasks.dynamic_evaluation import dynamic_evaluation
@@ -45,7 +60,8 @@ def main(argv: Sequence[str]) -> int:
 
         with stop_on_signal() as should_stop:
             found = dynamic_evaluation(run.model, run.task.text, args.run, should_stop=should_stop)
+        document["dynamic"] = found
         say(f"  dynamic evaluation, lr {found['dynamic_lr']:g}, decay {found['dynamic_decay']:g}:")
         for name in ("validation", "test"):
             say(f"  {name:<10}  perplexity {format_metric('perplexity', found[f'{name}_dynamic_perplexity'])}")
-    return 0
+    return document

@@ -1,16 +1,17 @@
-"""Write the model of a run for maxup.load."""
+"""Write the model of a run, with a model card."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from maxup.cli.parser import add_run, open_from, parser_of
-from maxup.cli.user_code import user_functions
 from maxup.lab.output import say
 
 GROUP = "Trained models"
 ONE_PROCESS = True
 EXAMPLES = """examples:
   maxup export runs/digits/mlp-gaussian-maxup/seed-0 my-model
+  maxup export runs/digits/mlp-gaussian-maxup/seed-0 my-model --onnx \\
+    --push_to_hub me/my-model
   python -c 'import maxup; print(maxup.load("my-model").config["metrics"])'
 """
 
@@ -19,27 +20,43 @@ def main(argv: Sequence[str]) -> int:
     """Export the model of a run."""
     parser = parser_of(
         "export",
-        "Write the model of a run as model.safetensors and config.json, to share it. maxup.load(DIR) loads it. Loading "
-        "does not execute code from the files.",
+        "Write the model of a run as model.safetensors and config.json, with a model card (README.md), to share it. "
+        "maxup.load(DIR) loads it. Loading does not execute code from the files.",
         EXAMPLES,
     )
     parser.add_argument("run", type=Path, help="run folder, as written by maxup train")
     parser.add_argument("dir", type=Path, help="new or empty folder")
+    parser.add_argument("--onnx", action="store_true", help="also write model.onnx, for image networks")
+    parser.add_argument(
+        "--push_to_hub", metavar="REPO", help="also upload the folder to the Hugging Face Hub; a new REPO is private"
+    )
     add_run(parser)
     args = parser.parse_args(argv)
     from contextlib import suppress
     from dataclasses import asdict
 
+    from maxup.lab.models.card import model_card
     from maxup.lab.models.export import save
-    from maxup.lab.storage.atomic_io import read_json
+    from maxup.lab.models.onnx import FILE, check_onnx, save_onnx
+    from maxup.lab.results.files import read_run
 
-    run = open_from(args)
-    metrics = run.metrics
+    if args.onnx:
+        check_onnx()
+    run = open_from(args, task="vision" if args.onnx else None)
+    metrics, record = run.metrics, None
     with suppress(OSError, ValueError, TypeError, KeyError):  # run.json of a finished run has more metrics
-        record = read_json(args.run / "run.json")
-        metrics = record["last"] if record["steps"] == run.step else metrics
+        found = read_run(args.run / "run.json")
+        metrics, record = (found["last"], found) if found["steps"] == run.step else (metrics, None)
     config = {"recipe": asdict(run.recipe), "task": run.task.identity, "metrics": metrics, "step": run.step}
-    save(args.dir, run.model, config | run.task.description(), user_functions(args)["model_from"])
-    argument = f", model_from={args.model_from.replace(':', '.')}" if args.model_from else ""
+    config |= run.task.description()
+    model = save(args.dir, run.model, config, run.sources.get("model_from"), card=model_card(config, record))
+    if args.onnx:
+        save_onnx(args.dir / FILE, model, config["shape"])
+    name = run.task.identity.get("model_from")
+    argument = f", model_from={name.replace(':', '.')}" if name else ""
     say(f'{args.dir}: now  maxup.load("{args.dir}"{argument})')
+    if args.push_to_hub:
+        from maxup.lab.models.hub import push_to_hub
+
+        say(push_to_hub(args.dir, args.push_to_hub))
     return 0

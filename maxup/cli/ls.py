@@ -1,17 +1,18 @@
-"""List recipes and networks."""
+"""List your runs, recipes and networks."""
 
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
-from maxup.cli.parser import folder, parser_of
-from maxup.lab.output import say
+from maxup.cli.parser import add_json, folder, parser_of
+from maxup.lab.output import say, say_json
 
 GROUP = "Recipes and data"
 EXAMPLES = """examples:
-  maxup ls                         all recipes
-  maxup ls digits                  recipes with "digits" in their name
+  maxup ls                         your runs and all recipes
+  maxup ls digits                  runs and recipes with "digits" in their name
   maxup ls --models                networks that a recipe can name
   maxup ls --models timm/resnet    networks of timm that start with "resnet"
 """
@@ -24,8 +25,8 @@ def main(argv: Sequence[str]) -> int:
     """List recipes or networks."""
     parser = parser_of(
         "ls",
-        "List recipes with a description, the paper's number, our number (mean ± std, n seeds), and the cost: seconds "
-        "of training if measured, otherwise m, the copies per example.",
+        "List your runs, and recipes with a description, the paper's number, our number (mean ± std, n seeds), and the "
+        "cost: seconds of training if measured, otherwise m, the copies per example.",
         EXAMPLES,
     )
     parser.add_argument("word", nargs="?", default="", help="list only names that contain this")
@@ -33,54 +34,92 @@ def main(argv: Sequence[str]) -> int:
     option = partial(parser.add_argument, metavar="DIR", type=folder)
     option("--results", default=Path("results/runs"), help="folder of the result files (default: results/runs)")
     option("--runs", default=Path("runs"), help="folder of the runs (default: runs)")
+    add_json(parser)
     args = parser.parse_args(argv)
     if args.models:
-        found = 0
-        for found, line in enumerate(_models(args.word), 1):
-            say(*[HEADING] * (found == 1), line, sep="\n", flush=True)
-        if not found:
-            say(f"no network has {args.word!r:.80} in its name", file=sys.stderr)
-        return 0 if found else 1
+        return _list_models(args.word, as_json=args.json)
     from maxup.lab.report.listing import listing, show
 
-    entries, notes = listing(args.word, results=args.results, runs=args.runs)
-    show(entries)
-    for note in notes:
-        say(note, file=sys.stderr)
-    if not entries:
-        say(f"no recipe has {args.word!r:.80} in its name", file=sys.stderr)
-    return 0 if entries else 1
+    found = listing(args.word, results=args.results, runs=args.runs)
+    if args.json:
+        say_json(asdict(found))
+    else:
+        show(found)
+        for note in found.notes:
+            say(note, file=sys.stderr)
+    if not found.runs and not found.recipes:
+        say(f"no recipe has {args.word!r:.80} in its name, and no run in {args.runs}", file=sys.stderr)
+        return 1
+    if not found.runs:
+        which = f" with {args.word!r:.80} in its name" if args.word else ""
+        say(f"no run{which} in {args.runs}; --runs names another folder", file=sys.stderr)
+    return 0
 
 
-def _models(word: str) -> Iterator[str]:
-    """Yield a line per network: ours and the paper's, or those of the package that the word names."""
+def _list_models(word: str, *, as_json: bool) -> int:
+    found = 0
+    networks = []
+    for found, network in enumerate(_models(word), 1):
+        networks.append(network)
+        if not as_json:
+            say(*[HEADING] * (found == 1), network.line(), sep="\n", flush=True)
+    if as_json:
+        say_json({"models": [asdict(network) for network in networks]})
+    if not found:
+        say(f"no network has {word!r:.80} in its name", file=sys.stderr)
+    elif not word and not as_json:
+        say("Recipes can also name networks of timm and pytorchcv: maxup ls --models timm/ or pytorchcv/ lists them.")
+    return 0 if found else 1
+
+
+@dataclass(frozen=True)
+class Network:
+    """One line of the list of networks. What is not known is None."""
+
+    name: str
+    parameters: int | None = None
+    multiply_adds: int | None = None
+    input: str = ""
+    problem: str = ""
+    """Why the network cannot be built."""
+
+    def line(self) -> str:
+        """Return the line of the list."""
+        from maxup.lab.models.count import format_count
+
+        if self.problem or self.parameters is None:
+            return f"{self.name:<34} {self.problem}".rstrip()
+        adds = "" if self.multiply_adds is None else format_count(self.multiply_adds)
+        return f"{self.name:<34} {format_count(self.parameters):>11} {adds:>14}  {self.input}".rstrip()
+
+
+def _models(word: str) -> Iterator[Network]:
+    """Yield the networks: ours and the paper's, or those of the package that the word names."""
     from maxup.lab.models import list_models
     from maxup.lab.models.external import PAPER, is_external, list_external
     from maxup.lab.registry import LANGUAGE_MODELS
 
     if is_external(word):
         names = list_external(f"{word}*")
-        yield from (_count(name) if name in PAPER or len(names) <= FEW else name for name in names)
+        yield from (_count(name) if name in PAPER or len(names) <= FEW else Network(name) for name in names)
         return
     yield from (_count(name) for name in (*list_models(), *PAPER, *LANGUAGE_MODELS) if word in name)
-    if not word:
-        yield "Recipes can also name networks of timm and pytorchcv: maxup ls --models timm/ or pytorchcv/ lists them."
 
 
-def _count(name: str) -> str:
-    """Return a line with the parameters of a network, and its multiply-adds if the input size is known."""
+def _count(name: str) -> Network:
+    """Count the parameters of a network, and its multiply-adds if the input size is known."""
     import torch
 
     from maxup.errors import ModelError
     from maxup.lab.models import create_model
-    from maxup.lab.models.count import count_multiply_adds, count_parameters, format_count
+    from maxup.lab.models.count import count_multiply_adds, count_parameters
     from maxup.lab.models.external import PAPER, is_external
     from maxup.lab.registry import LANGUAGE_MODELS, build
 
     size = PAPER.get(name, 8 if name == "mlp" else 32)
     shape = (1 if name == "mlp" else 3, size, size)
     classes = CLASSES.get(name.rpartition("_")[2], 1000) if is_external(name) else 10
-    adds, inputs = "", ""
+    adds, inputs = None, ""
     try:
         with torch.device("meta"):  # needs no memory
             if name in LANGUAGE_MODELS:
@@ -88,7 +127,7 @@ def _count(name: str) -> str:
             else:
                 model = create_model(name, shape=shape, num_classes=classes)
     except ModelError as error:
-        return f"{name:<34} {str(error).removeprefix(name).strip()}"
+        return Network(name, problem=str(error).removeprefix(name).strip())
     if name in PAPER or not (inputs or is_external(name)):
-        adds, inputs = format_count(count_multiply_adds(model, shape)), " x ".join(map(str, shape))
-    return f"{name:<34} {format_count(count_parameters(model)):>11} {adds:>14}  {inputs}".rstrip()
+        adds, inputs = count_multiply_adds(model, shape), " x ".join(map(str, shape))
+    return Network(name, count_parameters(model), adds, inputs)

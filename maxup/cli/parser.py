@@ -1,8 +1,10 @@
 """The argument parser of the verbs, and options that several verbs share."""
 
 import argparse
+import sys
 import textwrap
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -75,6 +77,16 @@ def add_root(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add the option for verbs that can print a JSON document. Run them within `free_stdout(args.json)`."""
+    parser.add_argument("--json", action="store_true", help="print one JSON document, and everything else to stderr")
+
+
+def free_stdout(enabled: bool) -> AbstractContextManager[Any]:
+    """Send output to stderr, also that of your code, so that a JSON document is alone on stdout."""
+    return redirect_stdout(sys.stderr) if enabled else nullcontext()
+
+
 def add_accept(parser: argparse.ArgumentParser) -> None:
     """Add the option for verbs that use the images of a run again."""
     parser.add_argument(
@@ -89,7 +101,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     add_checkpoint(parser)
     add_root(parser)
     add_accept(parser)
-    add_user_code(parser)
+    add_user_code(parser, recorded=True)
 
 
 def open_from(args: argparse.Namespace, **options: Any) -> "Run":

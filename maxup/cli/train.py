@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from maxup.cli.parser import add_accept, new_folder, parser_of
@@ -18,6 +17,7 @@ EXAMPLES = """examples:
   maxup train digits/mlp-gaussian-maxup
   maxup train digits/mlp-gaussian-maxup --objective.m 8 --seed 1 --epochs 30
   maxup train mine.yaml --out runs/mine
+  maxup train mine.yaml --out runs/mine --epochs 90 --extend
   maxup train mine.yaml --data_from mine:data --model_from mine:net
   torchrun --nproc_per_node 2 -m maxup train digits/mlp-gaussian-maxup
 """
@@ -43,12 +43,15 @@ def main(argv: Sequence[str]) -> int:
         metavar="NAMES",
         help="trackers of Accelerate, separated by commas, or none (default: tensorboard)",
     )
+    again = parser.add_mutually_exclusive_group()
+    again.add_argument("--extend", action="store_true", help="continue a run in --out that has fewer epochs")
+    again.add_argument("--restart", action="store_true", help="begin anew; an earlier run in --out is renamed")
     parser.add_argument("--certify", action="store_true", help="run maxup certify after training")
     add_accept(parser)
     add_user_code(parser)
     args, overrides = parser.parse_known_args(argv)
     from maxup.lab.data.find import check_root
-    from maxup.lab.recipes.load import parse_recipe, run_name
+    from maxup.lab.recipes.load import parse_recipe
 
     recipe = parse_recipe(args.recipe, overrides)
     if args.certify:
@@ -62,12 +65,15 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if not args.data_from:
         check_root(recipe.data.name, recipe.data.root)
-    from maxup.lab.train.loop import train
+    from maxup.lab.train.api import run_folder, train
 
-    out = args.out or Path("runs") / run_name(args.recipe) / f"seed-{recipe.seed}"
+    out = args.out or run_folder(args.recipe, recipe)
     result = train(
-        recipe,
+        args.recipe,
+        overrides,
         out,
+        extend=args.extend,
+        restart=args.restart,
         save_every=args.save_every,
         trackers=[] if args.trackers == "none" else args.trackers.split(","),
         accept_changed_data=args.accept_changed_data,

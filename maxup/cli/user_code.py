@@ -1,4 +1,7 @@
-"""The options --model_from and --data_from, which name functions in the user's code."""
+"""The options --model_from and --data_from, which name functions in the user's code, and --trust.
+
+A run records the names of its functions. Only the command line can allow to import them: with --trust.
+"""
 
 import functools
 from argparse import ArgumentParser, Namespace
@@ -9,19 +12,26 @@ from maxup.errors import UserCodeError, format_error
 from maxup.lab.user_code import find_function
 
 
-def add_user_code(parser: ArgumentParser) -> None:
-    """Add --model_from and --data_from."""
+def add_user_code(parser: ArgumentParser, *, recorded: bool = False) -> None:
+    """Add --model_from and --data_from, and for verbs that open a run (`recorded`), --trust."""
     parser.add_argument(
         "--model_from", metavar="MODULE:FUNCTION", help="your network: (shape, num_classes, **model.args)"
     )
     parser.add_argument(
         "--data_from", metavar="MODULE:FUNCTION", help="your data: () -> (x, y), a Dataset, or (train, test)"
     )
+    if recorded:
+        parser.add_argument(
+            "--trust", action="store_true", help="import the --model_from and --data_from that the run was trained with"
+        )
 
 
 def user_functions(args: Namespace) -> dict[str, Any]:
-    """Return the functions that --model_from and --data_from name, or None."""
-    return {option: load_function(getattr(args, option), f"--{option}") for option in ("model_from", "data_from")}
+    """Return the functions that --model_from and --data_from name, or None; and with --trust, `find_code`."""
+    functions: dict[str, Any] = {
+        option: load_function(getattr(args, option), f"--{option}") for option in ("model_from", "data_from")
+    }
+    return functions | ({"find_code": load_function} if getattr(args, "trust", False) else {})
 
 
 def load_function(name: str | None, option: str) -> Callable[..., Any] | None:

@@ -1,7 +1,10 @@
 """Print text safely. Names and file contents cannot send control characters to the terminal."""
 
+import json
 from typing import TYPE_CHECKING, Any, TextIO
 from unicodedata import category
+
+from maxup.lab.storage.atomic_io import encode_nonfinite
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,6 +45,19 @@ def say(*parts: object, sep: str = " ", end: str = "\n", file: TextIO | None = N
         a\x1b 3
     """
     print(printable(sep.join(map(str, parts))), end=end, file=file, flush=flush)
+
+
+def say_json(document: Any) -> None:
+    r"""Print a document as strict JSON in ASCII. NaN and infinity become strings.
+
+    Example:
+        >>> say_json({"name": "a\x1b", "loss": float("inf")})
+        {
+          "name": "a\u001b",
+          "loss": "inf"
+        }
+    """
+    say(json.dumps(encode_nonfinite(document), indent=2, allow_nan=False))
 
 
 def make_console(**options: Any) -> "Console":

@@ -113,6 +113,16 @@ def test_finished_runs_are_not_trained_again(compared, monkeypatch):
     assert json.loads((folder / "c" / "compare.json").read_text())["runs"] == before["runs"]
 
 
+def test_json_is_what_the_file_has(compared, monkeypatch, capsys):
+    folder, _ = compared
+    monkeypatch.chdir(folder)
+    words = ["digits/mlp-gaussian-maxup", "--seeds", "2", "--m", "1", "8", "--out", "c", *TINY]
+    assert main(["compare", *words, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out) == json.loads((folder / "c" / "compare.json").read_text())
+    assert "seed 1  m = 8" in err
+
+
 @pytest.mark.slow
 def test_killed_and_called_again_it_gives_the_same_numbers(compared, tmp_path):
     words = ["compare", "digits/mlp-gaussian-maxup", "--seeds", 2, "--m", 8, "--out", "c", "--no_equal_time", *TINY]

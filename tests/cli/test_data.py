@@ -1,5 +1,7 @@
 """`maxup data` shows where data sets are."""
 
+import json
+
 from maxup.cli.main import main
 from tests.lab.data.fake import write_cifar10, write_fashion_mnist
 
@@ -23,6 +25,18 @@ def test_data_shows_the_folders(tmp_path, capsys, monkeypatch):
     assert printed["cifar10"] == str(tmp_path / "root" / "cifar-10-batches-py")
     assert printed["fashion_mnist"] == str(tmp_path / "named" / "fashion-mnist")
     assert printed["cifar100"].startswith("not found. ")
+
+
+def test_json_has_the_same(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MAXUP_DATA", raising=False)
+    write_cifar10(tmp_path / "root" / "cifar-10-batches-py")
+    assert main(["data", "--root", str(tmp_path / "root"), "--json"]) == 0
+    found = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)["data"]}
+    assert found["digits"]["found"]
+    assert found["cifar10"]["path"] == str(tmp_path / "root" / "cifar-10-batches-py")
+    assert (found["cifar100"]["found"], found["cifar100"]["path"]) == (False, None)
+    assert "cifar-100-python" in found["cifar100"]["note"]
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path, capsys, monkeypatch):

@@ -1,5 +1,6 @@
 """`maxup eval` tells what training recorded."""
 
+import json
 import re
 
 import pytest
@@ -21,6 +22,17 @@ def test_it_prints_every_split(run, capsys):
     numbers = dict(re.findall(r"(test|validation) +accuracy ([\d.]+)", printed))
     assert float(numbers["test"]) == pytest.approx(100 * record["last"]["test_accuracy"], abs=0.006)
     assert set(numbers) == {"test", "validation"}
+
+
+def test_json_is_one_document(run, capsys):
+    folder, record = run
+    assert main(["eval", str(folder), "--json"]) == 0
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert (found["run"], found["checkpoint"], found["step"]) == (str(folder), "last", record["steps"])
+    for split in ("test", "validation"):
+        assert found["splits"][split]["accuracy"] == pytest.approx(record["last"][f"{split}_accuracy"])
+    assert "accuracy" in err
 
 
 def test_data_that_are_not_there_are_named(run, capsys):

@@ -1,15 +1,17 @@
 """`maxup ls`: the paper's numbers and ours beside the recipes, without torch."""
 
 import io
+import json
 import re
 import statistics
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from maxup.cli.main import main
-from maxup.lab.models import list_models
+from maxup.lab.models import create_model, list_models
 from maxup.lab.recipes import load
 from maxup.lab.recipes.document import read_yaml
 from maxup.lab.results.files import file_name
@@ -121,11 +123,14 @@ def test_a_terminal_gets_a_table_in_which_nothing_is_cut_off(tmp_path, monkeypat
     assert main(["ls", "digits"]) == 0
     lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in out.getvalue().splitlines()]
     assert max(map(len, lines)) <= width
-    assert lines[0].split()[0] == "recipe"
-    assert ("what" in lines[0]) == (width == 140)
-    entries, _ = listing("digits", results=tmp_path, runs=tmp_path / "runs")
-    words = sorted(word for line in lines[1:] for word in line.split())
-    wanted = sorted(word for entry in entries for cell in vars(entry).values() for word in cell.split())
+    heads = [line.split() for line in lines if "ours (n" in line]
+    assert [head[0] for head in heads] == ["your", "recipe"]
+    assert [("what" in head) for head in heads] == [width == 140] * 2
+    found = listing("digits", results=Path("results/runs"), runs=Path("runs"))
+    lines = [line for line in lines if "ours (n" not in line]
+    words = "".join(sorted("".join(line.replace(" ", "") for line in lines)))
+    cells = [cell for entry in (*found.runs, *found.recipes) for cell in vars(entry).values()]
+    wanted = "".join(sorted("".join(cells).replace(" ", "")))
     assert words == wanted
 
 
@@ -139,7 +144,52 @@ def test_broken_results_are_named_on_the_side(tmp_path, monkeypatch, capsys):
     assert printed.out == ""
     left_out, nothing = printed.err.splitlines()
     assert "seed-0.json is skipped" in left_out
-    assert nothing == "no recipe has 'nothing like that' in its name"
+    assert nothing == "no recipe has 'nothing like that' in its name, and no run in runs"
+
+
+def test_your_runs_come_first(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    runs = tmp_path / "runs"
+    for seed, accuracy in enumerate((0.75, 0.25)):
+        write_run(runs, MAXUP, seed, accuracy, known=True, curve="", recipe={"optim": {"lr": 0.05}}, seconds=10)
+    write_run(runs, "mine", 0, 0.5, curve="", training_seconds=2.5)
+    (runs / "later" / "checkpoints" / "step-000120").mkdir(parents=True)
+    (runs / "later" / "checkpoints" / "step-000060").mkdir()
+    assert main(["ls"]) == 0
+    lines = [re.split(r"  +", line) for line in capsys.readouterr().out.splitlines()]
+    assert lines[:5] == [
+        ["your runs", "what", "m", "ours (n seeds)", "cost"],
+        [f"runs/{MAXUP}/seed-*", "optim.lr 0.05", "4", "50.00 ± 35.36 % (n = 2)", "10 s"],
+        ["runs/mine/seed-0", "mine", "1", "50.00 % (n = 1)", "2.5 s"],
+        ["runs/later", "not finished, saved at step 120", *["–"] * 3],  # noqa: RUF001
+        ["recipe", "what", "paper", "ours (n seeds)", "cost"],
+    ]
+    assert main(["ls", "mine"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["your", "runs/mine/seed-0"]
+
+
+def test_it_says_where_it_looked_for_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").mkdir()
+    assert main(["ls", "digits", "--runs", "there"]) == 0
+    assert capsys.readouterr().err == "no run with 'digits' in its name in there; --runs names another folder\n"
+
+
+def test_json_is_one_document(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path / "runs", MAXUP, 0, 0.75, known=True, curve="", seconds=10)
+    assert main(["ls", "digits", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (run,) = found["runs"]
+    assert run["run"] == f"runs/{MAXUP}/seed-0"
+    assert {"recipe": MAXUP, "ours": "75.00 % (n = 1)"}.items() <= found["recipes"][1].items()
+    assert main(["ls", "--models", "mlp", "--json"]) == 0
+    (network,) = json.loads(capsys.readouterr().out)["models"]
+    assert (network["name"], network["parameters"]) == ("mlp", sum(p.numel() for p in mlp().parameters()))
+
+
+def mlp():
+    return create_model("mlp", shape=(1, 8, 8), num_classes=10)
 
 
 def test_it_never_imports_torch_or_matplotlib(tmp_path):

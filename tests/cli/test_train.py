@@ -1,9 +1,11 @@
 """`maxup train`: the recipe, the run folder, and what is printed."""
 
 import json
+import os
 from types import SimpleNamespace
 
 import pytest
+import torch
 import yaml
 
 from maxup.cli.main import main
@@ -81,7 +83,39 @@ def test_it_prints_the_step_at_which_it_resumes(tmp_path, capsys, monkeypatch):
     total = json.loads((tmp_path / "run" / "run.json").read_text())["steps"]
     assert f"resuming at step {saves[-1]} of {total}\n" in out
     assert main(command) == 0
-    assert "resuming" not in capsys.readouterr().out  # it is finished
+    out = capsys.readouterr().out
+    assert "resuming" not in out
+    assert f"already finished, at step {total}; --restart trains it anew\n" in out
+
+
+def test_it_first_says_what_is_trained(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "digits/mlp-gaussian-maxup", *SHORT, "--out", "run"]) == 0
+    device = "cpu" if not torch.cuda.is_available() else torch.cuda.get_device_name(0)
+    assert capsys.readouterr().out.splitlines()[:2] == [
+        "digits/mlp-gaussian-maxup, in run",
+        f"model mlp (310 parameters); data digits (100 images, 10 classes); objective maxup, m = 4; {device}",
+    ]
+
+
+def test_extend_and_restart(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    command = ["train", "digits/mlp-gaussian", *SHORT, "--out", "run", "--optim.schedule", "constant"]
+    assert main(command) == 0
+    steps = json.loads((tmp_path / "run" / "run.json").read_text())["steps"]
+    capsys.readouterr()
+    assert main([*command, "--epochs", "2"]) == 1
+    assert "continue it with --extend" in capsys.readouterr().err
+    assert main([*command, "--epochs", "2", "--extend"]) == 0
+    assert f"resuming at step {steps} of {2 * steps}\n" in capsys.readouterr().out
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["last"]["epoch"] == 2
+    assert main([*command, "--restart"]) == 0
+    assert "the earlier run is now in run-old-1\n" in capsys.readouterr().out
+    found = {name: json.loads((tmp_path / name / "run.json").read_text())["last"]["epoch"] for name in os.listdir()}
+    assert found == {"run": 1, "run-old-1": 2}
+    with pytest.raises(SystemExit) as caught:
+        main([*command, "--restart", "--extend"])
+    assert caught.value.code == 2
 
 
 def test_a_setting_is_not_taken_for_an_option(tmp_path, capsys):

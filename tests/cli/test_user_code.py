@@ -12,7 +12,6 @@ import torch
 import maxup
 from maxup.cli.main import main
 from maxup.errors import LoadError
-from maxup.lab.results.files import load_results
 from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
@@ -142,11 +141,22 @@ def test_a_run_on_user_data_is_not_a_result_of_the_recipe(tmp_path, monkeypatch,
     accuracy = json.loads((tmp_path / run / "run.json").read_text())["last"]["test_accuracy"]
     capsys.readouterr()
 
+    sys.modules.pop("ours")
     for words in (["eval", run], ["export", run, "shared"], ["show", run, "--m", "2"]):
         assert main(words) == 1
-        assert "was trained with --model_from ours:net; give the same option" in capsys.readouterr().err
+        err = capsys.readouterr().err
+        assert "your code, --model_from ours:net --data_from ours:data; add --trust to import it, or give" in err
+        assert "ours" not in sys.modules  # nothing that a run names is imported without consent
     assert main(["eval", run, *own]) == 0
     assert f"accuracy {100 * accuracy:.2f} %" in capsys.readouterr().out
+    assert main(["eval", run, "--trust"]) == 0
+    assert f"accuracy {100 * accuracy:.2f} %" in capsys.readouterr().out
+    assert main(["eval", run, "--trust", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["splits"]["test"]["accuracy"] == accuracy
+    assert main(["show", run, "--m", "2", "--trust"]) == 0
+    capsys.readouterr()
+    assert main(["export", run, "trusted", "--trust"]) == 0
+    assert 'maxup.load("trusted", model_from=ours.net)' in capsys.readouterr().out
     assert main(["export", run, "shared", *own]) == 0
     assert 'maxup.load("shared", model_from=ours.net)' in capsys.readouterr().out
     with pytest.raises(LoadError, match="a custom network built by ours:net; pass that function as model_from="):
@@ -161,6 +171,38 @@ def test_a_run_on_user_data_is_not_a_result_of_the_recipe(tmp_path, monkeypatch,
     assert main(["train", "digits/mlp-gaussian", *short, "--data_from", "ours:data"]) == 1
     assert "was trained with --model_from ours:net, but the option is missing here" in capsys.readouterr().err
     assert main(["ls", "digits"]) == 0
-    assert "(n = 1)" not in capsys.readouterr().out
-    _, notes = load_results(tmp_path / "nowhere", tmp_path / "runs")
-    assert "trained with --model_from ours:net --data_from ours:data, so it is not a result" in notes[0]
+    mine, *recipes = [line for line in capsys.readouterr().out.splitlines() if "mlp-gaussian" in line]
+    what = "--model_from ours:net, --data_from ours:data, data.train_size None, model.args {}"
+    assert mine.startswith(f"{run}  {what}  1  {100 * accuracy:.2f} % (n = 1)")
+    assert not any("(n = 1)" in line for line in recipes)
+
+
+def test_a_run_that_names_code_that_is_gone_gets_one_message(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "ours", raising=False)
+    (tmp_path / "ours.py").write_text(MINE)
+    short = ["--epochs", "1", "--data.train_size", "null", "--trackers", "none", "--out", "run"]
+    assert main(["train", "digits/mlp-gaussian", *short, "--data_from", "ours:data"]) == 0
+    capsys.readouterr()
+    monkeypatch.delitem(sys.modules, "ours")
+    (tmp_path / "ours.py").unlink()
+    assert main(["eval", "run", "--trust"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("maxup eval: --data_from ours:data: there is no module ours in this folder")
+    assert err.count("\n") == 1
+
+
+def test_json_is_alone_on_stdout_even_if_your_code_prints(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "loud", raising=False)
+    (tmp_path / "loud.py").write_text(MINE.replace("def data():", "def data():\n    print('loading')"))
+    short = ["--epochs", "1", "--data.train_size", "null", "--trackers", "none", "--out", "run"]
+    own = ["--data_from", "loud:data"]
+    assert main(["train", "digits/mlp-gaussian", *short, *own]) == 0
+    capsys.readouterr()
+    assert main(["eval", "run", *own, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["splits"]["test"]["count"] == 100
+    assert err.startswith("loading\n")

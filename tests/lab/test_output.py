@@ -90,11 +90,11 @@ def test_a_report_of_any_name(name, capsys, tmp_path, monkeypatch):
     assert control_characters(shown.out + shown.err) == []
     assert shown.err == ""
     assert control_characters((tmp_path / "out/report.html").read_text()) == []
-    drawn = list((tmp_path / "out").glob("other*.svg"))
+    drawn = list((tmp_path / "out").glob("your-runs*.svg"))
     assert len(drawn) == 2
     for path in drawn:
         ElementTree.fromstring(path.read_bytes())
-    assert len(list((tmp_path / "out").glob("other*.png"))) == 2
+    assert len(list((tmp_path / "out").glob("your-runs*.png"))) == 2
 
 
 @pytest.mark.parametrize("name", [NASTY, MATH, "$", "日本語", "x" * 2000])

@@ -21,20 +21,29 @@ from maxup.lab.storage.atomic_io import dump, encode_nonfinite, parse, read, rem
 from maxup.lab.upgrade import upgrade_recipe
 
 FORMAT, VERSION = "maxup-model", 1
-WEIGHTS, CONFIG = "model.safetensors", "config.json"
+WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 LARGEST = 1 << 24  # bytes of config.json: room for a million words; parsing it takes at most half a GiB of memory
 
 
 def save(
-    folder: Path, model: nn.Module, config: dict[str, Any], model_from: Callable[..., nn.Module] | None = None
-) -> None:
-    """Write model.safetensors and config.json, then load them as a check.
+    folder: Path,
+    model: nn.Module,
+    config: dict[str, Any],
+    model_from: Callable[..., nn.Module] | None = None,
+    *,
+    card: str = "",
+) -> nn.Module:
+    """Write model.safetensors, config.json and README.md, then load the model as a check.
 
     Args:
         folder: A new or empty folder.
         model: The model whose weights are written.
         config: What `load` returns as `model.config`: the recipe, the classes, the shape (C, H, W), and more.
         model_from: The function that builds your network, for a run trained with --model_from.
+        card: The text of README.md, or "" for none.
+
+    Returns:
+        The model as it was loaded.
 
     Raises:
         LoadError: The files cannot be written or loaded. In this case they are removed.
@@ -55,11 +64,13 @@ def save(
         files = {WEIGHTS: {"size": len(weights), "sha256": sha256(weights)}}
         write(folder / WEIGHTS, weights)
         write(folder / CONFIG, dump({"format": FORMAT, "version": VERSION, "files": files} | encode_nonfinite(config)))
+        if card:
+            write(folder / CARD, card.encode())
         sync(folder)
-        load(folder, model_from)
+        return load(folder, model_from)
     except BaseException as error:
         if not isinstance(error, FileExistsError):  # another process wrote it; leave it
-            for name in (WEIGHTS, CONFIG):
+            for name in (WEIGHTS, CONFIG, CARD):
                 remove(folder / name)
             with suppress(OSError):
                 if is_new:

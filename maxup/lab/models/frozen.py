@@ -1,11 +1,15 @@
-"""Freeze BatchNorm, and make frozen copies of models."""
+"""Freeze BatchNorm or layers by name, and make frozen copies of models."""
 
 import copy
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+
+from maxup.errors import unknown_name
+from maxup.lab.models.normalize import Normalized
 
 
 class _Frozen(nn.Module):
@@ -29,10 +33,42 @@ def freeze_norm(model: nn.Module) -> nn.Module:
     if not layers:
         raise ValueError("model.freeze_norm is set, but the model has no BatchNorm layer; remove the setting")
     for layer in layers:
-        kind: Any = type(layer)
-        layer.__class__ = _frozen(kind)
-        layer.eval().requires_grad_(False)
+        _freeze(layer)
     return model
+
+
+def freeze_layers(model: nn.Module, names: Iterable[str]) -> nn.Module:
+    """Freeze layers of a model by name, in place, with all that is inside them.
+
+    Their weights are fixed, and their BatchNorm layers use the running statistics.
+
+    Args:
+        model: The model. For a `Normalized` one, names are those of the model inside it.
+        names: Names of layers, as in `named_modules()`, such as "blocks.0".
+
+    Example:
+        >>> model = freeze_layers(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2)), ["0"])
+        >>> [name for name, weight in model.named_parameters() if weight.requires_grad]
+        ['1.weight', '1.bias']
+    """
+    network = model.model if isinstance(model, Normalized) else model
+    layers = {name: layer for name, layer in network.named_modules() if name and any(True for _ in layer.parameters())}
+    for name in names:
+        if name not in layers:
+            raise ValueError(f"model.freeze: {unknown_name(name, layers, 'layer')}")
+        layers[name].requires_grad_(False)
+        for layer in layers[name].modules():
+            if isinstance(layer, _BatchNorm):
+                _freeze(layer)
+    if not any(weight.requires_grad for weight in model.parameters()):
+        raise ValueError("model.freeze leaves no weight to train; remove a layer from it, such as the last one")
+    return model
+
+
+def _freeze(layer: nn.Module) -> None:
+    kind: Any = type(layer)
+    layer.__class__ = kind if issubclass(kind, _Frozen) else _frozen(kind)
+    layer.eval().requires_grad_(False)
 
 
 def frozen_copy(model: nn.Module) -> nn.Module:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from maxup.errors import ModelError, error_message, first_names
 from maxup.lab.models.normalize import Normalized
 
+EXPORTED = "model.safetensors"  # in the folder of an exported model
 COUNTERS = "num_batches_tracked"  # BatchNorm buffers that older files lack
 
 
@@ -20,7 +21,8 @@ def load_weights(model: nn.Module, path: str | Path, *, new_head: bool = False) 
     Args:
         model: The model. If it is `Normalized` and the file has no mean and std, the network inside it is used.
         path: A safetensors file, or a state dict that `torch.load` reads with `weights_only`. The state dict may be
-            under "state_dict" or "model" in a checkpoint, and its names may start with "module.".
+            under "state_dict" or "model" in a checkpoint, and its names may start with "module.". Or the folder of an
+            exported model.
         new_head: Keep the model's last layer if the file has another number of classes.
     """
     weights = read_weights(path)
@@ -51,6 +53,8 @@ def load_weights(model: nn.Module, path: str | Path, *, new_head: bool = False) 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
     """Return the tensors in a file by name."""
     path = Path(path).expanduser()
+    if path.is_dir() and (path / EXPORTED).is_file():
+        path /= EXPORTED
     if not path.is_file():
         raise ModelError(
             f"there is no file {path}; set model.weights to a file (the header of a recipe says where to get it)"

@@ -50,11 +50,13 @@ class Model:
     pretrained: bool = False
     """Start from the published weights of a timm/ or pytorchcv/ network. A last layer of other size is new."""
     weights: str | None = None
-    """Start from the weights in this file: safetensors, or a state dict for torch.load(weights_only=True)."""
+    """Start from the weights in this file (safetensors, or a state dict) or in the folder of an exported model."""
     new_head: bool = False
     """With weights: use a new last layer if the number of classes differs."""
     freeze_norm: bool = False
     """Freeze the statistics and the weights of BatchNorm layers."""
+    freeze: list[str] = field(default_factory=list)
+    """Layers to freeze, by name: their weights and BatchNorm statistics stay fixed, for example [conv, blocks.0]."""
 
 
 @dataclass

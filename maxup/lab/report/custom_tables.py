@@ -30,8 +30,10 @@ def find_table(name: str) -> Table:
     return paper[name]
 
 
-def make_table(recipes: Iterable[tuple[str, int | None]], caption: str) -> Table:
+def make_table(recipes: Iterable[tuple[str, int | None]], caption: str, *, text: bool | None = None) -> Table:
     """Build a table without numbers of the paper. A row is a recipe and an m; None is the recipe's m.
+
+    `text` says whether its metrics are perplexities. None: if all recipes are for text.
 
     Example:
         >>> table = make_table([("digits/mlp-gaussian", None), ("digits/mlp-gaussian-maxup", None)], "Ours")
@@ -43,14 +45,17 @@ def make_table(recipes: Iterable[tuple[str, int | None]], caption: str) -> Table
     rows = {}
     for recipe, m in entries:
         name = run_name(recipe)
-        folder, _, rest = name.rpartition("/")
+        plain, space, variant = name.partition(" (")  # see `Result.variant`
+        folder, _, rest = plain.rpartition("/")
         model, _, method = rest.partition("-")
-        base, maxup = name.removesuffix("-maxup"), name.endswith("-maxup")
+        base, maxup = plain.removesuffix("-maxup") + space + variant, plain.endswith("-maxup")
         rows[name if m is None else f"{name}, m = {m}"] = Row(
-            f"{folder}/{model}" if folder else model, method or name, {}, recipe=recipe, m=m or _copies(recipe),
-            maxup=maxup, baseline=base if maxup and base in names else None,
+            f"{folder}/{model}" if folder else model, (method or plain) + space + variant, {}, recipe=recipe,
+            m=m or _copies(recipe), maxup=maxup, baseline=base if maxup and base in names else None,
         )  # fmt: skip
-    if entries and all(_is_text(recipe) for recipe, _ in entries):
+    if text is None:
+        text = bool(entries) and all(_is_text(recipe) for recipe, _ in entries)
+    if text:
         metrics = {"valid": Metric("Valid"), "test": Metric("Test")}
         return Table(0, "", caption, "", "perplexity", "lower", 2, "method", "metric", metrics, rows)
     metrics = {"top1": Metric("Test accuracy")}
@@ -85,7 +90,8 @@ def other_results(results: Iterable[Result], tables: Iterable[Table], *, text: b
     if not others:
         return None
     entries = sorted({(r.recipe, 0 if r.default_m else r.m) for r in others})
-    table = make_table([(recipe, m or None) for recipe, m in entries], "Recipes that are not in the paper")
+    caption = "Your runs, and recipes that are not in the paper"
+    table = make_table([(recipe, m or None) for recipe, m in entries], caption, text=text)
     for key, row in table.rows.items():
         copies = {r.m for r in others if belongs(r, row)}
         if row.m is None and len(copies) == 1:  # an unknown recipe: take m from its runs

@@ -1,4 +1,4 @@
-"""The list of recipes: a description, the paper's number, our number and the cost of each."""
+"""The list of your runs and of recipes: a description, the paper's number, our number and the cost of each."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
@@ -10,6 +10,8 @@ from maxup.lab.recipes.load import find_recipe, list_recipes, read_recipe
 from maxup.lab.recipes.objectives import resolve_objective
 from maxup.lab.report.figure import main_metric
 from maxup.lab.report.tables import DASH, format_estimate
+from maxup.lab.report.your_runs import COLUMNS as YOUR_COLUMNS
+from maxup.lab.report.your_runs import YourRun, your_runs
 from maxup.lab.results.files import Result, budget_name, load_results, mean_seconds
 from maxup.lab.results.paper import Row, Table, load_paper
 from maxup.lab.results.statistics import estimate
@@ -33,8 +35,18 @@ class Entry:
     """Training time per budget if measured, otherwise m."""
 
 
-def listing(word: str, *, results: Path, runs: Path) -> tuple[list[Entry], list[str]]:
-    """Return the recipes whose name contains a word, and a message for each result file that is skipped."""
+@dataclass(frozen=True)
+class Listing:
+    """What `maxup ls` shows."""
+
+    runs: list[YourRun]
+    recipes: list[Entry]
+    notes: list[str]
+    """A message for each result file that is skipped."""
+
+
+def listing(word: str, *, results: Path, runs: Path) -> Listing:
+    """Return your runs and the recipes whose name contains a word."""
     found, notes = load_results(results, runs)
     tables = load_paper().values()
     entries = []
@@ -43,13 +55,19 @@ def listing(word: str, *, results: Path, runs: Path) -> tuple[list[Entry], list[
         paper, table, row = _paper(name, copies, tables)
         number, cost = _ours([r for r in found if r.recipe == name and r.default_m], table, row)
         entries.append(Entry(name, what, paper, number, cost or copies))
-    return entries, notes
+    return Listing(your_runs(found, runs, word), entries, notes)
 
 
-def show(entries: Sequence[Entry]) -> None:
-    """Print a table on a terminal, or one line per recipe if the output is not a terminal.
+def show(listing: Listing) -> None:
+    """Print your runs and the recipes."""
+    _show(YOUR_COLUMNS, listing.runs)
+    _show(COLUMNS, listing.recipes)
 
-    A narrow terminal has recipe and description in one column. The first line has the names of the columns.
+
+def _show(columns: Sequence[str], entries: Sequence[YourRun | Entry]) -> None:
+    """Print a table on a terminal, or one line per entry if the output is not a terminal.
+
+    A narrow terminal has name and description in one column. The first line has the names of the columns.
     """
     from rich.table import Table as Rich
     from rich.text import Text
@@ -57,27 +75,27 @@ def show(entries: Sequence[Entry]) -> None:
     console = make_console()
     rows = [astuple(entry) for entry in entries]
     if not console.is_terminal:
-        lines = [COLUMNS, *rows] if rows else []
+        lines = [tuple(columns), *rows] if rows else []
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         for row in lines:
             say("  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip())
         return
     narrow = console.width < WIDE
-    longest = max((len(entry.recipe) for entry in entries), default=0)
+    longest = max((len(name) for name, *_ in rows), default=0)
     costs = [len(f"{cost},") for entry in entries for cost in entry.cost.split(", ")]
     table = Rich(box=None, pad_edge=False, header_style="bold")
-    recipe, what, *others, last = COLUMNS
-    table.add_column(recipe, overflow="fold", width=min(longest, console.width // 2))
+    name, what, *others, last = columns
+    table.add_column(name, overflow="fold", width=min(longest, console.width // 2))
     if not narrow:
         table.add_column(what)
-    for name in others:
-        table.add_column(name)
+    for other in others:
+        table.add_column(other)
     table.add_column(last, width=max(costs, default=4))
-    for recipe, what, *rest in rows:
+    for name, what, *rest in rows:
         if narrow:
-            table.add_row(Text.assemble(recipe, "\n", (what, "dim")), *rest)
+            table.add_row(Text.assemble(name, "\n", (what, "dim")), *rest)
         else:
-            table.add_row(recipe, what, *rest)
+            table.add_row(name, what, *rest)
     if rows:
         console.print(table)
 

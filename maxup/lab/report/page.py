@@ -31,7 +31,7 @@ def page(
         comparisons: The tables, in order.
         plots: The plots of each table, by its name.
         results: Our results, for their number and their environments.
-        notes: Messages about files that were skipped.
+        notes: Messages about files and tables that were left out.
     """
     loader = PackageLoader("maxup.lab.report", "")
     environment = Environment(loader=loader, autoescape=True, finalize=_one_line, trim_blocks=True)
@@ -54,7 +54,8 @@ def _summary(comparisons: Sequence[Comparison], results: Sequence[Result]) -> st
     lines = [line for comparison in comparisons for line in comparison.lines]
     here = {line.key for line in lines if line.ours}
     if not here:
-        return "There are no results yet. The tables show the paper’s numbers."  # noqa: RUF001
+        shown = " The tables show the paper’s numbers." if comparisons else ""  # noqa: RUF001
+        return f"There are no results yet.{shown}"
     time, runs = _time(results), "run" if len(results) == 1 else "runs"
     time = f", {time} of training in total" if time != DASH else ""
     return (

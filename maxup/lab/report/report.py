@@ -1,6 +1,7 @@
-"""Make a report from result files: tables on the terminal, plots and an HTML page."""
+"""Make a report from result files: tables, plots and an HTML page."""
 
 import glob
+from dataclasses import dataclass
 from pathlib import Path
 
 from maxup.lab.recipes.load import run_name
@@ -8,42 +9,69 @@ from maxup.lab.report.curves import cut_short
 from maxup.lab.report.custom_tables import find_table, other_results, with_other_m
 from maxup.lab.report.page import page
 from maxup.lab.report.plots import plots
-from maxup.lab.report.terminal import show
-from maxup.lab.results.files import load_results
+from maxup.lab.results.files import Result, load_results
 from maxup.lab.results.paper import load_paper
-from maxup.lab.results.tables import compare
+from maxup.lab.results.tables import Comparison, compare
 from maxup.lab.storage.atomic_io import make_folder, remove_leftovers, replace
 
 
-def report(name: str | None, *, results: Path, runs: Path, out: Path) -> tuple[Path, list[str]]:
-    """Print tables, and write the plots and the page.
+@dataclass(frozen=True)
+class Report:
+    """What `report` shows: your runs first, then the paper's tables."""
+
+    comparisons: list[Comparison]
+    folded: list[str]
+    """Names of the paper's tables without runs, which are left out."""
+    results: list[Result]
+    notes: list[str]
+    """A message for each file that is skipped or incomplete, and about what is left out."""
+
+
+def collect(name: str | None, *, results: Path, runs: Path, full: bool = False) -> Report:
+    """Load the results and compare them with the paper's numbers.
 
     Args:
-        name: A table of the paper or a file that lists recipes. None: all tables.
+        name: A table of the paper or a file that lists recipes. None: your runs, and all tables.
         results: Folder of result files.
         runs: Folder of runs.
-        out: Folder for the plots and the page.
-
-    Returns:
-        The path of the page, and a message for each file that is skipped or incomplete.
+        full: Whether to include tables of the paper without runs. A table that is named is always included.
     """
     tables = load_paper() if name is None else {Path(name).stem: find_table(name)}
     recipes = {run_name(r): r for table in tables.values() for row in table.rows.values() if (r := row.recipe)}
     found, notes = load_results(results, runs, recipes)
     notes += [note for result in found if (note := cut_short(result))]
     tables = {key: with_other_m(table, found) for key, table in tables.items()}
-    others = {"others": other_results(found, tables.values()), "text": other_results(found, tables.values(), text=True)}
-    if name is None and any(others.values()):
-        tables |= {key: table for key, table in others.items() if table}
+    folded: list[str] = []
+    if name is None:
+        yours = {
+            "your-runs": other_results(found, tables.values()),
+            "your-text-runs": other_results(found, tables.values(), text=True),
+        }
+        comparisons = [compare(key, table, found) for key, table in tables.items()]
+        folded = [] if full else [one.name for one in comparisons if not any(line.ours for line in one.lines)]
+        comparisons = [
+            *(compare(key, table, found) for key, table in yours.items() if table),
+            *(one for one in comparisons if one.name not in folded),
+        ]
     else:
+        changed = [r for r in found if r.name in recipes and r.recipe not in recipes]
+        notes += [f"seed {r.seed} of {r.name} is not in this table: it was trained with {r.variant}" for r in changed]
         found = [result for result in found if result.recipe in recipes]
-    comparisons = [compare(key, table, found) for key, table in tables.items()]
-    drawn = {comparison.name: plots(comparison, found) for comparison in comparisons}
+        comparisons = [compare(key, table, found) for key, table in tables.items()]
+    if not found:
+        notes.append(f"no results in {results} and {runs}; --results and --runs name other folders")
+    if folded:
+        notes.append(f"{len(folded)} tables of the paper without runs: --all shows them")
+    return Report(comparisons, folded, found, notes)
+
+
+def write(report: Report, out: Path) -> Path:
+    """Write the plots and the HTML page to a folder, and return the path of the page."""
+    drawn = {comparison.name: plots(comparison, report.results) for comparison in report.comparisons}
     make_folder(out)
     remove_leftovers(out, "report.html")
     for plot in (plot for several in drawn.values() for plot in several):
         remove_leftovers(out, f"{glob.escape(plot.name)}.*")
         plot.save(out)
-    replace(out / "report.html", page(comparisons, drawn, found, notes).encode())
-    show(comparisons)
-    return out / "report.html", notes
+    replace(out / "report.html", page(report.comparisons, drawn, report.results, report.notes).encode())
+    return out / "report.html"

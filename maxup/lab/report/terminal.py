@@ -31,7 +31,8 @@ def show(comparisons: Sequence[Comparison]) -> None:
         for note in (*(f"[{number}] {note}" for number, note in enumerate(out.notes, 1)), *out.remarks):
             console.print(f"  {note}", style="dim")
         console.print()
-    console.print(LEGEND, style="dim")
+    if comparisons:
+        console.print(LEGEND, style="dim")
 
 
 def wide_console() -> "Console":

@@ -3,28 +3,31 @@
     results/runs/<recipe>/seed-0.json                    the recipe as it is
     results/runs/<recipe>/seed-0-m-10-budget-0.3.json    with m = 10, for 0.3 of the recipe's epochs
 
-The run.json in the folder of a run, <runs>/<recipe>/seed-0/run.json, has the same content.
+The run.json in the folder of a run, <runs>/<recipe>/seed-0/run.json, has the same content. A run that differs from
+the recipe of its name in other settings, or that was trained with your code, has a name of its own, such as
+"digits/mlp-gaussian (optim.lr 0.05)".
 """
 
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from maxup.errors import RecipeError, error_message
+from maxup.errors import RecipeError, error_message, format_value
 from maxup.lab.recipes.difference import difference
 from maxup.lab.recipes.load import list_recipes, parse_recipe
 from maxup.lab.recipes.objectives import resolve_objective
-from maxup.lab.recipes.schema import Recipe, num_copies
+from maxup.lab.recipes.schema import Recipe, flat, num_copies
 from maxup.lab.storage import atomic_io
 from maxup.lab.upgrade import upgrade_recipe
 from maxup.smoothing.sampling import max_radius, plan
 
 LIMITS = {"accuracy": (0, 1), "perplexity": (1, math.inf)}
 LONGEST = 1e9  # seconds, about 30 years
+OLD = re.compile(r"-old-\d+$", re.ASCII)  # the folder of a run that was restarted
 NAME = re.compile(r"seed-(\d+)(?:-m-(\d+))?(?:-budget-([\d.e-]+))?", re.ASCII)
 
 
@@ -33,7 +36,7 @@ class Result:
     """A finished run."""
 
     recipe: str
-    """Name of the recipe."""
+    """Name of the recipe, followed by `variant` in parentheses if there is one."""
     seed: int
     m: int
     """Copies per example; 1 for the standard objective."""
@@ -52,6 +55,10 @@ class Result:
     """Its metrics.jsonl, if the folder of the run exists."""
     steps: int | None = None
     """Steps of the run that the curve belongs to."""
+    name: str = ""
+    """Name of the recipe alone."""
+    variant: str = ""
+    """What differs from the recipe of that name: your code and changed settings."""
 
 
 def file_name(seed: int, *, m: int | None = None, budget: float = 1.0) -> str:
@@ -75,20 +82,24 @@ def load_results(results: Path, runs: Path, recipes: dict[str, str] | None = Non
     Returns:
         The results, and a message for each file that is skipped.
     """
+    loaded: list[tuple[Path, Result]] = []
     found: dict[tuple[str, int, int, float], Result] = {}
     notes = []
     for name, path, stem in (*_result_files(results), *_run_files(runs)):
         try:
-            result = _result(name, path, stem, (recipes or {}).get(name, name))
+            loaded.append((path, _result(name, path, stem, (recipes or {}).get(name, name))))
         except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:  # any content
             notes.append(f"{path} is skipped: {error_message(error)}")
-            continue
+    known, variants = set(list_recipes()), {(result.name, result.variant) for _, result in loaded}
+    for path, result in loaded:
+        if result.name not in known and sum(name == result.name for name, _ in variants) == 1:
+            result = replace(result, recipe=result.name)  # your recipe: all its runs are alike
         key = (result.recipe, result.seed, result.m, result.budget)
         old = found.get(key)
         if old is None:
             found[key] = result
         elif old.curve is None and result.curve is not None and old.last == result.last:
-            found[key] = Result(**{**vars(old), "curve": result.curve, "steps": result.steps})
+            found[key] = replace(old, curve=result.curve, steps=result.steps)
         else:
             notes.append(f"{path} is skipped: another result has the same recipe, seed, m and budget")
     return [found[key] for key in sorted(found)], notes
@@ -111,9 +122,7 @@ def read_run(path: Path) -> dict[str, Any]:
 def _result(name: str, path: Path, stem: str, recipe: str) -> Result:
     run = read_run(path)
     used = run["recipe"]
-    options = [f"--{key} {value}" for key, value in run.get("task", {}).items() if key.endswith("_from") and value]
-    if options:
-        raise ValueError(f"trained with {' '.join(options)}, so it is not a result of the recipe itself")
+    changes = [f"--{key} {value:.80}" for key, value in run.get("task", {}).items() if key.endswith("_from") and value]
     m = int(resolve_objective(used.get("objective", "standard")).get("m", 1))
     match = NAME.fullmatch(stem)
     if match and int(match[1]) != run["seed"]:
@@ -123,9 +132,9 @@ def _result(name: str, path: Path, stem: str, recipe: str) -> Result:
     if known is None:
         default_m, budget = not (match and match[2]), named
     else:
+        settings = flat({**used, "objective": resolve_objective(used.get("objective", "standard"))})
         changed = [key for key in difference(used, known) if key not in ("seed", "epochs", "objective.m")]
-        if changed:
-            raise ValueError(f"the recipe {name} has changed since this run: {', '.join(changed)}")
+        changes += [f"{key} {format_value(settings.get(key, 'default'))}" for key in changed]
         epochs = int(used.get("epochs", known.epochs))
         default_m = m == num_copies(known)
         budget = epochs / known.epochs
@@ -141,8 +150,10 @@ def _result(name: str, path: Path, stem: str, recipe: str) -> Result:
             largest = max_radius(plan(n, alpha, early=early), s)
         case _:
             raise ValueError("its certification settings are incomplete")
+    variant = ", ".join(changes)
     return Result(
-        recipe=name, seed=run["seed"], m=m, default_m=default_m, budget=budget, last=last,
+        recipe=f"{name} ({variant})" if variant else name, seed=run["seed"], m=m, default_m=default_m, budget=budget,
+        last=last, name=name, variant=variant,
         seconds=None if run["environment"].get("shared_gpu") else seconds,
         environment=run["environment"], reach=largest, curve=curve,
         steps=run["steps"] if curve and type(run.get("steps")) is int else None,
@@ -206,7 +217,7 @@ def _result_files(root: Path) -> Iterator[tuple[str, Path, str]]:
 def _run_files(root: Path) -> Iterator[tuple[str, Path, str]]:
     for path in sorted(root.rglob("run.json")):
         folder = path.parent
-        if "runs" in folder.relative_to(root).parts:  # runs of a comparison
+        if "runs" in folder.relative_to(root).parts or OLD.search(folder.name):  # of a comparison, or set aside
             continue
         yield _below(folder.parent if NAME.fullmatch(folder.name) else folder, root), path, folder.name
 

@@ -35,7 +35,7 @@ Batch = tuple[Tensor, Tensor, Tensor]  # positions, tokens, targets
 FOR_IMAGES = (
     "data.train_size", "data.validation", "data.size", "data.test_size", "data.crop_fraction", "data.interpolation",
     "data.mean", "data.std", "model.normalize", "model.pretrained", "model.weights", "model.new_head",
-    "model.freeze_norm", "objective.norm", "objective.score", "optim.sam",
+    "model.freeze_norm", "model.freeze", "objective.norm", "objective.score", "optim.sam",
 )  # fmt: skip  # settings that are not used here
 
 

@@ -11,7 +11,7 @@ from maxup.errors import RecipeError, UserCodeError, format_error
 from maxup.isolation import preserve_state
 from maxup.lab.models import create_model
 from maxup.lab.models.external import is_external
-from maxup.lab.models.frozen import freeze_norm
+from maxup.lab.models.frozen import freeze_layers, freeze_norm
 from maxup.lab.models.normalize import Normalized
 from maxup.lab.models.weights import load_weights
 from maxup.lab.recipes.schema import Recipe
@@ -54,6 +54,8 @@ def build_network(
         load_weights(model, settings.weights, new_head=settings.new_head)
     if settings.freeze_norm:
         freeze_norm(model)
+    if settings.freeze:
+        freeze_layers(model, settings.freeze)
     model.to(device)
     if device.type == "cuda":
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # in place

@@ -11,7 +11,9 @@ from accelerate.utils import gather_object
 
 from maxup.errors import RunError, error_message
 from maxup.lab.recipes.difference import difference
+from maxup.lab.recipes.load import recipe_from
 from maxup.lab.storage import checkpoint
+from maxup.lab.train.extend import check_extension
 from maxup.lab.train.log import Metrics
 from maxup.lab.train.state import RunState
 
@@ -25,7 +27,14 @@ def save(state: RunState, folder: Path, metrics: Metrics | None, *, best: bool =
     state.accelerator.wait_for_everyone()
 
 
-def resume(state: RunState, run_folder: Path, warn: Callable[[str], None], *, accept_changed_data: bool = False) -> int:
+def resume(
+    state: RunState,
+    run_folder: Path,
+    warn: Callable[[str], None],
+    *,
+    accept_changed_data: bool = False,
+    extend: bool = False,
+) -> int:
     """Load the newest valid checkpoint of this run, if there is one.
 
     Damaged checkpoints are skipped with a warning. So are checkpoints of another run if an older one is of this run.
@@ -35,6 +44,7 @@ def resume(state: RunState, run_folder: Path, warn: Callable[[str], None], *, ac
         run_folder: The folder of the run.
         warn: Called with a message for every checkpoint that is skipped.
         accept_changed_data: Whether the images may differ from those at the start of the run.
+        extend: Whether the run may have had fewer epochs.
 
     Returns:
         The length of metrics.jsonl at the checkpoint, or 0 for a new run.
@@ -46,8 +56,10 @@ def resume(state: RunState, run_folder: Path, warn: Callable[[str], None], *, ac
     foreign: dict[int, RunError] = {}
     for step, saved in checkpoint.each(folder, warn):
         try:
-            _reject_other_run(state, saved, run_folder, accept_changed_data=accept_changed_data)
+            changed = _reject_other_run(state, saved, run_folder, accept_changed_data, extend)
             state.load_state_dict(saved)
+            if changed:
+                state.stages.extend(state.task.loader.epoch)
             size = int(saved["metrics_size"])
         except RunError as error:
             foreign[step] = error
@@ -80,15 +92,26 @@ def load_best(state: RunState, folder: Path) -> None:
     state.network.load_state_dict(saved["model"] if saved["ema"] is None else saved["ema"])
 
 
-def _reject_other_run(state: RunState, saved: dict[str, Any], folder: Path, *, accept_changed_data: bool) -> None:
-    """Raise a RunError if a checkpoint is of another recipe, other data, or another number of processes."""
+def _reject_other_run(
+    state: RunState, saved: dict[str, Any], folder: Path, accept_changed_data: bool, extend: bool
+) -> list[str]:
+    """Raise a RunError if a checkpoint is of another recipe, other data, or another number of processes.
+
+    Returns:
+        The settings that differ, which is allowed only in an extended run.
+    """
     ignore = ["data.workers"]  # has no effect on the result
     if state.recipe.task == "language":
         ignore.append("data.root")  # the task compares the text itself
-    if changed := difference(saved["recipe"], state.recipe, ignore=ignore):
+    changed = difference(saved["recipe"], state.recipe, ignore=ignore)
+    if changed and extend:
+        options: dict[str, Any] = {"done": int(saved["step"]), "steps": state.task.loader.steps, "folder": folder}
+        check_extension(recipe_from(saved["recipe"]), state.recipe, changed, **options)
+    elif changed:
+        longer = "continue it with --extend, " if changed == ["epochs"] else ""
         raise RunError(
             f"{folder} contains a run of another recipe (different: {', '.join(changed)}); "
-            "choose another folder with --out, or remove it"
+            f"{longer}choose another folder with --out, or begin anew with maxup train --restart"
         )
     identity = {key: value for key, value in saved["task"].items() if key != "data" or not accept_changed_data}
     state.task.check_identity(identity, folder)
@@ -97,3 +120,4 @@ def _reject_other_run(state: RunState, saved: dict[str, Any], folder: Path, *, a
         raise RunError(
             f"{folder} was started with {before} processes, but now has {now}; run it with {before} processes"
         )
+    return changed

@@ -5,6 +5,7 @@ The task computes the loss of a batch (`task.step(model, batch) -> Outcome`), `s
 """
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
@@ -29,6 +30,8 @@ from maxup.lab.storage.locks import locked
 from maxup.lab.tasks import create_task
 from maxup.lab.train.checkpointing import load_best, resume, save
 from maxup.lab.train.evaluate import evaluate_splits
+from maxup.lab.train.extend import set_aside
+from maxup.lab.train.header import describe
 from maxup.lab.train.log import Metrics, read_record, write_record
 from maxup.lab.train.optim import create_optimizer, learning_rate
 from maxup.lab.train.processes import start_accelerator
@@ -47,6 +50,9 @@ def train(
     trackers: list[str] | None = None,
     quiet: bool = False,
     accept_changed_data: bool = False,
+    name: str = "",
+    extend: bool = False,
+    restart: bool = False,
     model_from: Callable[..., nn.Module] | None = None,
     data_from: Callable[[], Any] | None = None,
 ) -> dict[str, Any]:
@@ -60,6 +66,9 @@ def train(
         trackers: Accelerate's trackers, such as ["tensorboard"].
         quiet: Whether to hide the progress.
         accept_changed_data: Whether to resume even if the images have changed since the run started.
+        name: The name of the recipe, to print it.
+        extend: Whether to continue a run with fewer epochs, if its schedule allows it.
+        restart: Whether to rename the folder of an earlier run and begin anew.
         model_from: Builds the model instead of the recipe's: (shape, num_classes, **model.args).
         data_from: Returns the data instead of the recipe's, such as (x, y, x_test, y_test), a Dataset, or a pair
             (train, test) of them.
@@ -76,10 +85,17 @@ def train(
             quiet = quiet or not accelerator.is_main_process
             # Before the folder is created, and before signals wait for the end of a step: loading data may take long.
             trainer = Trainer(recipe, folder, accelerator, quiet=quiet, **sources)
+            restart = restart and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"  # otherwise resume
+            if restart:
+                if accelerator.is_main_process:
+                    set_aside(folder, trainer.say)
+                accelerator.wait_for_everyone()
             make_folder(folder)
             with stop_on_signal() as should_stop, locked(folder) if accelerator.is_main_process else nullcontext():
                 try:
-                    trainer.resume(accept_changed_data)
+                    trainer.say(f"{name or 'a recipe'}, in {folder}")
+                    trainer.say(describe(recipe, trainer.task, accelerator))
+                    trainer.resume(accept_changed_data, extend=extend)
                     return trainer.run(should_stop, save_every, save_best)
                 except NonFiniteError as error:
                     trainer.save(name="not-finite")  # a separate folder, to keep the good checkpoints
@@ -114,21 +130,22 @@ class Trainer:
         self.metrics: Metrics | None = None  # in the main process
         self.resumed_at = 0
 
-    def resume(self, accept_changed_data: bool = False) -> None:
+    def say(self, message: str) -> None:
+        """Print a message, unless the run is quiet."""
+        if not self.quiet:
+            say(message, flush=True)
+
+    def resume(self, accept_changed_data: bool = False, *, extend: bool = False) -> None:
         """Load the newest checkpoint, if there is one, and open metrics.jsonl."""
-
-        def warn(message: str) -> None:
-            if not self.quiet:
-                say(message, flush=True)
-
-        size = resume(self.state, self.folder, warn, accept_changed_data=accept_changed_data)
+        options = {"accept_changed_data": accept_changed_data, "extend": extend}
+        size = resume(self.state, self.folder, self.say, **options)
         self.resumed_at = self.state.step
         if self.accelerator.is_main_process:
             for folder in (self.folder, self.folder / "checkpoints"):
                 remove_leftovers(folder)  # the files of a killed process
             self.metrics = Metrics(self.folder / "metrics.jsonl", size)
             if missing := self.metrics.missing(self.state.recorded):
-                warn(missing)
+                self.say(missing)
 
     def save(self, *, best: bool = False, name: str = "checkpoints") -> None:
         save(self.state, self.folder / name, self.metrics, best=best)
@@ -151,7 +168,9 @@ class Trainer:
         with Progress(state.total, state.step, quiet=self.quiet) as progress:
             self._describe_step(progress)
             finished = stages.done or (stages.over and stages.stage == self.recipe.optim.restarts)
-            if self.resumed_at and not finished:
+            if self.resumed_at and finished:
+                progress.say(f"already finished, at step {state.step}; --restart trains it anew")
+            elif self.resumed_at:
                 progress.say(f"resuming at step {state.step} of {state.total}")
             while not stages.done:
                 epoch = loader.epoch

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ class Run:
         model: The model that training evaluated (the average of the weights if there is one), in evaluation mode.
         step: The step of the checkpoint.
         metrics: Those of its epoch, or {} in the first epoch.
+        sources: `model_from` and `data_from`, if the run was trained with them.
     """
 
     recipe: Recipe
@@ -37,6 +38,7 @@ class Run:
     model: nn.Module
     step: int
     metrics: dict[str, Any]
+    sources: dict[str, Callable[..., Any] | None] = field(default_factory=dict)
 
 
 def open_run(
@@ -46,9 +48,12 @@ def open_run(
     task: str | None = None,
     root: str | None = None,
     accept_changed_data: bool = False,
+    find_code: Callable[[str, str], Callable[..., Any] | None] | None = None,
     **sources: Callable[..., Any] | None,
 ) -> Run:
-    """Build the task of a run and load the weights of a checkpoint. Nothing in the folder is executed.
+    """Build the task of a run and load the weights of a checkpoint.
+
+    Nothing in the folder is executed. Only with `find_code`, the functions that the run names are imported.
 
     A damaged checkpoint is reported on stderr, and the one before it is used.
 
@@ -58,6 +63,7 @@ def open_run(
         task: The only task to accept.
         root: The folder of the data, if it has moved since training.
         accept_changed_data: Whether the images may differ from those of the training.
+        find_code: Imports a function that the run was trained with, given MODULE:FUNCTION and its option.
         **sources: `model_from` and `data_from`, for a run that was trained with them.
 
     Raises:
@@ -69,9 +75,12 @@ def open_run(
     if task not in (None, recipe.task):
         raise RunError(f"{folder} is {KINDS[recipe.task]}, but this command needs {KINDS[str(task)]}")
     identity = {key: value for key, value in state["task"].items() if key != "data" or not accept_changed_data}
-    for option in ("model_from", "data_from"):
-        if identity.get(option) and sources.get(option) is None:
-            raise RunError(f"{folder} was trained with --{option} {identity[option]}; give the same option here")
+    named = {option: str(identity[option]) for option in ("model_from", "data_from") if identity.get(option)}
+    missing = {option: name for option, name in named.items() if sources.get(option) is None}
+    if missing and find_code is None:
+        options = " ".join(f"--{option} {name:.80}" for option, name in missing.items())
+        raise RunError(f"{folder} was trained with your code, {options}; add --trust to import it, or give the options")
+    sources |= {option: find_code(name, f"--{option}") for option, name in missing.items() if find_code}
     # Initial weights and the precision of the steps are not needed again.
     model = replace(recipe.model, pretrained=False, weights=None, new_head=False)
     built = build_task(replace(recipe, model=model, precision="no"), **sources)
@@ -80,7 +89,7 @@ def open_run(
         built.model.load_state_dict(state["model"] if state["ema"] is None else state["ema"])
     except (RuntimeError, TypeError, AttributeError) as error:
         raise RunError(f"the weights in {folder} do not fit its recipe: {error_message(error)}") from error
-    return Run(recipe, built, built.model.eval(), step, state["best" if which == "best" else "last"])
+    return Run(recipe, built, built.model.eval(), step, state["best" if which == "best" else "last"], sources)
 
 
 def evaluate(run: Run) -> dict[str, dict[str, float]]:

@@ -59,6 +59,10 @@ class Stages:
             start = self.optim.average_from
             self.averaging = worse if start is None else spent >= start * self.epochs - 1e-9
 
+    def extend(self, epoch: int) -> None:
+        """Update the stage after `epoch` epochs of a run that now has more."""
+        self.over = epoch - self.begun >= self.epochs
+
     def next(self, epoch: int) -> None:
         self.stage, self.begun, self.over, self.checks = self.stage + 1, epoch, False, []
         self.averaging = True

@@ -7,7 +7,8 @@ from torch.nn import functional as F
 
 from maxup import CutMix, MaxUp
 from maxup.lab.models import create_model
-from maxup.lab.models.frozen import freeze_norm
+from maxup.lab.models.frozen import freeze_layers, freeze_norm
+from maxup.lab.models.normalize import Normalized
 from maxup.lab.recipes.schema import Optim
 from maxup.lab.train.optim import create_optimizer
 
@@ -62,3 +63,30 @@ def test_copies_of_the_model_are_frozen_too():
 def test_a_model_without_batchnorm_is_an_error():
     with pytest.raises(ValueError, match="no BatchNorm"):
         freeze_norm(nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_layers_by_name_stay_as_they_are(normalize):
+    """Weights, statistics and all, whatever the optimizer adds to gradients; the others train."""
+    model = create_model("resnet20", shape=(3, 32, 32), num_classes=5)
+    model = Normalized(model, [0.0] * 3, [1.0] * 3) if normalize else model
+    freeze_layers(model, ["conv", "norm", "blocks.0"])
+    before = copy.deepcopy(model.state_dict())
+    optimizer = create_optimizer(model, Optim(lr=0.1, weight_decay=0.1))
+    for _ in range(2):
+        model.train()
+        objective = MaxUp(CutMix(5), m=2)
+        objective(model, torch.randn(4, 3, 32, 32), torch.arange(4)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    fixed = ("mean", "std", *(f"{'model.' * normalize}{name}." for name in ("conv", "norm", "blocks.0")))
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, before[name]) == name.startswith(fixed), name
+
+
+def test_an_unknown_layer_and_a_model_without_weights_to_train_are_errors():
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
+    with pytest.raises(ValueError, match=r"model\.freeze: layer '3' is unknown"):
+        freeze_layers(model, ["3"])
+    with pytest.raises(ValueError, match=r"model\.freeze leaves no weight to train"):
+        freeze_layers(model, ["0", "2"])

@@ -102,7 +102,6 @@ def test_results_outside_the_paper_have_a_table(tmp_path):
 
 def test_recipes_on_text_are_shown_in_perplexities(tmp_path, capsys):
     from maxup.lab.report.listing import listing
-    from maxup.lab.report.report import report
 
     folder = tmp_path / "runs" / "text" / "awd_lstm-embedding_dropout" / "seed-0"
     folder.mkdir(parents=True)
@@ -113,14 +112,39 @@ def test_recipes_on_text_are_shown_in_perplexities(tmp_path, capsys):
     records = [{"step": 10 * e, "epoch": e, "validation_perplexity": 90.0 - e} for e in range(1, 7)]
     (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, records)))
     places = {"results": tmp_path / "results", "runs": tmp_path / "runs"}
-    _, notes = report(None, out=tmp_path / "out", **places)
-    assert notes == []
+    places["results"].mkdir()
+    folders = {**places, "out": tmp_path / "out"}
+    assert main(["report", *(word for name, path in folders.items() for word in (f"--{name}", str(path)))]) == 0
     printed = capsys.readouterr().out
+    assert "is skipped" not in printed
     assert "77.25 (n = 1)" in printed
     assert "61.50 (n = 1)" in printed
-    assert (tmp_path / "out" / "text-curves-text_awd_lstm.png").exists()  # of validation, by epoch
-    (entry,) = listing("text/awd_lstm-embedding_dropout", **places)[0][:1]
+    assert (tmp_path / "out" / "your-text-runs-curves-text_awd_lstm.png").exists()  # of validation, by epoch
+    (entry,) = listing("text/awd_lstm-embedding_dropout", **places).recipes[:1]
     assert entry.ours == "77.25 perplexity (n = 1)"
+
+
+def test_your_text_recipe_is_shown_in_perplexities(tmp_path):
+    """Its runs say so: the recipe file itself may be anywhere."""
+    path = write_run(tmp_path, "mine", 0, 0.9)
+    run = json.loads(path.read_text())
+    path.write_text(json.dumps(run | {"last": {"epoch": 1, "validation_perplexity": 61.5, "test_perplexity": 77.25}}))
+    table = other_results(loaded(tmp_path), PAPER.values(), text=True)
+    values = [line.values for line in compare("yours", table, loaded(tmp_path)).lines]
+    assert values == [{1.0: {0: 61.5}}, {1.0: {0: 77.25}}]
+
+
+def test_a_variant_is_compared_with_the_same_variant_of_the_baseline(tmp_path):
+    for seed in range(3):
+        for name, accuracy in (("digits/mlp-gaussian", 0.8), ("digits/mlp-gaussian-maxup", 0.9)):
+            lr = {"optim": {"lr": 0.01}}
+            write_run(tmp_path, name, seed, accuracy + seed / 100, known=True, recipe=lr)
+            write_run(tmp_path, name, seed, 0.1, known=True, recipe={"optim": {"lr": 0.02}}, stem=f"seed-{seed}-m-1")
+    table = other_results(loaded(tmp_path), PAPER.values())
+    lines = compare("yours", table, loaded(tmp_path)).lines
+    found = {line.key: line.differences[1.0].mean for line in lines if 1.0 in line.differences}
+    names = [f"digits/mlp-gaussian-maxup (optim.lr {lr})" for lr in (0.01, 0.02)]
+    assert found == {names[0]: pytest.approx(10.0), names[1]: pytest.approx(0.0)}
 
 
 @pytest.mark.parametrize("verb", ["report", "reproduce"])

@@ -59,7 +59,8 @@ def made(tmp_path_factory):
     write_run(root / "runs", "<script>alert(1)<", 0, 0.5)
     write_run(root / "results", "<script>alert(1)<", 0, 0.5)
     (root / "results" / "seed-0.json").write_text('"<b>"')
-    assert main(["report", "--results", str(root / "results"), "--runs", str(root / "runs"), "--out", str(root)]) == 0
+    folders = ["--results", str(root / "results"), "--runs", str(root / "runs"), "--out", str(root)]
+    assert main(["report", "--all", *folders]) == 0
     return root / "report.html"
 
 

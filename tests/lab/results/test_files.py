@@ -71,13 +71,40 @@ def test_runs_of_a_comparison_are_ignored(tmp_path):
     assert not notes
 
 
-def test_a_run_of_a_changed_recipe_is_skipped(tmp_path):
+def test_a_run_with_other_settings_has_a_name_of_its_own(tmp_path):
     write_run(tmp_path, BASELINE, 0, 0.9, known=True, recipe={"optim": {"lr": 9.0}})
     write_run(tmp_path, BASELINE, 1, 0.9, known=True, recipe={"data": {"root": "/somewhere"}})
     found, notes = load_results(tmp_path, tmp_path / "nowhere")
-    assert [r.seed for r in found] == [1]
-    assert "seed-0.json is skipped" in notes[0]
-    assert "optim.lr" in notes[0]
+    assert [(r.recipe, r.seed, r.name) for r in found] == [
+        (BASELINE, 1, BASELINE), (f"{BASELINE} (optim.lr 9.0)", 0, BASELINE)
+    ]  # fmt: skip
+    assert not notes
+
+
+def add_code(path, **names):
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"task": names}))
+
+
+def test_a_run_on_user_data_has_a_name_of_its_own_only_beside_others(tmp_path):
+    """Runs with and without your code are never averaged."""
+    add_code(write_run(tmp_path, BASELINE, 0, 0.9, known=True), model_from="", data_from="mine:data", data="digest")
+    write_run(tmp_path, BASELINE, 1, 0.9, known=True)
+    for seed in (0, 1):
+        add_code(write_run(tmp_path, "mine", seed, 0.9), data_from="mine:data")
+        add_code(write_run(tmp_path, "two", seed, 0.9), data_from=f"mine:data_{seed}")
+    found, notes = load_results(tmp_path, tmp_path / "nowhere")
+    assert [(r.recipe, r.seed) for r in found] == [
+        (BASELINE, 1), (f"{BASELINE} (--data_from mine:data)", 0), ("mine", 0), ("mine", 1),
+        ("two (--data_from mine:data_0)", 0), ("two (--data_from mine:data_1)", 1),
+    ]  # fmt: skip
+    assert not notes
+
+
+def test_a_run_that_was_set_aside_is_ignored(tmp_path):
+    write_run(tmp_path, BASELINE, 0, 0.9, known=True, curve="")
+    write_run(tmp_path, BASELINE, 0, 0.8, known=True, curve="", stem="seed-0-old-1")
+    (one,), notes = load_results(tmp_path / "nowhere", tmp_path)
+    assert (one.last["test_accuracy"], notes) == (0.9, [])
 
 
 @pytest.mark.parametrize(

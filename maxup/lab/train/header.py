@@ -1,0 +1,27 @@
+"""The first line of a run: what is trained, on what, and where."""
+
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+
+from maxup.lab.models.count import count_parameters, format_count
+from maxup.lab.recipes.schema import Recipe
+
+
+def describe(recipe: Recipe, task: Any, accelerator: Accelerator) -> str:
+    """Return model, data, objective and device of a run."""
+    model = task.identity.get("model_from") or recipe.model.name
+    data = task.identity.get("data_from") or recipe.data.name
+    if recipe.task == "language":
+        size = f"{len(task.text.train):,} words, vocabulary of {len(task.text.words):,}"
+    else:
+        size = f"{len(task.train):,} images, {len(task.train.classes)} classes"
+    objective = recipe.objective["name"]
+    if "m" in recipe.objective:
+        objective += f", m = {recipe.objective['m']}"
+    device = accelerator.device
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
+    several = f"{accelerator.num_processes} x " if accelerator.num_processes > 1 else ""
+    parameters = format_count(count_parameters(task.model))
+    return f"model {model} ({parameters} parameters); data {data} ({size}); objective {objective}; {several}{name}"

@@ -1,0 +1,58 @@
+"""`maxup.train` does what the command does, and returns what run.json holds."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+import maxup
+from maxup.cli.main import main
+from maxup.errors import RecipeError
+from tests.lab.train.test_resume_exact import fingerprint
+
+RECIPE = "digits/mlp-gaussian-maxup"
+SMALL = {"epochs": 1, "data.train_size": 100, "model.args": {"hidden": [8]}, "objective.m": 3, "optim.clip": None}
+WORDS = ["--epochs", "1", "--data.train_size", "100", "--model.args", "{hidden: [8]}", "--objective.m", "3"]
+
+
+def test_it_returns_what_the_record_holds_and_trains_as_the_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    result = maxup.train(RECIPE, SMALL | {"seed": 7}, quiet=True)
+    assert capsys.readouterr().out == ""
+    run = tmp_path / "runs" / RECIPE / "seed-7"
+    assert result == json.loads((run / "run.json").read_text())
+    assert main(["train", RECIPE, *WORDS, "--seed", "7", "--trackers", "none", "--out", "command"]) == 0
+    assert fingerprint(run) == fingerprint(tmp_path / "command")
+    assert maxup.train(RECIPE, [*WORDS, "--seed", "7"], tmp_path / "command", quiet=True)["last"] == result["last"]
+
+
+def test_your_functions_and_your_recipe_file(tmp_path):
+    def data():
+        x = torch.arange(200 * 9, dtype=torch.uint8).view(200, 1, 3, 3)
+        return x[:150], torch.arange(150) % 3, x[150:], torch.arange(50) % 3
+
+    def net(shape, num_classes):
+        return nn.Sequential(nn.Flatten(), nn.Linear(9, num_classes))
+
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"base: {RECIPE}\ndata: {{train_size: null}}\nmodel: {{args: {{}}}}\nepochs: 1\n")
+    result = maxup.train(path, out=tmp_path / "run", model_from=net, data_from=data, quiet=True)
+    assert result["task"]["data_from"].endswith("data")
+    assert result["last"]["epoch"] == 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"optim.speed": 3}, "optim.speed"),
+        ({"epochs": 0}, "epochs=0 is out of range"),
+        ({"epochs": "many"}, "epochs"),
+        ({"data.root": "/nowhere"}, "data.root: there is no folder /nowhere"),
+    ],
+)
+def test_a_wrong_override_gives_one_sentence(tmp_path, overrides, message):
+    with pytest.raises(RecipeError, match=message) as caught:
+        maxup.train(RECIPE, overrides, tmp_path / "run")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
