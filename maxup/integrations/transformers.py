@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -144,10 +145,12 @@ def _state_callback(objective: MaxUp) -> Any:
     class MaxUpState(TrainerCallback, ExportableState):
         # Trainer may create it again without arguments, so the class holds the objective.
         def state(self) -> dict[str, Any]:
-            return {"args": {}, "attributes": {"maxup": objective.state_dict()}}
+            state = {k: v.tolist() if isinstance(v, Tensor) else v for k, v in objective.state_dict().items()}  # for JSON
+            return {"args": {}, "attributes": {"maxup": state}}
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if (saved := state.stateful_callbacks.get("MaxUpState")) is not None:  # the current state if not resumed
-                objective.load_state_dict(saved["attributes"]["maxup"])
+                state = saved["attributes"]["maxup"].items()
+                objective.load_state_dict({k: torch.tensor(v).byte() if isinstance(v, list) else v for k, v in state})
 
     return MaxUpState()
