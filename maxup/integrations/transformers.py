@@ -80,6 +80,7 @@ class MaxUpTrainer(Trainer):
         custom = self.compute_loss_func
         if custom is None and inputs["labels"].is_floating_point() and not labels.is_floating_point():
             self.compute_loss_func = partial(soft_cross_entropy, label_smoothing=self.args.label_smoothing_factor)
+            num_items = None if self.loss_is_scaled_for_ga is False else num_items  # then the Trainer wants a mean
         try:
             return super().compute_loss(model, inputs, True, num_items)
         finally:
@@ -145,7 +146,9 @@ def _state_callback(objective: MaxUp) -> Any:
     class MaxUpState(TrainerCallback, ExportableState):
         # Trainer may create it again without arguments, so the class holds the objective.
         def state(self) -> dict[str, Any]:
-            state = {k: v.tolist() if isinstance(v, Tensor) else v for k, v in objective.state_dict().items()}  # for JSON
+            state = {
+                k: v.tolist() if isinstance(v, Tensor) else v for k, v in objective.state_dict().items()
+            }  # for JSON
             return {"args": {}, "attributes": {"maxup": state}}
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -128,6 +128,25 @@ def test_text_equals_a_loop_by_hand(hf, trainer_class, tmp_path, name):
     assert_close(model, by_hand(expected, sentences(), worst(same)))
 
 
+@pytest.mark.parametrize("mixed", [False, True])
+def test_accumulation_for_a_model_that_ignores_num_items_in_batch(hf, trainer_class, tmp_path, mixed):
+    """BERT's classifiers return a mean, so that the Trainer has to be told to divide it."""
+
+    class Divide(trainer_class):
+        loss_is_scaled_for_ga = False
+
+    def noisy():
+        layer = "bert.pooler.dense"
+        noise = mu.ManifoldMixup([layer], 4) if mixed else mu.FeatureNoise(0.3, layer=layer)
+        model = bert(hf, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+        return noise.attach(model), worst(noise)
+
+    (model, objective), (expected, same) = noisy(), noisy()
+    fit(hf, Divide, model, sentences(), tmp_path, options={"maxup": objective}, max_steps=2,
+        gradient_accumulation_steps=3)  # fmt: skip
+    assert_close(model, by_hand(expected, sentences(), same, accumulate=3, steps=2))
+
+
 @pytest.mark.parametrize("settings", [{}, {"label_smoothing_factor": 0.1}, {"gradient_accumulation_steps": 3}])
 def test_m_1_without_perturbation_equals_the_bare_trainer(hf, trainer_class, tmp_path, settings):
     for build, data in ((vit, pictures()), (bert, sentences())):
