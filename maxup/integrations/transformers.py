@@ -102,8 +102,8 @@ def soft_cross_entropy(outputs: Any, labels: Tensor, num_items_in_batch: Any = N
 
 def loss_per_example(model: Any, labels: Tensor, label_smoothing: float = 0.0) -> LossFn:
     """Return the loss per example of a Hugging Face model, `loss_fn(logits, labels) -> (B,)`."""
-    kind, config = getattr(model, "loss_type", None), getattr(model, "config", None)
-    if kind is not None and not kind.endswith((*PER_EXAMPLE, *PER_TOKEN)):
+    kind, config = getattr(model, "loss_type", None) or "", getattr(model, "config", None)
+    if kind and not kind.endswith((*PER_EXAMPLE, *PER_TOKEN)):
         raise ValueError(f"the loss {kind} is not known per example; pass it: MaxUp(..., loss_fn=)")
     problem = getattr(config, "problem_type", None)
     if problem == "regression" or (problem is None and getattr(config, "num_labels", None) == 1):
@@ -138,6 +138,10 @@ def smoothed(output: Tensor, target: Tensor, *, loss_fn: LossFn, label_smoothing
     losses = F.cross_entropy(output, target, reduction="none", label_smoothing=label_smoothing)
     counted = (target != IGNORE_INDEX).view(len(target), -1).sum(1)
     return losses.view(len(target), -1).sum(1) / counted.clamp(min=1)
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, Tensor) else value
 
 
 def _state_callback(objective: MaxUp) -> Any:

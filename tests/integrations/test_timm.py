@@ -51,6 +51,8 @@ def train(timm, task, data, *, epochs=(0, 1), optimizer=None, accumulate=1):
     updates = len(data) // accumulate
     scheduler, _ = create_scheduler_v2(optimizer, "cosine", num_epochs=4, step_on_epochs=False,
                                        updates_per_epoch=updates)  # fmt: skip
+    if epochs:
+        scheduler.step_update(num_updates=epochs[0] * updates)
     for epoch in epochs:
         task.train()
         torch.manual_seed(epoch)
@@ -178,7 +180,6 @@ def test_resumed_equals_unstopped(timm, task_class, tmp_path):
         return task_class(build(timm), nn.CrossEntropyLoss(), maxup=objective, verbose=False)
 
     whole, first, second = create(), create(), create()
-    torch.manual_seed(0)
     train(timm, whole, batches(), epochs=[0, 1])
     optimizer = train(timm, first, batches(), epochs=[0])
     CheckpointSaver(first.get_trainable_module(), optimizer, checkpoint_dir=str(tmp_path), task=first).save_checkpoint(
