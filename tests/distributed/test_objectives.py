@@ -71,6 +71,20 @@ def worker(rank, out):
     torch.manual_seed(3)
     maxup = mu.MaxUp(mu.Gaussian(0.3), m=3)
     results["draws"] = maxup.select(sync, x["pixels"], y)[0] - x["pixels"]
+
+    # A run of 4 steps, and one that resumes at step 2 from a checkpoint that only rank 0 wrote.
+    torch.manual_seed(5)
+    whole = mu.MaxUp(mu.Gaussian(0.3), m=3)
+    results["whole"] = []
+    for step in range(4):
+        if step == 2 and rank == 0:
+            torch.save(whole.state_dict(), f"{out}/objective.pt")
+        results["whole"].append(whole.select(wrapped, x["pixels"], y)[0] - x["pixels"])
+    distributed.barrier()
+    del whole  # as in a new process
+    resumed = mu.MaxUp(mu.Gaussian(0.3), m=3)
+    resumed.load_state_dict(torch.load(f"{out}/objective.pt"))
+    results["resumed"] = [resumed.select(wrapped, x["pixels"], y)[0] - x["pixels"] for _ in range(2)]
     torch.save(results, f"{out}/{rank}.pt")
     distributed.destroy_process_group()
 
@@ -95,6 +109,12 @@ def test_training_updates_the_statistics_once_per_step(ranks):
 
 def test_ranks_draw_differently_under_one_seed(ranks):
     assert not torch.equal(ranks[0]["draws"], ranks[1]["draws"])
+
+
+def test_every_rank_resumes_its_draws_from_the_state_of_rank_0(ranks):
+    for results in ranks:
+        assert all(map(torch.equal, results["resumed"], results["whole"][2:]))
+    assert not any(map(torch.equal, ranks[0]["whole"], ranks[1]["whole"]))
 
 
 def test_only_training_goes_through_the_wrapper(ranks):
