@@ -25,6 +25,15 @@ def check_objective(objective: Any, who: str) -> MaxUp:
     return objective
 
 
+def check_generator(objective: MaxUp, who: str, processes: int) -> None:
+    """Raise if one saved state of the objective is not enough for all processes."""
+    if processes > 1 and "generator" in objective.state_dict():
+        raise ValueError(
+            f"{who} saves one state for {processes} processes, but the state of a generator differs between them; "
+            "create MaxUp without generator="
+        )
+
+
 @contextmanager
 def defaults(objective: MaxUp, *, loss_fn: LossFn = cross_entropy, forward: Forward = call_model) -> Iterator[None]:
     """Use a trainer's loss per example and call of the model, unless the objective was created with its own."""

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from operator import attrgetter
 from typing import Any
 
-from maxup.integrations.common import check_objective
+from maxup.integrations.common import check_generator, check_objective
 from maxup.objectives.base import call_model
 from maxup.objectives.maxup import MaxUp
 
@@ -99,6 +99,7 @@ class MaxUpCallback(pl.Callback):
         strategy = next((c.__name__ for c in type(trainer.strategy).__mro__ if c.__name__ in UNSUPPORTED), None)
         if strategy is not None:
             raise ValueError(f"MaxUpCallback does not support {strategy}; use DDPStrategy")
+        check_generator(self.objective, "MaxUpCallback", trainer.world_size)
         no_forward = type(pl_module).forward is pl.LightningModule.forward
         if self.model is None and no_forward and self.objective.forward is call_model:
             name = type(pl_module).__name__

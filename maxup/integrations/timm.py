@@ -4,10 +4,10 @@ from copy import copy
 from functools import partial
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 
-from maxup.integrations.common import check_objective, defaults, require
+from maxup.integrations.common import check_generator, check_objective, defaults, require
 from maxup.losses import cross_entropy
 from maxup.objectives.base import LossFn
 from maxup.objectives.maxup import MaxUp
@@ -41,6 +41,7 @@ class MaxUpTask(ClassificationTask):
     def __init__(self, model: nn.Module, criterion: Any, *, maxup: MaxUp, **kwargs: Any) -> None:
         super().__init__(model, criterion, **kwargs)
         self.maxup = check_objective(maxup, "MaxUpTask")
+        check_generator(maxup, "MaxUpTask", distributed.get_world_size() if distributed.is_initialized() else 1)
         self._loss_fn = loss_per_example(criterion) if maxup.loss_fn is cross_entropy else maxup.loss_fn
 
     def forward(self, input: Tensor, target: Tensor) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from maxup.integrations.common import check_objective, defaults, require
+from maxup.integrations.common import check_generator, check_objective, defaults, require
 from maxup.losses import IGNORE_INDEX, cross_entropy, next_token_cross_entropy, token_cross_entropy
 from maxup.objectives.base import LossFn
 from maxup.objectives.maxup import MaxUp
@@ -46,6 +46,7 @@ class MaxUpTrainer(Trainer):
         super().__init__(*args, **kwargs)
         if self.args.n_gpu > 1:
             raise ValueError("MaxUpTrainer does not support nn.DataParallel; launch one process per GPU with torchrun")
+        check_generator(maxup, "MaxUpTrainer", self.args.world_size)
         plugin = getattr(self.accelerator.state, "fsdp_plugin", None)
         if self.is_deepspeed_enabled or (self.is_fsdp_enabled and getattr(plugin, "fsdp_version", 1) == 1):
             raise ValueError("MaxUpTrainer does not support DeepSpeed and FSDP1; use DDP or FSDP2")

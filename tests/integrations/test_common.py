@@ -4,9 +4,10 @@ import doctest
 from importlib import import_module
 
 import pytest
+import torch
 
 import maxup as mu
-from maxup.integrations.common import check_objective, defaults
+from maxup.integrations.common import check_generator, check_objective, defaults
 from maxup.objectives.base import call_model
 from tests.oracles import torchvision_v2
 
@@ -44,3 +45,11 @@ def test_objectives_that_do_not_select():
     with pytest.raises(TypeError, match=r"Task expects a MaxUp objective, but got Average\(.*; pass MaxUp\("):
         check_objective(mu.Average(mu.Gaussian(0.1), m=2), "Task")
     assert check_objective(objective := mu.MaxUp(mu.Gaussian(0.1)), "Task") is objective
+
+
+def test_generator_in_several_processes():
+    objective = mu.MaxUp(mu.Gaussian(0.1), generator=torch.Generator())
+    check_generator(objective, "Task", 1)
+    with pytest.raises(ValueError, match=r"one state for 2 processes, .*; create MaxUp without generator="):
+        check_generator(objective, "Task", 2)
+    check_generator(mu.MaxUp(mu.Gaussian(0.1)), "Task", 2)

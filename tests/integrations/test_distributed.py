@@ -51,8 +51,24 @@ def rows():
     return [{"pixels": torch.rand(12, generator=g), "noise": noise[i], "labels": i % 4} for i in range(16)]
 
 
+def call(model, x):
+    return model(**x)["logits"]
+
+
 def objective():
-    return mu.MaxUp(FromBatch(), m=COPIES, forward=lambda model, x: model(**x)["logits"])
+    return mu.MaxUp(FromBatch(), m=COPIES, forward=call)
+
+
+class Noise(mu.Gaussian):
+    """Noise that remembers its draws."""
+
+    def __init__(self):
+        super().__init__(0.5, key="pixels")
+        self.draws = []
+
+    def draw(self, batch, generator):
+        self.draws.append(super().draw(batch, generator))
+        return self.draws[-1]
 
 
 def loop(model, batches, backward=torch.Tensor.backward, prepare=lambda *parts: parts):
@@ -159,6 +175,14 @@ def worker(rank, out):
     results["transformers"] = with_transformers(out)
     results["timm"] = with_timm(mine)
     results["lightning"] = with_lightning(rank, objective())
+
+    for name, epochs, start in (("whole", 2, None), ("first", 1, None), ("resumed", 2, f"{out}/first")):
+        noise = Noise()
+        worst = mu.MaxUp(noise, m=2, forward=call)
+        if start is None:
+            worst.load_state_dict({"seed": 3, "step": 0})  # otherwise live objectives draw differently
+        results[name] = with_lightning(rank, worst, epochs, start, save=f"{out}/{name}")
+        results[f"draws, {name}"] = noise.draws
     torch.save(results, f"{out}/{rank}.pt")
     if distributed.is_initialized():
         distributed.destroy_process_group()
@@ -193,3 +217,12 @@ def test_parameters_equal_those_of_one_process_on_the_joined_batch(ranks, name):
     for first, second, expected in zip(ranks[0][name], ranks[1][name], alone, strict=True):
         assert torch.equal(first, second)
         torch.testing.assert_close(first, expected, atol=1e-6, rtol=1e-5)
+
+
+def test_resumed_equals_unstopped_and_ranks_draw_differently(ranks):
+    for rank in ranks:
+        for resumed, whole in zip(rank["resumed"], rank["whole"], strict=True):
+            assert torch.equal(resumed, whole)
+        assert len(rank["draws, resumed"]) == len(rank["draws, whole"]) // 2
+    first, second = (rank["draws, resumed"][0][0] for rank in ranks)
+    assert not torch.equal(first, second)

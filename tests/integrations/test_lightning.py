@@ -236,7 +236,7 @@ def test_unsupported_strategy(pl, callback):
     class DeepSpeedStrategy:
         pass
 
-    trainer = SimpleNamespace(strategy=DeepSpeedStrategy())
+    trainer = SimpleNamespace(strategy=DeepSpeedStrategy(), world_size=1)
     with pytest.raises(ValueError, match="does not support DeepSpeedStrategy; use DDPStrategy"):
         callback(objective()).on_fit_start(trainer, build(pl))
 
