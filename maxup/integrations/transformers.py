@@ -41,6 +41,8 @@ class MaxUpTrainer(Trainer):
         >>> trainer = MaxUpTrainer(model, args, train_dataset=data, maxup=objective)  # doctest: +SKIP
     """
 
+    compute_loss_func: Any  # of Trainer
+
     def __init__(self, *args: Any, maxup: MaxUp, **kwargs: Any) -> None:
         self.maxup = check_objective(maxup, "MaxUpTrainer")
         super().__init__(*args, **kwargs)
