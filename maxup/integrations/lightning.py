@@ -1,0 +1,134 @@
+"""Lightning: `Trainer(callbacks=[MaxUpCallback(objective)])` trains on the worst copies."""
+
+import sys
+from collections.abc import Callable, Hashable, Mapping
+from functools import wraps
+from importlib import import_module
+from importlib.util import find_spec
+from operator import attrgetter
+from typing import Any
+
+from maxup.integrations.common import check_generator, check_objective
+from maxup.objectives.base import call_model
+from maxup.objectives.maxup import MaxUp
+
+UNSUPPORTED = ("FSDPStrategy", "DeepSpeedStrategy")
+
+
+def _import_lightning() -> Any:
+    """Import `pytorch_lightning` or `lightning.pytorch`: the one that is imported already, or else installed."""
+    names = sorted(("pytorch_lightning", "lightning.pytorch"), key=lambda name: name not in sys.modules)
+    for name in names:
+        if find_spec(name.partition(".")[0]) is not None:
+            return import_module(name)
+    raise ImportError("MaxUpCallback needs Lightning, which is not installed: pip install pytorch-lightning")
+
+
+pl: Any = _import_lightning()
+
+
+class MaxUpCallback(pl.Callback):
+    """Pass the worst of m copies of every batch to `training_step`, which stays as it is.
+
+    The copies are scored by calling the `LightningModule`, under the precision of the training step and without
+    communication between processes. The objective's state is saved in checkpoints and restored from them. In-model
+    perturbations stay active until `training_step` returns.
+
+    Args:
+        objective: The `MaxUp` objective.
+        model: What to score copies with, if not the module itself: the name of an attribute, such as "net", or a
+            function of the module.
+        x: Key or position of the input in a batch. Default: position 0, or everything except the target in a dict.
+        y: Key or position of the target. Default: position 1, or "labels" in a dict.
+
+    Example:
+        >>> from maxup import Gaussian
+        >>> trainer = pl.Trainer(callbacks=[MaxUpCallback(MaxUp(Gaussian(0.1), m=4))], logger=False)
+    """
+
+    def __init__(
+        self,
+        objective: MaxUp,
+        *,
+        model: str | Callable[[Any], Any] | None = None,
+        x: Hashable | None = None,
+        y: Hashable | None = None,
+    ) -> None:
+        self.objective, self.model, self.x, self.y = check_objective(objective, "MaxUpCallback"), model, x, y
+        self._before: dict[str, Any] | None = None  # the module's attribute `training_step`, set by torch.compile
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """Wrap `training_step`."""
+        self._check(trainer, pl_module)
+        step, get_model = pl_module.training_step, self._get_model()
+
+        @wraps(step)  # Lightning reads the arguments of `training_step`
+        def training_step(batch: Any, *args: Any, **kwargs: Any) -> Any:
+            x, y = self._split(batch)
+            with self.objective.selected(get_model(pl_module), x, y) as winners:
+                return step(self._join(batch, *winners), *args, **kwargs)
+
+        self._before = {key: value for key, value in vars(pl_module).items() if key == "training_step"}
+        pl_module.training_step = training_step
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        """Restore `training_step`."""
+        if self._before is not None:
+            del pl_module.training_step
+            vars(pl_module).update(self._before)
+            self._before = None
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Restore `training_step`."""
+        self.on_fit_end(trainer, pl_module)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the objective's state, for a checkpoint."""
+        return self.objective.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the objective's state from a checkpoint."""
+        self.objective.load_state_dict(state_dict)
+
+    def _get_model(self) -> Callable[[Any], Any]:
+        if self.model is None:
+            return lambda module: module
+        return attrgetter(self.model) if isinstance(self.model, str) else self.model
+
+    def _check(self, trainer: Any, pl_module: Any) -> None:
+        strategy = next((c.__name__ for c in type(trainer.strategy).__mro__ if c.__name__ in UNSUPPORTED), None)
+        if strategy is not None:
+            raise ValueError(f"MaxUpCallback does not support {strategy}; use DDPStrategy")
+        check_generator(self.objective, "MaxUpCallback", trainer.world_size)
+        no_forward = type(pl_module).forward is pl.LightningModule.forward
+        if self.model is None and no_forward and self.objective.forward is call_model:
+            name = type(pl_module).__name__
+            raise TypeError(f"{name} has no forward to score copies with; pass MaxUpCallback(..., model='attribute')")
+
+    def _keys(self, batch: Any) -> tuple[Any, Any]:
+        """Return the keys of x and y in a batch; None for x is everything except y."""
+        if isinstance(batch, Mapping):
+            return self.x, "labels" if self.y is None else self.y
+        return 0 if self.x is None else self.x, 1 if self.y is None else self.y
+
+    def _split(self, batch: Any) -> tuple[Any, Any]:
+        x, y = self._keys(batch)
+        known: Any = (
+            batch if isinstance(batch, Mapping) else range(len(batch)) if isinstance(batch, tuple | list) else ()
+        )
+        if y not in known or (x is not None and x not in known):
+            keys = f" with the keys {list(known)}" if known else ""
+            raise TypeError(
+                f"MaxUpCallback expects batches (x, y) or dicts with the keys x={x!r} and y={y!r}, but got a "
+                f"{type(batch).__name__}{keys}; name the entries with MaxUpCallback(..., x=, y=)"
+            )
+        return {key: batch[key] for key in batch if key != y} if x is None else batch[x], batch[y]
+
+    def _join(self, batch: Any, winner_x: Any, winner_y: Any) -> Any:
+        """Return the batch with x and y replaced; other entries stay, because winners keep their positions."""
+        x, y = self._keys(batch)
+        if isinstance(batch, Mapping):
+            return {**batch, **(winner_x if x is None else {x: winner_x}), y: winner_y}
+        entries = list(batch)
+        entries[x], entries[y] = winner_x, winner_y
+        return type(batch)(*entries) if hasattr(batch, "_fields") else type(batch)(entries)

@@ -1,0 +1,88 @@
+"""timm: `MaxUpTask(model, criterion, maxup=objective)` is a `ClassificationTask` that trains on the worst copies."""
+
+from copy import copy
+from functools import partial
+from typing import Any
+
+from torch import Tensor, distributed, nn
+from torch.nn import functional as F
+
+from maxup.integrations.common import check_generator, check_objective, defaults, require
+from maxup.losses import cross_entropy
+from maxup.objectives.base import LossFn
+from maxup.objectives.maxup import MaxUp
+
+require("timm", "MaxUpTask", "timm")
+
+from timm.loss import JsdCrossEntropy, LabelSmoothingCrossEntropy, SoftTargetCrossEntropy  # noqa: E402
+from timm.task import ClassificationTask  # noqa: E402
+
+
+class MaxUpTask(ClassificationTask):
+    """timm's classification task on the worst of m copies of every example.
+
+    Copies are scored by the criterion per example. If the perturbation mixes labels, as CutMix does, a criterion for
+    class ids is replaced by the same loss for probabilities. The task's checkpoint state holds the objective's state.
+
+    Args:
+        model: The model to train.
+        criterion: One of timm's or torch's losses. Create the objective with `loss_fn=` for other losses.
+        maxup: The `MaxUp` objective.
+        **kwargs: As for `ClassificationTask`.
+
+    Example:
+        >>> import torch
+        >>> from maxup import Cutout
+        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 10))
+        >>> task = MaxUpTask(model, LabelSmoothingCrossEntropy(0.1), maxup=MaxUp(Cutout(4), m=4), verbose=False)
+        >>> task(torch.rand(2, 3, 8, 8), torch.tensor([3, 7]))["loss"].backward()
+    """
+
+    def __init__(self, model: nn.Module, criterion: Any, *, maxup: MaxUp, **kwargs: Any) -> None:
+        super().__init__(model, criterion, **kwargs)
+        self.maxup = check_objective(maxup, "MaxUpTask")
+        check_generator(maxup, "MaxUpTask", distributed.get_world_size() if distributed.is_initialized() else 1)
+        self._loss_fn = loss_per_example(criterion) if maxup.loss_fn is cross_entropy else maxup.loss_fn
+
+    def forward(self, input: Tensor, target: Tensor) -> dict[str, Tensor]:
+        """Return the loss of the worst copies and their logits."""
+        if not self.training:
+            return super().forward(input, target)
+        model = self.trainable_module
+        with defaults(self.maxup, loss_fn=self._loss_fn), self.maxup.selected(model, input, target) as (x, y):
+            if y.is_floating_point() and isinstance(self.criterion, LabelSmoothingCrossEntropy):
+                output = model(x)
+                return {"loss": self._loss_fn(output, y).mean(), "output": output}
+            return super().forward(x, y)
+
+    def get_task_state(self, module: nn.Module | None = None, ema: bool = False) -> dict[str, Any]:
+        """Return the objective's state, for a checkpoint."""
+        return {} if ema else {"maxup": self.maxup.state_dict()}
+
+    def load_task_state(
+        self, state: dict[str, Any] | None, strict: bool = True, module: nn.Module | None = None, ema: bool = False
+    ) -> None:
+        """Restore the objective's state from a checkpoint."""
+        if state and not ema:
+            self.maxup.load_state_dict(state["maxup"])
+
+
+def loss_per_example(criterion: Any) -> LossFn:
+    """Return a criterion of timm or torch per example, `loss_fn(output, target) -> (B,)`."""
+    plain = type(criterion) is nn.CrossEntropyLoss and criterion.weight is None and not criterion.label_smoothing
+    if plain or isinstance(criterion, SoftTargetCrossEntropy):
+        return cross_entropy
+    if isinstance(criterion, LabelSmoothingCrossEntropy):
+        return partial(F.cross_entropy, reduction="none", label_smoothing=criterion.smoothing)
+    if isinstance(criterion, JsdCrossEntropy) or not hasattr(criterion, "reduction"):
+        name = type(criterion).__name__
+        raise ValueError(f"the criterion {name} is not known per example; pass its loss: MaxUp(..., loss_fn=)")
+    return partial(_unreduced, criterion)
+
+
+def _unreduced(criterion: nn.Module, output: Tensor, target: Tensor) -> Tensor:
+    """Return the losses that the criterion reduces, (B,)."""
+    unreduced, sums = copy(criterion), getattr(criterion, "sum_classes", False)
+    vars(unreduced).update(reduction="none", sum_classes=False)
+    losses = unreduced(output, target).view(len(output), -1)  # (B, C) for binary losses
+    return losses.sum(1) if sums else losses.mean(1)

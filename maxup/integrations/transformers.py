@@ -1,0 +1,166 @@
+"""Hugging Face: `MaxUpTrainer(..., maxup=objective)` is a `Trainer` that trains on the worst copies."""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from maxup.integrations.common import check_generator, check_objective, defaults, require
+from maxup.losses import IGNORE_INDEX, cross_entropy, next_token_cross_entropy, token_cross_entropy
+from maxup.objectives.base import LossFn
+from maxup.objectives.maxup import MaxUp
+
+require("transformers", "MaxUpTrainer", "'transformers[torch]'")
+
+from transformers import Trainer, TrainerCallback  # noqa: E402
+from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss  # noqa: E402
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES  # noqa: E402
+from transformers.trainer_callback import ExportableState  # noqa: E402
+
+PER_EXAMPLE = ("SequenceClassification", "ImageClassification", "VideoClassification", "AudioClassification")
+PER_TOKEN = ("TokenClassification", "MaskedLM", "CausalLM", "ConditionalGeneration")
+
+
+class MaxUpTrainer(Trainer):
+    """A `Trainer` that trains on the worst of m copies of every example. The model computes the loss, as always.
+
+    Copies are scored by the model's loss per example: cross-entropy, label smoothing, regression, multi-label, and the
+    losses of language models. Labels that the perturbation mixes, as CutMix does, are trained with the cross-entropy.
+    Checkpoints hold the objective's state. Evaluation is unchanged.
+
+    Args:
+        *args: As for `Trainer`.
+        maxup: The `MaxUp` objective. Create it with `loss_fn=` if you pass a `compute_loss_func`.
+        **kwargs: As for `Trainer`.
+
+    Example:
+        >>> from maxup import Gaussian
+        >>> objective = MaxUp(Gaussian(0.1, key="pixel_values"), m=4)
+        >>> trainer = MaxUpTrainer(model, args, train_dataset=data, maxup=objective)  # doctest: +SKIP
+    """
+
+    compute_loss_func: Any  # of Trainer
+
+    def __init__(self, *args: Any, maxup: MaxUp, **kwargs: Any) -> None:
+        self.maxup = check_objective(maxup, "MaxUpTrainer")
+        super().__init__(*args, **kwargs)
+        if self.args.n_gpu > 1:
+            raise ValueError("MaxUpTrainer does not support nn.DataParallel; launch one process per GPU with torchrun")
+        check_generator(maxup, "MaxUpTrainer", self.args.world_size)
+        plugin = getattr(self.accelerator.state, "fsdp_plugin", None)
+        if self.is_deepspeed_enabled or (self.is_fsdp_enabled and getattr(plugin, "fsdp_version", 1) == 1):
+            raise ValueError("MaxUpTrainer does not support DeepSpeed and FSDP1; use DDP or FSDP2")
+        if self.compute_loss_func is not None and maxup.loss_fn is cross_entropy:
+            raise ValueError(
+                "compute_loss_func gives one loss per batch; also pass the loss per example, MaxUp(loss_fn=)"
+            )
+        self._maxup_loss_fn: LossFn | None = None
+        self.add_callback(_state_callback(maxup))
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """Return the loss of the worst copies in training, and that of the batch in evaluation."""
+        if not model.training:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        labels = inputs.get("labels")
+        if not isinstance(labels, Tensor):
+            raise ValueError(f"MaxUpTrainer needs a tensor of labels, but the batch has the keys {list(inputs)}")
+        if self._maxup_loss_fn is None:
+            self._maxup_loss_fn = loss_per_example(self.model, labels, self.args.label_smoothing_factor)
+        x = {key: value for key, value in inputs.items() if key != "labels"}
+        with (
+            defaults(self.maxup, loss_fn=self._maxup_loss_fn, forward=call_for_logits),
+            self.maxup.selected(model, x, labels) as (x, y),
+        ):
+            loss, outputs = self._trainer_loss(model, {**x, "labels": y}, labels, num_items_in_batch)
+        return (loss, outputs) if return_outputs else loss
+
+    def _trainer_loss(self, model: Any, inputs: dict[str, Any], labels: Tensor, num_items: Any) -> Any:
+        """Return the bare Trainer's loss and outputs. Mixed labels would be multi-label targets for the model."""
+        custom = self.compute_loss_func
+        if custom is None and inputs["labels"].is_floating_point() and not labels.is_floating_point():
+            self.compute_loss_func = partial(soft_cross_entropy, label_smoothing=self.args.label_smoothing_factor)
+            num_items = None if self.loss_is_scaled_for_ga is False else num_items  # then the Trainer wants a mean
+        try:
+            return super().compute_loss(model, inputs, True, num_items)
+        finally:
+            self.compute_loss_func = custom
+
+
+def call_for_logits(model: Any, x: dict[str, Any]) -> Tensor:
+    """Call a Hugging Face model: the `forward` of an objective."""
+    output = model(**x)
+    return output["logits"] if isinstance(output, dict) else output[0]
+
+
+def soft_cross_entropy(outputs: Any, labels: Tensor, num_items_in_batch: Any = None, **options: Any) -> Tensor:
+    """Return the cross-entropy with labels that are probabilities, as a `compute_loss_func`."""
+    logits = outputs["logits"] if isinstance(outputs, dict) else outputs[0]
+    total = F.cross_entropy(logits.float(), labels.float(), reduction="sum", **options)
+    return total / (len(labels) if num_items_in_batch is None else num_items_in_batch)
+
+
+def loss_per_example(model: Any, labels: Tensor, label_smoothing: float = 0.0) -> LossFn:
+    """Return the loss per example of a Hugging Face model, `loss_fn(logits, labels) -> (B,)`."""
+    kind, config = getattr(model, "loss_type", None) or "", getattr(model, "config", None)
+    if kind and not kind.endswith((*PER_EXAMPLE, *PER_TOKEN)):
+        raise ValueError(f"the loss {kind} is not known per example; pass it: MaxUp(..., loss_fn=)")
+    problem = getattr(config, "problem_type", None)
+    if problem == "regression" or (problem is None and getattr(config, "num_labels", None) == 1):
+        return squared_error
+    if labels.is_floating_point():
+        return binary_cross_entropy
+    loss_fn: LossFn = token_cross_entropy if labels.ndim == 2 else cross_entropy
+    if labels.ndim == 2 and not getattr(config, "is_encoder_decoder", False):
+        named = type(model).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+        loss_fn = next_token_cross_entropy if named or LOSS_MAPPING.get(kind) is ForCausalLMLoss else loss_fn
+    return partial(smoothed, loss_fn=loss_fn, label_smoothing=label_smoothing) if label_smoothing else loss_fn
+
+
+def squared_error(output: Tensor, target: Tensor) -> Tensor:
+    """Return the squared error per example, (B,)."""
+    return F.mse_loss(output.flatten(1), target.view(len(target), -1), reduction="none").mean(1)
+
+
+def binary_cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+    """Return the binary cross-entropy of multi-label targets per example, (B,)."""
+    return F.binary_cross_entropy_with_logits(output, target, reduction="none").mean(1)
+
+
+def smoothed(output: Tensor, target: Tensor, *, loss_fn: LossFn, label_smoothing: float) -> Tensor:
+    """Return the cross-entropy with label smoothing per example, for classes and tokens."""
+    if loss_fn is next_token_cross_entropy:
+        output, target = output[:, :-1], target[:, 1:]
+    if loss_fn is not cross_entropy:
+        output = output.transpose(1, 2)  # (B, V, T)
+    if target.is_floating_point():
+        return F.cross_entropy(output, target.to(output.dtype), reduction="none", label_smoothing=label_smoothing)
+    losses = F.cross_entropy(output, target, reduction="none", label_smoothing=label_smoothing)
+    counted = (target != IGNORE_INDEX).view(len(target), -1).sum(1)
+    return losses.view(len(target), -1).sum(1) / counted.clamp(min=1)
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, Tensor) else value
+
+
+def _state_callback(objective: MaxUp) -> Any:
+    """Return a callback that saves the objective's state with the Trainer's, and restores it."""
+
+    class MaxUpState(TrainerCallback, ExportableState):
+        # Trainer may create it again without arguments, so the class holds the objective.
+        def state(self) -> dict[str, Any]:
+            state = {
+                k: v.tolist() if isinstance(v, Tensor) else v for k, v in objective.state_dict().items()
+            }  # for JSON
+            return {"args": {}, "attributes": {"maxup": state}}
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if (saved := state.stateful_callbacks.get("MaxUpState")) is not None:  # the current state if not resumed
+                state = saved["attributes"]["maxup"].items()
+                objective.load_state_dict({k: torch.tensor(v).byte() if isinstance(v, list) else v for k, v in state})
+
+    return MaxUpState()

@@ -1,0 +1,228 @@
+"""Two processes on the CPU: every trainer takes the steps of one process on the joined batch."""
+
+import os
+import warnings
+from importlib.util import find_spec
+
+import pytest
+import torch
+from torch import distributed, multiprocessing, nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, SequentialSampler
+
+import maxup as mu
+from tests.oracles import torchvision_v2
+
+EPOCHS, BATCH, COPIES = 2, 8, 3
+
+
+class FromBatch:
+    """A perturbation that reads its draws from the batch, so that split and joined batches have the same draws."""
+
+    def __init__(self):
+        self.count = -1
+
+    def draw(self, batch, generator):
+        self.count = (self.count + 1) % COPIES
+        return batch[0]["noise"][:, self.count]
+
+    def apply(self, batch, draw):
+        x, y = batch
+        return {**x, "pixels": x["pixels"] + draw}, y
+
+
+class Net(nn.Module):
+    """A model with the interface of Hugging Face: inputs by name, a loss if there are labels."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.Tanh(), nn.Linear(8, 4))
+
+    def forward(self, pixels, noise=None, labels=None):
+        logits = self.layers(pixels)
+        return {"loss": None if labels is None else F.cross_entropy(logits, labels), "logits": logits}
+
+
+def rows():
+    g = torch.Generator().manual_seed(0)
+    noise = 0.5 * torch.randn(16, COPIES, 12, generator=g)
+    return [{"pixels": torch.rand(12, generator=g), "noise": noise[i], "labels": i % 4} for i in range(16)]
+
+
+def call(model, x):
+    return model(**x)["logits"]
+
+
+def objective():
+    return mu.MaxUp(FromBatch(), m=COPIES, forward=call)
+
+
+class Noise(mu.Gaussian):
+    """Noise that remembers its draws."""
+
+    def __init__(self):
+        super().__init__(0.5, key="pixels")
+        self.draws = []
+
+    def draw(self, batch, generator):
+        self.draws.append(super().draw(batch, generator))
+        return self.draws[-1]
+
+
+def loop(model, batches, backward=torch.Tensor.backward, prepare=lambda *parts: parts):
+    """A hand-written loop; return the parameters."""
+    model, optimizer = prepare(model, torch.optim.SGD(model.parameters(), lr=0.5))
+    worst = objective()
+    for batch in batches:
+        x, y = worst.select(model, {key: batch[key] for key in ("pixels", "noise")}, batch["labels"])
+        backward(F.cross_entropy(model(**x)["logits"], y))
+        optimizer.step()
+        optimizer.zero_grad()
+    return parameters(model)
+
+
+def parameters(model):
+    values = (p.full_tensor() if hasattr(p, "full_tensor") else p for p in model.parameters())
+    return [value.detach().clone() for value in values]
+
+
+def with_lightning(rank, worst, epochs=EPOCHS, start=None, save=None):
+    import pytorch_lightning as pl
+
+    from maxup.integrations.lightning import MaxUpCallback
+
+    class Module(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = Net()
+
+        def training_step(self, batch, batch_idx):
+            return self.net(**batch)["loss"]
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.5)
+
+    module = Module()
+    trainer = pl.Trainer(
+        callbacks=[MaxUpCallback(worst, model="net")], strategy="ddp", accelerator="cpu", devices=2, logger=False,
+        max_epochs=epochs, use_distributed_sampler=False, enable_progress_bar=False, enable_model_summary=False,
+        enable_checkpointing=False,
+    )  # fmt: skip
+    trainer.fit(module, DataLoader(rows()[rank::2], batch_size=BATCH // 2), ckpt_path=start)
+    assert trainer.world_size == 2
+    if save:
+        trainer.save_checkpoint(save)
+    return parameters(module)
+
+
+def with_transformers(folder):
+    import transformers
+
+    from maxup.integrations.transformers import MaxUpTrainer
+
+    class InOrder(MaxUpTrainer):
+        def _get_train_sampler(self, *args):
+            return SequentialSampler(self.train_dataset)
+
+    args = transformers.TrainingArguments(
+        output_dir=folder, per_device_train_batch_size=BATCH // 2, num_train_epochs=EPOCHS, learning_rate=0.5,
+        lr_scheduler_type="constant", optim="sgd", max_grad_norm=0.0, report_to=[], use_cpu=True, save_strategy="no",
+        disable_tqdm=True, remove_unused_columns=False,
+    )  # fmt: skip
+    trainer = InOrder(Net(), args, train_dataset=rows(), maxup=objective())
+    trainer.train()
+    assert isinstance(trainer.model_wrapped, DistributedDataParallel)
+    return parameters(trainer.model)
+
+
+class Logits(Net):
+    """The model as timm calls it."""
+
+    def forward(self, x):
+        return super().forward(**x)["logits"]
+
+
+def with_timm(batches):
+    from maxup.integrations.timm import MaxUpTask
+
+    model = Logits()
+    task = MaxUpTask(model, nn.CrossEntropyLoss(), maxup=mu.MaxUp(FromBatch(), m=COPIES), verbose=False)
+    task.prepare_distributed()
+    optimizer = torch.optim.SGD(task.parameters(), lr=0.5)
+    for batch in batches:
+        task({key: batch[key] for key in ("pixels", "noise")}, batch["labels"])["loss"].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return parameters(model)
+
+
+def worker(rank, out):
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2", GROUP_RANK="0")
+    os.environ.update(TORCHELASTIC_RUN_ID="test", MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")  # not used: see below
+    distributed.init_process_group("gloo", init_method=f"file://{out}/store", rank=rank, world_size=2)
+    torchvision_v2()
+    mine = list(DataLoader(rows()[rank::2], batch_size=BATCH // 2)) * EPOCHS
+    results = {"ddp": loop(DistributedDataParallel(Net()), mine), "fsdp2": loop(sharded(), mine)}
+
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    results["accelerate"] = loop(Net(), mine, accelerator.backward, accelerator.prepare)
+    results["transformers"] = with_transformers(out)
+    results["timm"] = with_timm(mine)
+    results["lightning"] = with_lightning(rank, objective())
+
+    for name, epochs, start in (("whole", 2, None), ("first", 1, None), ("resumed", 2, f"{out}/first")):
+        noise = Noise()
+        worst = mu.MaxUp(noise, m=2, forward=call)
+        if start is None:
+            worst.load_state_dict({"seed": 3, "step": 0})  # otherwise live objectives draw differently
+        results[name] = with_lightning(rank, worst, epochs, start, save=f"{out}/{name}")
+        results[f"draws, {name}"] = noise.draws
+    torch.save(results, f"{out}/{rank}.pt")
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+def sharded():
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    model, mesh = Net(), init_device_mesh("cpu", (2,))
+    for layer in (model.layers[1], model.layers[3], model):
+        fully_shard(layer, mesh=mesh)
+    return model
+
+
+NAMES = ["ddp", "fsdp2", "accelerate", "transformers", "timm", "lightning"]
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    for package in ("pytorch_lightning", "transformers", "timm"):
+        if find_spec(package) is None:
+            pytest.skip(f"needs {package}")
+    out = tmp_path_factory.mktemp("ranks")
+    multiprocessing.spawn(worker, (str(out),), nprocs=2)
+    return [torch.load(out / f"{rank}.pt") for rank in range(2)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parameters_equal_those_of_one_process_on_the_joined_batch(ranks, name):
+    alone = loop(Net(), list(DataLoader(rows(), batch_size=BATCH)) * EPOCHS)
+    for first, second, expected in zip(ranks[0][name], ranks[1][name], alone, strict=True):
+        assert torch.equal(first, second)
+        torch.testing.assert_close(first, expected, atol=1e-6, rtol=1e-5)
+
+
+def test_resumed_equals_unstopped_and_ranks_draw_differently(ranks):
+    for rank in ranks:
+        for resumed, whole in zip(rank["resumed"], rank["whole"], strict=True):
+            assert torch.equal(resumed, whole)
+        assert len(rank["draws, resumed"]) == len(rank["draws, whole"]) // 2
+    first, second = (rank["draws, resumed"][0][0] for rank in ranks)
+    assert not torch.equal(first, second)

@@ -1,0 +1,252 @@
+"""MaxUpTrainer trains as a hand-written loop does, and a resumed run as one that never stopped."""
+
+import sys
+from functools import partial
+from importlib import import_module
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, SequentialSampler
+
+import maxup as mu
+from tests.integrations.data import Nothing, assert_equal, generator, images
+from tests.oracles import torchvision_v2
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of transformers
+SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+COLLATE = torch.utils.data.default_collate
+
+
+@pytest.fixture(scope="module")
+def hf():
+    torchvision_v2()
+    return pytest.importorskip("transformers")
+
+
+@pytest.fixture
+def trainer_class(hf):
+    from maxup.integrations.transformers import MaxUpTrainer
+
+    return MaxUpTrainer
+
+
+def vit(hf, **config):
+    torch.manual_seed(0)
+    return hf.ViTForImageClassification(hf.ViTConfig(image_size=8, patch_size=4, num_labels=4, **SIZES, **config))
+
+
+def bert(hf, kind="ForSequenceClassification", **config):
+    torch.manual_seed(0)
+    config = {"num_labels": 4, "vocab_size": 30, "max_position_embeddings": 8, **SIZES, **config}
+    return getattr(hf, f"Bert{kind}")(hf.BertConfig(**config))
+
+
+def pictures():
+    return [{"pixel_values": x, "labels": y} for x, y in images()]
+
+
+def sentences():
+    ids = torch.randint(5, 30, (24, 6), generator=generator(0))
+    mask = torch.ones(24, 6, dtype=torch.long)
+    return [{"input_ids": ids[i], "attention_mask": mask[i], "labels": i % 4} for i in range(24)]
+
+
+def fit(hf, kind, model, data, folder, *, start=None, options=None, **settings):
+    """Train on the data in order; return the trainer."""
+
+    class InOrder(kind):
+        def _get_train_sampler(self, *args):
+            return SequentialSampler(self.train_dataset)
+
+    settings = {
+        "per_device_train_batch_size": 4, "max_steps": 3, "learning_rate": 0.1, "lr_scheduler_type": "constant",
+        "optim": "sgd", "max_grad_norm": 0.0, "report_to": [], "use_cpu": True, "save_strategy": "no",
+        "disable_tqdm": True, **settings,
+    }  # fmt: skip
+    args = hf.TrainingArguments(output_dir=str(folder), **settings)
+    trainer = InOrder(model, args, train_dataset=data, **(options or {}))
+    trainer.train(resume_from_checkpoint=start)
+    return trainer
+
+
+def worst(perturbation, m=4, **options):
+    return mu.MaxUp(perturbation, m=m, generator=generator(), **options)
+
+
+def by_hand(model, data, objective, loss=F.cross_entropy, accumulate=1, steps=3):
+    """Take the same steps in a loop; `loss` is that of the user."""
+    torch.manual_seed(42)  # the Trainer's seed, for dropout
+    objective.forward = lambda model, x: model(**x).logits
+    model.train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batches = list(DataLoader(data, batch_size=4, generator=generator()))[: steps * accumulate]
+    for number, batch in enumerate(batches, 1):
+        with objective.selected(model, batch, batch.pop("labels")) as (x, y):
+            (loss(model(**x).logits, y) / accumulate).backward()
+        if number % accumulate == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+    return model
+
+
+def assert_close(one, other):
+    for mine, theirs in zip(one.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(theirs, mine, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_images_equal_a_loop_by_hand(hf, trainer_class, tmp_path, accumulate, mixed, smoothing):
+    def noise():
+        return mu.CutMix(4, key="pixel_values") if mixed else mu.Gaussian(0.3, key="pixel_values")
+
+    model = vit(hf)
+    options = {"maxup": worst(noise())}
+    steps = 3 if accumulate == 1 else 2
+    fit(hf, trainer_class, model, pictures(), tmp_path, options=options, label_smoothing_factor=smoothing,
+        gradient_accumulation_steps=accumulate, max_steps=steps)  # fmt: skip
+    loss = partial(F.cross_entropy, label_smoothing=smoothing)
+    same = worst(noise(), loss_fn=partial(loss, reduction="none"))
+    assert_close(model, by_hand(vit(hf), pictures(), same, loss, accumulate, steps))
+    assert options["maxup"].loss_fn is mu.cross_entropy  # the objective is as the user created it
+
+
+def text_perturbations():
+    layer = "bert.embeddings.word_embeddings"
+    return {"words": mu.EmbeddingDropout(0.3, layer=layer), "noise": mu.FeatureNoise(0.3, layer=layer)}
+
+
+@pytest.mark.parametrize("name", text_perturbations())
+def test_text_equals_a_loop_by_hand(hf, trainer_class, tmp_path, name):
+    inside, same = text_perturbations()[name], text_perturbations()[name]
+    still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    model, expected = inside.attach(bert(hf, **still)), same.attach(bert(hf, **still))
+    fit(hf, trainer_class, model, sentences(), tmp_path, options={"maxup": worst(inside)})
+    assert_close(model, by_hand(expected, sentences(), worst(same)))
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_accumulation_for_a_model_that_ignores_num_items_in_batch(hf, trainer_class, tmp_path, mixed):
+    """BERT's classifiers return a mean, so that the Trainer has to be told to divide it."""
+
+    class Divide(trainer_class):
+        loss_is_scaled_for_ga = False
+
+    def noisy():
+        layer = "bert.pooler.dense"
+        noise = mu.ManifoldMixup([layer], 4) if mixed else mu.FeatureNoise(0.3, layer=layer)
+        model = bert(hf, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+        return noise.attach(model), worst(noise)
+
+    (model, objective), (expected, same) = noisy(), noisy()
+    fit(hf, Divide, model, sentences(), tmp_path, options={"maxup": objective}, max_steps=2,
+        gradient_accumulation_steps=3)  # fmt: skip
+    assert_close(model, by_hand(expected, sentences(), same, accumulate=3, steps=2))
+
+
+@pytest.mark.parametrize("settings", [{}, {"label_smoothing_factor": 0.1}, {"gradient_accumulation_steps": 3}])
+def test_m_1_without_perturbation_equals_the_bare_trainer(hf, trainer_class, tmp_path, settings):
+    for build, data in ((vit, pictures()), (bert, sentences())):
+        model, bare = build(hf), build(hf)
+        settings["max_steps"] = 2
+        fit(hf, trainer_class, model, data, tmp_path, options={"maxup": worst(Nothing(), m=1)}, **settings)
+        fit(hf, hf.Trainer, bare, data, tmp_path, **settings)
+        assert_equal(model, bare)
+
+
+def test_compiled(hf, trainer_class, tmp_path):
+    noise = mu.Gaussian(0.3, key="pixel_values")
+    compiled, eager = vit(hf), vit(hf)
+    fit(hf, trainer_class, compiled, pictures(), tmp_path, options={"maxup": worst(noise)}, torch_compile=True,
+        torch_compile_backend="eager")  # fmt: skip
+    fit(hf, trainer_class, eager, pictures(), tmp_path, options={"maxup": worst(noise)})
+    assert_close(compiled, eager)
+
+
+@pytest.mark.parametrize("restore_callbacks", [False, True])
+def test_resumed_equals_unstopped(hf, trainer_class, tmp_path, restore_callbacks):
+    def run(start=None):
+        words = text_perturbations()["words"]
+        model, objective = words.attach(bert(hf)), mu.MaxUp(words, m=4)  # with dropout
+        fit(hf, trainer_class, model, sentences(), tmp_path, options={"maxup": objective}, start=start, max_steps=4,
+            save_steps=2, save_strategy="steps", restore_callback_states_from_checkpoint=restore_callbacks)  # fmt: skip
+        return model, objective.step
+
+    unstopped, steps = run()
+    resumed, again = run(start=str(tmp_path / "checkpoint-2"))
+    assert_equal(resumed, unstopped)
+    assert again == steps == 4
+
+
+def test_evaluation_is_unchanged(hf, trainer_class, tmp_path):
+    objective = worst(mu.Gaussian(0.3, key="pixel_values"))
+    trainer = fit(hf, trainer_class, vit(hf), pictures(), tmp_path, options={"maxup": objective}, max_steps=1)
+    trainer.eval_dataset = pictures()
+    logits = trainer.predict(pictures()).predictions
+    loss = F.cross_entropy(torch.tensor(logits), torch.tensor([row["labels"] for row in pictures()]))
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(loss.item(), abs=1e-5)
+    assert objective.step == 1
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize(
+    ("kind", "config", "labels"),
+    [
+        ("ForSequenceClassification", {}, torch.tensor([3])),
+        ("ForSequenceClassification", {"num_labels": 1}, torch.tensor([0.3])),
+        ("ForSequenceClassification", {}, torch.tensor([[0.0, 1.0, 1.0, 0.0]])),
+        ("ForTokenClassification", {}, torch.tensor([[0, 3, -100, 1, -100, 2]])),
+        ("ForMaskedLM", {}, torch.tensor([[-100, 3, -100, 11, 12, -100]])),
+        ("LMHeadModel", {"is_decoder": True}, torch.tensor([[5, 3, -100, 11, 12, -100]])),
+    ],
+)
+def test_losses_per_example_are_those_of_the_trainer(hf, trainer_class, tmp_path, kind, config, labels, smoothing):
+    """A batch of one example has the loss of that example."""
+    if smoothing and labels.is_floating_point():
+        pytest.skip("the Trainer smooths class ids only")
+    from maxup.integrations.transformers import call_for_logits, loss_per_example
+
+    model, inputs = bert(hf, kind, **config).eval(), {"input_ids": torch.arange(6)[None] + 7}
+    args = hf.TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[], label_smoothing_factor=smoothing)
+    expected = hf.Trainer(model, args).compute_loss(model, {**inputs, "labels": labels})
+    loss_fn = loss_per_example(model, labels, smoothing)
+    logits = call_for_logits(model, inputs)
+    torch.testing.assert_close(loss_fn(logits, labels), expected[None])
+    twice = loss_fn(torch.cat([logits, logits + 1]), torch.cat([labels, labels]))
+    assert twice.shape == (2,)
+
+
+def test_messages(hf, trainer_class, tmp_path):
+    objective = worst(mu.Gaussian(0.3, key="pixel_values"))
+    with pytest.raises(TypeError, match="MaxUpTrainer expects a MaxUp objective"):
+        trainer_class(vit(hf), maxup=mu.Gaussian(0.3))
+    with pytest.raises(ValueError, match="compute_loss_func gives one loss per batch"):
+        fit(hf, trainer_class, vit(hf), pictures(), tmp_path,
+            options={"maxup": objective, "compute_loss_func": F.cross_entropy})  # fmt: skip
+    unlabeled = [{"pixel_values": row["pixel_values"]} for row in pictures()]
+    with pytest.raises(ValueError, match=r"needs a tensor of labels, but the batch has the keys \['pixel_values'\]"):
+        fit(hf, trainer_class, vit(hf), unlabeled, tmp_path, options={"maxup": objective})
+    with pytest.raises(ValueError, match="score='kl' needs the cross-entropy"):
+        fit(hf, trainer_class, vit(hf), pictures(), tmp_path, label_smoothing_factor=0.1,
+            options={"maxup": worst(mu.CutMix(4, key="pixel_values"), score="kl")})  # fmt: skip
+
+
+def test_unsupported(hf, trainer_class, monkeypatch):
+    objective = worst(mu.Gaussian(0.3, key="pixel_values"))
+    monkeypatch.setattr(hf.TrainingArguments, "n_gpu", 2)
+    with pytest.raises(ValueError, match=r"does not support nn.DataParallel; launch one process per GPU with torchrun"):
+        trainer_class(vit(hf), maxup=objective)
+    from maxup.integrations.transformers import loss_per_example
+
+    with pytest.raises(ValueError, match="the loss ForObjectDetection is not known per example"):
+        loss_per_example(SimpleNamespace(loss_type="ForObjectDetection"), torch.tensor([0]))
+
+
+def test_without_transformers(trainer_class, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    monkeypatch.delitem(sys.modules, "maxup.integrations.transformers")
+    with pytest.raises(ImportError, match=r"MaxUpTrainer needs transformers, .*: pip install 'transformers\[torch\]'"):
+        import_module("maxup.integrations.transformers")
