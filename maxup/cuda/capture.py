@@ -22,6 +22,8 @@ Batch = tuple[Tensor, ...]
 class CapturedStep:
     """A step that runs eagerly a few times, is then captured, and is captured again when `key` changes.
 
+    A batch of another shape than the captured one runs eagerly.
+
     Args:
         step: Trains on a batch and returns the loss.
         key: Returns what the graph depends on besides the batch, such as m.
@@ -55,6 +57,8 @@ class CapturedStep:
         if self.eager < WARMUP:
             self.eager += 1
             return self._eager_step(batch)
+        if self.graph is not None and [part.shape for part in batch] != [part.shape for part in self.batch]:
+            return self.step(batch)
         self.seed()  # a graph reads the seeds of its registered generators when it is replayed
         counted = self.graph is None  # capturing runs the Python code, which counts the step
         graph = self.graph or self._capture(batch)

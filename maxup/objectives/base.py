@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Generator, Tensor, nn
@@ -269,7 +270,20 @@ class Objective:
         return mean_loss(self.loss_fn, losses, target)
 
 
+_compiled_inside: "WeakKeyDictionary[nn.Module, nn.Module]" = WeakKeyDictionary()  # torch.compile(DDP(model)) -> model
+
+
 def unwrap(model: Any) -> Any:
-    """Return the module inside DistributedDataParallel, for passes without gradients and communication."""
+    """Return the module inside DistributedDataParallel, for passes without gradients and communication.
+
+    The module inside `torch.compile(DDP(model))` is compiled with the same settings.
+    """
     check_model(model)
-    return model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        return model.module
+    wrapped = getattr(model, "_orig_mod", None)  # of torch.compile
+    if not isinstance(wrapped, nn.parallel.DistributedDataParallel):
+        return model
+    if model not in _compiled_inside:
+        _compiled_inside[model] = model.dynamo_ctx(wrapped.module)
+    return _compiled_inside[model]

@@ -13,7 +13,7 @@ from tests.oracles import torchvision_v2
 from tests.waiting import PATIENCE
 
 PAGE = (ROOT / "docs" / "trainers.md").read_text()
-SECTIONS = {title: body for title, body in re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE)}
+SECTIONS = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE))
 CODE = {title: "".join(re.findall(r"```python\n(.*?)```", body, re.DOTALL)) for title, body in SECTIONS.items()}
 SEVERAL = ["Accelerate", "DDP", "FSDP2"]
 
