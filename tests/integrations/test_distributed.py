@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, SequentialSampler
 import maxup as mu
 from tests.oracles import torchvision_v2
 
+pytestmark = pytest.mark.slow  # two processes import all three packages
 EPOCHS, BATCH, COPIES = 2, 8, 3
 
 

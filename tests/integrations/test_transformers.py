@@ -96,9 +96,9 @@ def assert_close(one, other):
         torch.testing.assert_close(theirs, mine, atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
-@pytest.mark.parametrize("mixed", [False, True])
-@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize(
+    ("accumulate", "mixed", "smoothing"), [(1, False, 0.0), (1, True, 0.0), (2, False, 0.2), (2, True, 0.2)]
+)
 def test_images_equal_a_loop_by_hand(hf, trainer_class, tmp_path, accumulate, mixed, smoothing):
     def noise():
         return mu.CutMix(4, key="pixel_values") if mixed else mu.Gaussian(0.3, key="pixel_values")
@@ -147,11 +147,10 @@ def test_accumulation_for_a_model_that_ignores_num_items_in_batch(hf, trainer_cl
     assert_close(model, by_hand(expected, sentences(), same, accumulate=3, steps=2))
 
 
-@pytest.mark.parametrize("settings", [{}, {"label_smoothing_factor": 0.1}, {"gradient_accumulation_steps": 3}])
+@pytest.mark.parametrize("settings", [{}, {"label_smoothing_factor": 0.1, "gradient_accumulation_steps": 3}])
 def test_m_1_without_perturbation_equals_the_bare_trainer(hf, trainer_class, tmp_path, settings):
     for build, data in ((vit, pictures()), (bert, sentences())):
-        model, bare = build(hf), build(hf)
-        settings["max_steps"] = 2
+        model, bare, settings = build(hf), build(hf), {"max_steps": 2, **settings}
         fit(hf, trainer_class, model, data, tmp_path, options={"maxup": worst(Nothing(), m=1)}, **settings)
         fit(hf, hf.Trainer, bare, data, tmp_path, **settings)
         assert_equal(model, bare)
