@@ -301,6 +301,13 @@ def check_int(who: str, name: str, value: Any, low: int, unit: str = "") -> int:
     return int(value)
 
 
+def check_ids(who: str, name: str, values: Any) -> tuple[int, ...]:
+    """Return token ids as a tuple, or raise unless they are a list of whole numbers."""
+    if not isinstance(values, list | tuple | set):
+        raise ValueError(f"{who}({name}={format_value(values)}): {name} must be a list of token ids")
+    return tuple(check_int(who, name, value, 0, ", a token id") for value in values)
+
+
 def check_fill(who: str, value: Any) -> float:
     """Return the fill value of pixels, or raise unless it is a finite number."""
     return check_real(who, "fill", value, "a finite number, the same for all channels")

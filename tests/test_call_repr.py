@@ -48,7 +48,9 @@ VALUES = {
     "p": st.sampled_from([2, math.inf]),
 }  # fmt: skip
 ONLY = {
-    "EmbeddingDropout.p": fractions, "MaxUp.score": st.just("loss"), "MaxUp.strategy": st.just("recompute"),
+    "EmbeddingDropout.p": fractions, "EmbeddingDropout.keep": st.just((0, 2)), "TokenDropout.p": fractions,
+    "TokenDropout.mask_id": st.integers(0, 9), "TokenDropout.keep": st.just((0, 2)),
+    "MaxUp.score": st.just("loss"), "MaxUp.strategy": st.just("recompute"),
     "Compose.perturbations": st.lists(perturbations, min_size=1, max_size=3),
 }  # fmt: skip
 

@@ -175,6 +175,9 @@ def test_the_loss_of_hugging_face(name):
     labels[0, 1:4], labels[1] = -100, -100
     with torch.no_grad():
         expected = model(**x, labels=labels).loss
+        for i in (0, 2, 3):  # the loss of a sequence is that of a batch of one
+            alone = model(input_ids=x["input_ids"][i : i + 1], labels=labels[i : i + 1])
+            torch.testing.assert_close(loss(alone.logits, labels[i : i + 1])[0], alone.loss)
         objective = mu.MaxUp(
             mu.EmbeddingDropout(0.0, layer=LAYERS[name]), m=2, forward=lambda model, x: model(**x).logits, loss_fn=loss
         )

@@ -104,6 +104,8 @@ def case(name):
     if name == "embedding-dropout":
         perturbation, model = mu.EmbeddingDropout(0.4), text_net()
         return perturbation, perturbation.attach(model), *tokens()
+    if name == "token-dropout":
+        return mu.TokenDropout(0.5, mask_id=0, keep=[1]), text_net(), *tokens()
     if name == "feature-noise":
         perturbation, model = mu.FeatureNoise(0.5, layer="1"), net()
         return perturbation, perturbation.attach(model), *batch()
@@ -120,7 +122,10 @@ def case(name):
     raise KeyError(name)
 
 
-ALL_CASES = [*IMAGE_PERTURBATIONS, "embedding-dropout", "feature-noise", "manifold-mixup", "compose-in-model", "views"]
+ALL_CASES = [
+    *IMAGE_PERTURBATIONS,
+    *("embedding-dropout", "token-dropout", "feature-noise", "manifold-mixup", "compose-in-model", "views"),
+]
 IN_MODEL = {"embedding-dropout", "feature-noise", "manifold-mixup", "compose-in-model"}
 
 

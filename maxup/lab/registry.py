@@ -28,6 +28,7 @@ PERTURBATIONS = {
     "label_noise": "maxup.perturb.labels:LabelNoise",
     "feature_noise": "maxup.perturb.feature:FeatureNoise",
     "embedding_dropout": "maxup.perturb.embedding:EmbeddingDropout",
+    "token_dropout": "maxup.perturb.token_dropout:TokenDropout",
     "manifold_mixup": "maxup.perturb.manifold_mixup:ManifoldMixup",
 }
 MODELS = {

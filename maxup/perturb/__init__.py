@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from maxup.perturb.noise import Gaussian as Gaussian
     from maxup.perturb.noise import UniformBall as UniformBall
     from maxup.perturb.rand_augment import RandAugment as RandAugment
+    from maxup.perturb.token_dropout import TokenDropout as TokenDropout
     from maxup.perturb.trivial_augment import TrivialAugment as TrivialAugment
 else:
     from maxup.lazy import lazy_exports
@@ -51,6 +52,7 @@ else:
             "mixup": "MixUp",
             "noise": "Gaussian UniformBall",
             "rand_augment": "RandAugment",
+            "token_dropout": "TokenDropout",
             "trivial_augment": "TrivialAugment",
         },
     )

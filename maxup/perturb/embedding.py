@@ -1,12 +1,14 @@
 """Embedding dropout (Merity et al., 2017), the perturbation of the paper's language models."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Generator, Tensor, nn
 
 from maxup.batch import Batch, SharedDraw, batch_size, expand_like
-from maxup.perturb.base import uniform
+from maxup.perturb.base import constant, uniform
 from maxup.perturb.in_model import InModelPerturbation, attach_to, find_layer
-from maxup.validate import BELOW_1, check_real
+from maxup.validate import BELOW_1, check_ids, check_real
 
 
 class EmbeddingDropout(InModelPerturbation):
@@ -18,6 +20,7 @@ class EmbeddingDropout(InModelPerturbation):
     Args:
         p: Probability of dropping a word.
         layer: Name of the `nn.Embedding`, as in `model.named_modules()`. Default: the model's only embedding.
+        keep: Ids of words that are never dropped and not scaled, such as `tokenizer.all_special_ids`.
 
     Example:
         >>> model = nn.Sequential(nn.Embedding(100, 8), nn.Flatten(), nn.Linear(5 * 8, 2))
@@ -28,13 +31,18 @@ class EmbeddingDropout(InModelPerturbation):
         >>> loss.backward()
     """
 
-    def __init__(self, p: float = 0.1, *, layer: str | None = None) -> None:
+    def __init__(self, p: float = 0.1, *, layer: str | None = None, keep: Sequence[int] = ()) -> None:
         self.p = check_real("EmbeddingDropout", "p", p, "at least 0 and below 1", 0, BELOW_1)
         self.layer = layer if layer is None else str(layer)  # YAML may read "1" as a number
+        self.keep = check_ids("EmbeddingDropout", "keep", keep)
         self.words: Tensor | None = None  # the embedding's weight, for the size of the vocabulary
 
     def attach(self, model: nn.Module) -> nn.Module:
         layer = self._embedding(model)
+        if max(self.keep, default=0) >= len(layer.weight):
+            raise ValueError(
+                f"EmbeddingDropout(keep=...): id {max(self.keep)} is not in the vocabulary of {len(layer.weight)} words"
+            )
         self.hooks, self.words = (attach_to(layer, scale_words),), layer.weight
         return model
 
@@ -57,10 +65,10 @@ class EmbeddingDropout(InModelPerturbation):
         assert self.words is not None
         like = self.words.detach()
         u = uniform((1, len(like)), 0, 1, like, generator)  # (1, V)
-        return SharedDraw(
-            (u >= self.p).to(u.dtype) / (1 - self.p),
-            torch.zeros(batch_size(batch), dtype=torch.long, device=like.device),
-        )
+        scale = (u >= self.p).to(u.dtype) / (1 - self.p)
+        if self.keep:
+            scale.index_fill_(1, constant(self.keep, like.device, torch.long), 1)
+        return SharedDraw(scale, torch.zeros(batch_size(batch), dtype=torch.long, device=like.device))
 
 
 def scale_words(tokens: Tensor, embedded: Tensor, masks: SharedDraw) -> Tensor:

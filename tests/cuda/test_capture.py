@@ -1,12 +1,14 @@
 """When a step cannot be captured, and how synchronization is detected. tests/gpu tests the capture itself."""
 
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
-from maxup.cuda.capture import _record_syncs, why_not_capturable
+from maxup.cuda.capture import CapturedStep, _record_syncs, why_not_capturable
+from maxup.cuda.graph import WARMUP
 
 SAFE = {
     "device": torch.device("cuda"),
@@ -36,6 +38,26 @@ def test_reasons(changes, reason):
 def test_active_dropout_cannot_be_captured():
     assert why_not_capturable(nn.Sequential(nn.Dropout(0.1)), **SAFE) == "active Dropout"
     assert why_not_capturable(nn.Sequential(nn.Dropout(0.0)), **SAFE) == ""
+
+
+def test_generators_are_seeded_before_capture_and_before_every_replay(monkeypatch):
+    """With a fake graph. Capturing runs the step's Python code, so no `replayed` follows the first replay."""
+    events = []
+
+    def capture(self, batch):
+        events.append("capture")
+        self.batch, self.loss = batch, torch.zeros(())
+        self.graph = SimpleNamespace(replay=lambda: events.append("replay"))
+        return self.graph
+
+    monkeypatch.setattr(torch.cuda, "Stream", object)
+    monkeypatch.setattr(CapturedStep, "_capture", capture)
+    calls = {name: lambda name=name: events.append(name) for name in ("seed", "replayed")}
+    step = CapturedStep(lambda batch: batch, key=lambda: 0, generators=list, say=print, **calls)
+    step.captured_for, step.eager = 0, WARMUP
+    for _ in range(2):
+        step((torch.zeros(1),))
+    assert events == ["seed", "capture", "replay", "seed", "replay", "replayed"]
 
 
 @pytest.fixture

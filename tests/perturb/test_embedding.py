@@ -38,6 +38,22 @@ def test_words_drop_with_probability_p():
     assert stats.binomtest(int(dropped), 4000, 0.3).pvalue > 0.01
 
 
+def test_kept_words_are_never_dropped_and_not_scaled():
+    embedding = nn.Embedding(1000, 2)
+    plain, keeping = mu.EmbeddingDropout(0.5), mu.EmbeddingDropout(0.5, keep=[0, 7, 999])
+    masks = []
+    for drop in (plain, keeping):
+        drop.attach(embedding)
+        masks.append(drop.draw((torch.zeros(1, 1), None), generator()).values[0])
+    assert masks[1][[0, 7, 999]].tolist() == [1, 1, 1]
+    others = [word for word in range(1000) if word not in (0, 7, 999)]
+    assert torch.equal(masks[0][others], masks[1][others])  # the other words are drawn as without keep
+    with pytest.raises(ValueError, match=r"id 1000 is not in the vocabulary of 1000 words"):
+        mu.EmbeddingDropout(0.5, keep=[1000]).attach(embedding)
+    with pytest.raises(ValueError, match="keep must be a list of token ids"):
+        mu.EmbeddingDropout(0.5, keep="[PAD]")
+
+
 def test_inactive_in_evaluation_mode_and_without_a_draw():
     drop, model = mu.EmbeddingDropout(0.9), text_net()
     keys = list(model.state_dict())
