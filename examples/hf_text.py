@@ -40,7 +40,7 @@ def main() -> None:
     model = dropout.attach(BertForSequenceClassification(config))
     with tempfile.TemporaryDirectory() as folder:
         settings = TrainingArguments(
-            output_dir=folder, num_train_epochs=args.epochs, per_device_train_batch_size=16, learning_rate=1e-3,
+            output_dir=folder, num_train_epochs=args.epochs, per_device_train_batch_size=32, learning_rate=2e-3,
             save_strategy="no", report_to=[],
         )  # fmt: skip
         train, test = [r for i, r in enumerate(rows) if i % 4], rows[::4]

@@ -1,4 +1,4 @@
-"""MaxUp in Lightning: one callback. Run it with --m 1 for standard augmentation."""
+"""MaxUp in Lightning, one callback: python examples/lightning_digits.py --m 4 (--m 1: standard augmentation)."""
 
 import argparse
 

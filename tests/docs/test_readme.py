@@ -13,11 +13,12 @@ import pytest
 from benchmarks.tables import PAGES, ROOT, fill
 from tests.oracles import torchvision_v2
 
-MARKDOWN = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]  # test_extending.py runs extending.md
+MARKDOWN = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+ELSEWHERE = {"extending.md", "trainers.md"}  # test_extending.py and test_trainers.py run them
 BLOCKS = [
     pytest.param(code, id=f"{page.name}-{number}")
     for page in MARKDOWN
-    if page.name != "extending.md"
+    if page.name not in ELSEWHERE
     for number, code in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
 ]
 EXTRAS = ("torchvision", "kornia", "timm", "albumentations", "transformers", "pytorch_lightning")

@@ -17,7 +17,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
     ("name", "package", "epochs", "accuracy"),
     [
         ("lightning_digits", "pytorch_lightning", 3, 70),
-        ("hf_image", "transformers", 4, 50),
+        ("hf_image", "transformers", 3, 40),
         ("hf_text", "transformers", 5, 50),
         ("timm_digits", "timm", 3, 50),
     ],

@@ -192,6 +192,7 @@ def test_in_model_perturbation(pl, callback):
     assert_equal(module, by_hand(expected, same))
 
 
+@pytest.mark.slow
 def test_compiled_module(pl, callback):
     module = build(pl)
     fit(pl, torch.compile(module, backend="eager"), [callback(objective())])

@@ -161,6 +161,7 @@ def test_evaluation_is_unchanged(timm, task_class):
     assert task.maxup.step == 0
 
 
+@pytest.mark.slow
 def test_compiled(timm, task_class):
     compiled, eager = (
         task_class(build(timm), nn.CrossEntropyLoss(), maxup=worst(mu.Gaussian(0.3)), verbose=False) for _ in range(2)
