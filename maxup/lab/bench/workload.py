@@ -14,7 +14,8 @@ from maxup.batch import Batch, batch_size, leaves
 from maxup.diagnostics.inputs import make_inputs
 from maxup.errors import DataError, RecipeError, UserCodeError, error_message
 from maxup.lab.data import load_data
-from maxup.lab.data.images import Images, from_arrays
+from maxup.lab.data.arrays import from_arrays
+from maxup.lab.data.images import Images
 from maxup.lab.models import create_model
 from maxup.lab.recipes.build import build_perturbation
 from maxup.lab.recipes.document import check_document, parse_yaml
