@@ -210,7 +210,13 @@ def _capture(variant: Variant, step: Step, notes: dict[str, str]) -> Step:
     def say(reason: str) -> None:
         notes[variant.key] = reason
 
-    return CapturedStep(step, key=lambda: None, generators=lambda: [variant.generator], replayed=lambda: None, say=say)
+    def nothing() -> None:
+        pass
+
+    def generators() -> list[torch.Generator]:
+        return [variant.generator]
+
+    return CapturedStep(step, key=nothing, generators=generators, seed=nothing, replayed=nothing, say=say)
 
 
 def _forward(work: Workload, batch: Batch, *, captured: bool) -> Callable[[], object]:

@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor
 
 from maxup.batch import Batch, Draw, cat, tile
-from maxup.errors import UnknownNameError, unknown_name
+from maxup.errors import RecipeError, unknown_name
 from maxup.lab.bench.settings import BY_M, MAXUP, NAMES
 from maxup.lab.bench.workload import Workload
 from maxup.lab.train.sam import sam_backward
@@ -54,7 +54,7 @@ def make_variants(work: Workload, names: Sequence[str], ms: Sequence[int]) -> li
     """Return the standard step and the named variants, for every m if they depend on it."""
     for name in names:
         if name not in NAMES:
-            raise UnknownNameError(unknown_name(name, NAMES, "variant"))
+            raise RecipeError(unknown_name(name, NAMES, "variant"))
     chosen = [name for name in NAMES if name in names]
     variants = [standard(work)]
     for m in ms:

@@ -8,7 +8,7 @@ from torch import Generator, nn
 from torch.nn import functional as F
 
 from maxup import Gaussian
-from maxup.errors import UnknownNameError
+from maxup.errors import RecipeError
 from maxup.lab.bench.settings import BY_M, DEFAULT, MAXUP, NAMES
 from maxup.lab.bench.variants import RHO, make_variants
 from maxup.lab.bench.workload import from_setup
@@ -86,5 +86,5 @@ def test_names_and_order(work):
 
 
 def test_unknown_name(work):
-    with pytest.raises(UnknownNameError, match="variant 'maxupp' is unknown; did you mean 'maxup'"):
+    with pytest.raises(RecipeError, match="variant 'maxupp' is unknown; did you mean 'maxup'"):
         make_variants(work, ["maxupp"], [2])
