@@ -14,8 +14,8 @@ from maxup.batch import Batch, batch_size, leaves
 from maxup.diagnostics.inputs import make_inputs
 from maxup.errors import DataError, RecipeError, UserCodeError, error_message
 from maxup.lab.data import load_data
-from maxup.lab.data.arrays import from_arrays
 from maxup.lab.data.images import Images
+from maxup.lab.data.user_data import from_user
 from maxup.lab.models import create_model
 from maxup.lab.recipes.build import build_perturbation
 from maxup.lab.recipes.document import check_document, parse_yaml
@@ -172,13 +172,15 @@ def parse_perturb(text: str) -> list[Any]:
 def load_images(name: str | None, root: str | None, data_from: Callable[[], Any] | None) -> Images | None:
     """Return the training images of a data set or of the user's function, or None if neither is given."""
     if data_from is not None:
-        return from_arrays(data_from())[0]
-    if name is None:
+        loaded = from_user(data_from())
+    elif name is not None:
+        loaded = load_data(name, root)
+    else:
         return None
-    loaded = load_data(name, root)
     images = loaded[0] if isinstance(loaded, tuple) else loaded
     if not isinstance(images, Images):
-        raise DataError(f"{name} is not a set of images in memory; use another data set, or --data_from")
+        what = "your data set is streamed, so it is" if data_from else f"{name} is"
+        raise DataError(f"{what} not a set of images in memory; use another data set, or --data_from")
     return images
 
 
