@@ -171,16 +171,13 @@ def parse_perturb(text: str) -> list[Any]:
 
 def load_images(name: str | None, root: str | None, data_from: Callable[[], Any] | None) -> Images | None:
     """Return the training images of a data set or of the user's function, or None if neither is given."""
-    if data_from is not None:
-        loaded = from_user(data_from())
-    elif name is not None:
-        loaded = load_data(name, root)
-    else:
+    if data_from is None and name is None:
         return None
+    loaded = from_user(data_from()) if data_from is not None else load_data(str(name), root)
     images = loaded[0] if isinstance(loaded, tuple) else loaded
     if not isinstance(images, Images):
-        what = "your data set is streamed, so it is" if data_from else f"{name} is"
-        raise DataError(f"{what} not a set of images in memory; use another data set, or --data_from")
+        what = "the data of --data_from" if data_from is not None else name
+        raise DataError(f"{what} is not a set of images in memory; use another data set, or fewer images")
     return images
 
 
