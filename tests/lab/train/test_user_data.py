@@ -1,0 +1,93 @@
+"""Training on a user's data set: a streamed run resumes exactly, and rows and tokens train."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+from maxup.errors import RecipeError
+from maxup.lab.data import user_data
+from maxup.lab.tasks.vision import Vision
+from tests.lab.train.test_loop import train
+from tests.lab.train.test_resume_exact import fingerprint
+
+
+class Shifted(Dataset):
+    """Random shifts of random images, which depend on the global generator."""
+
+    def __init__(self):
+        g = torch.Generator().manual_seed(0)
+        self.y = torch.arange(60) % 3
+        self.x = torch.randint(60, (60, 1, 6, 6), generator=g, dtype=torch.uint8)
+
+    def __len__(self):
+        return 60
+
+    def __getitem__(self, i):
+        return self.x[i].roll(int(torch.randint(6, ())), -1), self.y[i]
+
+
+class StoppedError(Exception):
+    pass
+
+
+RECIPE = {
+    "data": {"train_size": None, "workers": 1},
+    "model": {"name": "mlp", "args": {"hidden": [8]}},
+    "perturb": [{"name": "gaussian", "sigma": 0.1}],
+    "objective": {"name": "maxup", "m": 2, "warmup": 0},
+    "batch_size": 8,
+    "epochs": 2,
+}
+
+
+def test_a_stopped_run_on_streamed_data_ends_as_one_that_was_never_stopped(tmp_path, monkeypatch):
+    train(tmp_path / "whole", RECIPE, save_every=0, data_from=Shifted)
+    calls, step = [], Vision.step
+
+    def stopping(task, model, batch):
+        calls.append(1)
+        if len(calls) == 9:  # of 12: in the second epoch
+            raise StoppedError
+        return step(task, model, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Vision, "step", stopping)
+        with pytest.raises(StoppedError):
+            train(tmp_path / "run", RECIPE, save_every=0, data_from=Shifted)
+    train(tmp_path / "run", RECIPE, save_every=0, data_from=Shifted)
+    assert fingerprint(tmp_path / "run") == fingerprint(tmp_path / "whole")
+
+
+def test_streamed_data_train_as_data_in_memory(tmp_path, monkeypatch):
+    g = torch.Generator().manual_seed(0)
+    x, y = torch.rand(40, 2, 4, 4, generator=g), torch.arange(40) % 2
+    examples = [(x[i], int(y[i])) for i in range(40)]
+    train(tmp_path / "memory", RECIPE, data_from=lambda: (examples[:32], examples[32:]))
+    monkeypatch.setattr(user_data, "MEMORY", 1000)
+    train(tmp_path / "stream", RECIPE, data_from=lambda: (examples[:32], examples[32:]))
+    assert fingerprint(tmp_path / "memory") == fingerprint(tmp_path / "stream")
+
+
+def rows():
+    x = torch.randn(200, 3, generator=torch.Generator().manual_seed(0)) * 50 + 200
+    return x, (x[:, 0] > x[:, 1]).long()
+
+
+def tokens():
+    x = torch.randint(9, (200, 4), generator=torch.Generator().manual_seed(0))
+    return x, (x[:, 0] > 4).long()
+
+
+def net(shape, num_classes):
+    return nn.Sequential(nn.Embedding(9, 6), nn.Flatten(), nn.Linear(6 * shape[0], num_classes))
+
+
+def test_rows_and_tokens_train(tmp_path):
+    assert train(tmp_path / "rows", RECIPE | {"epochs": 5}, data_from=rows)["last"]["test_accuracy"] > 0.85
+    words = RECIPE | {"perturb": [{"name": "embedding_dropout", "p": 0.1}], "model": {"args": {}}, "epochs": 5}
+    assert train(tmp_path / "words", words, data_from=tokens, model_from=net)["last"]["test_accuracy"] > 0.9
+    with pytest.raises(RecipeError, match="your data are token ids, but mlp takes images or rows of numbers"):
+        train(tmp_path / "none", words, data_from=tokens)
+    with pytest.raises(RecipeError, match=r"model.normalize is for images, but your examples have shape \(3,\)"):
+        train(tmp_path / "none", RECIPE | {"model": {"name": "mlp", "normalize": True}}, data_from=rows)
