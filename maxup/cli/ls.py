@@ -38,11 +38,11 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     if args.models:
         return _list_models(args.word, as_json=args.json)
-    from maxup.lab.report.listing import listing, show
+    from maxup.lab.report.listing import document, listing, show
 
     found = listing(args.word, results=args.results, runs=args.runs)
     if args.json:
-        say_json(asdict(found))
+        say_json(document(found))
     else:
         show(found)
         for note in found.notes:

@@ -1,9 +1,10 @@
 """The list of your runs and of recipes: a description, the paper's number, our number and the cost of each."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, field
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 from maxup.lab.output import make_console, say
 from maxup.lab.recipes.load import find_recipe, list_recipes, read_recipe
@@ -33,6 +34,8 @@ class Entry:
     """Our numbers for every budget, the largest first."""
     cost: str
     """Training time per budget if measured, otherwise m."""
+    numbers: dict[str, Any] = field(default_factory=dict)
+    """The same as numbers, for --json. Accuracies are in %."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +56,18 @@ def listing(word: str, *, results: Path, runs: Path) -> Listing:
     for name in (name for name in list_recipes() if word in name):
         what, copies = _what(name), _copies(name)
         paper, table, row = _paper(name, copies, tables)
-        number, cost = _ours([r for r in found if r.recipe == name and r.default_m], table, row)
-        entries.append(Entry(name, what, paper, number, cost or copies))
+        number, cost, ours = _ours([r for r in found if r.recipe == name and r.default_m], table, row)
+        value = row.values[main_metric(table)] if table and row else None
+        numbers = {"paper": value and {"mean": value.mean, "std": value.std}, "ours": ours}
+        entries.append(Entry(name, what, paper, number, cost or copies, numbers))
     return Listing(your_runs(found, runs, word), entries, notes)
+
+
+def document(listing: Listing) -> dict[str, Any]:
+    """Return a list as plain data, with numbers, for --json."""
+    runs = [{"run": one.run, "what": one.what, **one.numbers} for one in listing.runs]
+    recipes = [{"recipe": one.recipe, "what": one.what, **one.numbers} for one in listing.recipes]
+    return {"runs": runs, "recipes": recipes, "notes": listing.notes}
 
 
 def show(listing: Listing) -> None:
@@ -73,7 +85,7 @@ def _show(columns: Sequence[str], entries: Sequence[YourRun | Entry]) -> None:
     from rich.text import Text
 
     console = make_console()
-    rows = [astuple(entry) for entry in entries]
+    rows = [astuple(entry)[: len(columns)] for entry in entries]
     if not console.is_terminal:
         lines = [tuple(columns), *rows] if rows else []
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -132,12 +144,15 @@ def _unit(table: Table | None, metric: str) -> str:
     return f"{unit} at {metric}" if metric[0].isdigit() else unit
 
 
-def _ours(results: Sequence[Result], table: Table | None, row: Row | None) -> tuple[str, str]:
-    """Return our numbers and mean training times for every budget, so that MaxUp and baseline can be compared."""
+def _ours(results: Sequence[Result], table: Table | None, row: Row | None) -> tuple[str, str, list[dict[str, Any]]]:
+    """Return our numbers and mean training times for every budget, so that MaxUp and baseline can be compared.
+
+    As text, and as a list of numbers.
+    """
     row = row or Row("", "", {})
     text = any("test_perplexity" in result.last for result in results)
     metric = main_metric(table) if table else "test" if text else "top1"
-    numbers, costs = [], []
+    numbers, costs, plain = [], [], []
     for budget in sorted({r.budget for r in results}, reverse=True):
         mine = [r for r in results if r.budget == budget]
         values = [value for r in mine if (value := measured(r, row, metric)) is not None]
@@ -147,4 +162,5 @@ def _ours(results: Sequence[Result], table: Table | None, row: Row | None) -> tu
             numbers.append(f"{number} {_unit(table, metric)} ({n}{part})")
             seconds = mean_seconds(mine)
             costs.append(DASH if seconds is None else f"{seconds:,.{1 if seconds < 10 else 0}f} s")
-    return ", ".join(numbers) or DASH, ", ".join(costs) if set(costs) - {DASH} else ""
+            plain.append({"budget": budget, "metric": metric, **asdict(ours), "seconds": seconds})
+    return ", ".join(numbers) or DASH, ", ".join(costs) if set(costs) - {DASH} else "", plain

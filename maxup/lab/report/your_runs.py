@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from maxup.lab.report.tables import DASH, format_estimate
 from maxup.lab.results.files import OLD, Result, mean_seconds
@@ -24,6 +25,8 @@ class YourRun:
     m: str
     ours: str
     cost: str
+    numbers: dict[str, Any] = field(default_factory=dict)
+    """The same as numbers, for --json. Accuracies are in %."""
 
 
 def your_runs(results: Sequence[Result], runs: Path, word: str = "") -> list[YourRun]:
@@ -58,13 +61,18 @@ def _line(group: Sequence[Result]) -> YourRun:
     accuracy = bool(scores) and scores[0][0] == "test_accuracy"
     ours = estimate([100 * value if accuracy else value for _, value in scores])
     number, _, n = format_estimate(ours, 2).removesuffix(")").partition(" (")
-    seconds = mean_seconds(group)
+    seconds, first = mean_seconds(group), group[0]
+    numbers = {
+        "folders": [str(folder) for folder in folders], "recipe": first.trained or first.name, "m": first.m,
+        "metric": scores[0][0] if scores else None, **(asdict(ours) if ours else {}), "seconds": seconds,
+    }  # fmt: skip
     return YourRun(
         run,
-        group[0].variant or group[0].name,
-        str(group[0].m),
+        first.variant or first.trained or first.name,
+        str(first.m),
         f"{number} {'%' if accuracy else 'perplexity'} ({n})" if ours else DASH,
         DASH if seconds is None else f"{seconds:,.{1 if seconds < 10 else 0}f} s",
+        numbers,
     )
 
 
@@ -77,5 +85,6 @@ def _unfinished(runs: Path) -> list[YourRun]:
         if compared or OLD.search(folder.name) or (folder / "run.json").exists() or not any(steps):
             continue
         last = max(int(step[1]) for step in steps if step)
-        found.append(YourRun(str(folder), f"not finished, saved at step {last}", DASH, DASH, DASH))
+        numbers = {"folders": [str(folder)], "step": last}
+        found.append(YourRun(str(folder), f"not finished, saved at step {last}", DASH, DASH, DASH, numbers))
     return found

@@ -59,6 +59,8 @@ class Result:
     """Name of the recipe alone."""
     variant: str = ""
     """What differs from the recipe of that name: your code and changed settings."""
+    trained: str = ""
+    """The recipe that was given to `maxup train`, if the run recorded it."""
 
 
 def file_name(seed: int, *, m: int | None = None, budget: float = 1.0) -> str:
@@ -153,7 +155,7 @@ def _result(name: str, path: Path, stem: str, recipe: str) -> Result:
     variant = ", ".join(changes)
     return Result(
         recipe=f"{name} ({variant})" if variant else name, seed=run["seed"], m=m, default_m=default_m, budget=budget,
-        last=last, name=name, variant=variant,
+        last=last, name=name, variant=variant, trained=str(run.get("recipe_name", "")),
         seconds=None if run["environment"].get("shared_gpu") else seconds,
         environment=run["environment"], reach=largest, curve=curve,
         steps=run["steps"] if curve and type(run.get("steps")) is int else None,

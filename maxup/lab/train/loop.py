@@ -66,7 +66,7 @@ def train(
         trackers: Accelerate's trackers, such as ["tensorboard"].
         quiet: Whether to hide the progress.
         accept_changed_data: Whether to resume even if the images have changed since the run started.
-        name: The name of the recipe, to print it.
+        name: The name of the recipe, to print and record it.
         extend: Whether to continue a run with fewer epochs, if its schedule allows it.
         restart: Whether to rename the folder of an earlier run and begin anew.
         model_from: Builds the model instead of the recipe's: (shape, num_classes, **model.args).
@@ -85,6 +85,7 @@ def train(
             quiet = quiet or not accelerator.is_main_process
             # Before the folder is created, and before signals wait for the end of a step: loading data may take long.
             trainer = Trainer(recipe, folder, accelerator, quiet=quiet, **sources)
+            trainer.name = name
             restart = restart and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"  # otherwise resume
             if restart:
                 if accelerator.is_main_process:
@@ -112,6 +113,8 @@ def train(
 
 class Trainer:
     """Train one recipe in one folder. `sources` are `model_from` and `data_from`, see `train`."""
+
+    name = ""  # of the recipe, if known
 
     def __init__(self, recipe: Recipe, folder: Path, accelerator: Accelerator, *, quiet: bool, **sources: Any) -> None:
         self.recipe, self.folder, self.accelerator, self.quiet = recipe, folder, accelerator, quiet
@@ -271,6 +274,7 @@ class Trainer:
             state.last |= self.task.finish(state.evaluated, self.folder, should_stop=should_stop, quiet=self.quiet)
         state.seconds = time.monotonic() - start
         result = {
+            "recipe_name": self.name,
             "recipe": asdict(self.recipe),
             "task": self.task.identity,
             "seed": self.recipe.seed,
