@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
     add_accept(parser)
     add_user_code(parser)
     args, overrides = parser.parse_known_args(argv)
-    from maxup.errors import RecipeError
+    from maxup.lab.data.find import check_root
     from maxup.lab.recipes.load import parse_recipe, run_name
 
     recipe = parse_recipe(args.recipe, overrides)
@@ -60,9 +60,8 @@ def main(argv: Sequence[str]) -> int:
 
         say(yaml.safe_dump(asdict(recipe), sort_keys=False), end="")
         return 0
-    root = None if args.data_from else recipe.data.root
-    if root is not None and not Path(root).expanduser().is_dir():
-        raise RecipeError(f"data.root: there is no folder {root}; correct it, or remove it to search the default ones")
+    if not args.data_from:
+        check_root(recipe.data.name, recipe.data.root)
     from maxup.lab.train.loop import train
 
     out = args.out or Path("runs") / run_name(args.recipe) / f"seed-{recipe.seed}"

@@ -61,7 +61,8 @@ def train(
         quiet: Whether to hide the progress.
         accept_changed_data: Whether to resume even if the images have changed since the run started.
         model_from: Builds the model instead of the recipe's: (shape, num_classes, **model.args).
-        data_from: Returns the data instead of the recipe's: (x, y) or (x, y, x_test, y_test), images as bytes.
+        data_from: Returns the data instead of the recipe's, such as (x, y, x_test, y_test), a Dataset, or a pair
+            (train, test) of them.
 
     Returns:
         The contents of run.json: metrics of the last and the best epoch, seed, environment, recipe, seconds of the
@@ -70,12 +71,13 @@ def train(
     check_trackers(trackers or [])
     accelerator = start_accelerator(recipe.precision, trackers or [], folder)
     try:
-        with stop_on_signal() as should_stop, report_lost_peers(accelerator.num_processes, folder):
+        with report_lost_peers(accelerator.num_processes, folder):
             sources = {"model_from": model_from, "data_from": data_from}
             quiet = quiet or not accelerator.is_main_process
-            trainer = Trainer(recipe, folder, accelerator, quiet=quiet, **sources)  # before the folder is created
+            # Before the folder is created, and before signals wait for the end of a step: loading data may take long.
+            trainer = Trainer(recipe, folder, accelerator, quiet=quiet, **sources)
             make_folder(folder)
-            with locked(folder) if accelerator.is_main_process else nullcontext():
+            with stop_on_signal() as should_stop, locked(folder) if accelerator.is_main_process else nullcontext():
                 try:
                     trainer.resume(accept_changed_data)
                     return trainer.run(should_stop, save_every, save_best)
