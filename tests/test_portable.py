@@ -7,8 +7,13 @@ import sys
 from importlib.util import module_from_spec, spec_from_file_location
 
 import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+import maxup as mu
 from tests.test_imports import FILES, ROOT
+from tests.tiny import ALL_CASES, case
 
 UNIX = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty"}
 CORE = {name: path for name, path in FILES.items() if not name.startswith(("maxup.lab", "maxup.cli"))}
@@ -69,6 +74,28 @@ def test_the_library_runs_without_unix_modules_the_lab_and_cuda():
     absent = sorted(UNIX - {"posix", "pwd"} | {"accelerate", "scipy", "sklearn", "matplotlib", "yaml", "tensorboard"})
     done = subprocess.run([sys.executable, "-c", BLOCKED.format(names=absent)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+class NoDoubles(TorchDispatchMode):
+    """As on Apple's GPUs: an operation that returns float64 fails."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        assert not any(isinstance(leaf, torch.Tensor) and leaf.dtype == torch.float64 for leaf in tree_leaves(out)), (
+            func
+        )
+        return out
+
+
+@pytest.mark.parametrize("name", [name for name in ALL_CASES if name not in ("feature-noise", "compose-in-model")])
+def test_float32_data_need_no_float64(name):
+    """Except for FeatureNoise, which computes normal quantiles of hashes."""
+    perturbation, model, x, y = case(name)
+    x, model = x.float() if x.is_floating_point() else x, model.float()
+    with NoDoubles():
+        outcome = mu.MaxUp(perturbation, m=3).run(model, x, y)
+        outcome.loss.backward()
+        assert outcome.report.copies == 3
 
 
 def test_the_long_description_has_absolute_links_only():

@@ -74,11 +74,12 @@ class Outcome:
         losses = torch.stack(self.worst.losses or [trained])  # (m, B); m = 1 scores nothing
         copy = self.worst.copy if self.worst.copy is not None else torch.zeros_like(trained, dtype=torch.long)  # (B,)
         chosen = losses.gather(0, copy[None])[0]
+        dtype = torch.promote_types(trained.dtype, chosen.dtype)  # not float64, which Apple's GPUs do not have
         mixed = isinstance(self.target, Tensor) and self.target.is_floating_point() and are_probabilities(self.target)
         return Report(
             copies=len(losses),
             gap=float((chosen - losses.mean(0)).mean()),
             wins=torch.bincount(copy, minlength=len(losses)).tolist(),
             label_entropy=float(entropy(self.target).mean()) if mixed else 0.0,
-            replay_error=float((trained.double() - chosen.double()).abs().max()),
+            replay_error=float((trained.to(dtype) - chosen.to(dtype)).abs().max()),
         )

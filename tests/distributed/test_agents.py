@@ -10,7 +10,7 @@ import torch
 
 from maxup.lab.recipes.load import parse_recipe
 from maxup.lab.train.loop import train
-from tests.distributed.launch import HELD, RECIPE, ROOT, free_port, weights
+from tests.distributed.launch import HELD, RECIPE, ROOT, finish, free_port, torchrun, weights
 from tests.waiting import PATIENCE, until
 
 # What SLURM has on its machines. This srun starts both tasks here, and this torchrun stops in the middle of the run.
@@ -49,6 +49,26 @@ def test_two_agents_restart_after_a_killed_worker_and_end_bit_identical(tmp_path
     out, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, out
     assert "resuming at step" in out
+    for name, tensor in weights(whole[0]).items():
+        assert torch.equal(tensor, weights(tmp_path / "run")[name]), name
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_signals_every_process_lets_the_run_save(tmp_path, whole):
+    """As SLURM does before the time is over; torchrun passes the signal on, so that workers get it twice."""
+    (tmp_path / "held.py").write_text(HELD)
+    options, restarts = ["--save_every", "600"], ["--standalone", "--max-restarts", "3"]
+    process = torchrun(tmp_path, tmp_path / "run", options=options, program=["held.py"], how=restarts)
+    held = [tmp_path / f"held-{rank}" for rank in range(2)]
+    until(lambda: all(file.exists() and file.read_text() for file in held), process)
+    for worker in held:
+        os.kill(int(worker.read_text()), signal.SIGTERM)
+    process.terminate()
+    (tmp_path / "go").touch()
+    out, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode != 0, out
+    assert (tmp_path / "run" / "checkpoints" / "step-000012").exists(), out
+    assert "resuming at step 12 of 40" in finish(torchrun(tmp_path, tmp_path / "run", options=options))
     for name, tensor in weights(whole[0]).items():
         assert torch.equal(tensor, weights(tmp_path / "run")[name]), name
 

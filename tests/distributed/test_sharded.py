@@ -23,6 +23,13 @@ WAYS = {
 }
 
 
+OTHERS = {
+    "average": lambda g: mu.Average(mu.Gaussian(0.3), m=2, generator=g),
+    "adversarial": lambda g: mu.Adversarial(0.1, steps=2, generator=g),
+    "accumulated": lambda g: mu.MaxUp(mu.Gaussian(0.3), m=3, generator=g),
+}
+
+
 def part(rank, world=2):
     """The examples of one rank."""
     x, y = data()
@@ -40,6 +47,15 @@ def shard(model):
 
 def one_loss(model, x, y, **settings):
     return mu.MaxUp(FromBatch(), m=3, forward=pixels, **settings)(model, x, y)
+
+
+def other_gradients(name, model, rank):
+    """The gradients of another objective on one rank's examples; two batches are accumulated."""
+    x, y = part(rank)
+    objective = OTHERS[name](torch.Generator().manual_seed(rank))
+    for _ in range(2 if name == "accumulated" else 1):
+        objective(model, x["pixels"], y).backward()
+    return values(model, grad=True)
 
 
 def train(model, x, y, steps=3, backward=torch.Tensor.backward):
@@ -77,6 +93,8 @@ def worker(rank, out):
         model = shard(net())
         one_loss(model, x, y, **settings).backward()
         results[name] = values(model, grad=True)
+
+    results |= {name: other_gradients(name, shard(net()), rank) for name in OTHERS}
 
     model = shard(net())
     train(model, x, y)
@@ -128,6 +146,12 @@ def test_gradients_of_shards_are_those_of_the_whole_model(ranks, way):
     model = net()
     one_loss(model, *data(), **WAYS[way]).backward()
     assert_like(ranks, way, values(model, grad=True))
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_objectives_and_accumulated_batches(ranks, name):
+    each = [other_gradients(name, net(), rank) for rank in range(2)]
+    assert_like(ranks, name, [(a + b) / 2 for a, b in zip(*each, strict=True)])
 
 
 @pytest.mark.parametrize("name", ["trained", "accelerate"])

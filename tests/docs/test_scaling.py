@@ -1,7 +1,11 @@
 """The commands in docs/scaling.md are valid. tests/distributed runs them with two processes."""
 
+import json
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,3 +57,14 @@ def test_the_environment_variable_is_the_one_of_the_script():
 def test_benchmarks_exist():
     for module in re.findall(r"python -m (benchmarks\.\w+)", PAGE):
         assert (ROOT / f"{module.replace('.', '/')}.py").exists()
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_processes_runs_and_writes(tmp_path):
+    quick = ["--processes", "1", "2", "--batch_size", "4", "--steps", "1", "--rounds", "1", "--out", tmp_path]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-m", "benchmarks.processes", *quick], cwd=ROOT, env=env, check=True)
+    (file,) = tmp_path.iterdir()
+    ratio = json.loads(file.read_text())["ratio"]
+    assert {found["1"] for found in ratio.values()} == {1}
+    assert set(ratio) == {f"m = {m}, {what} batch" for m in (1, 4) for what in ("same", "larger")}
