@@ -24,7 +24,7 @@ class EmbeddingDropout(InModelPerturbation):
 
     Example:
         >>> model = nn.Sequential(nn.Embedding(100, 8), nn.Flatten(), nn.Linear(5 * 8, 2))
-        >>> words = EmbeddingDropout(0.1)
+        >>> words = EmbeddingDropout(0.5)
         >>> model = words.attach(model)
         >>> from maxup import MaxUp
         >>> loss = MaxUp(words, m=2)(model, torch.randint(100, (4, 5)), torch.tensor([0, 1, 0, 1]))
