@@ -125,8 +125,8 @@ def to_classes(y: Any, classes: tuple[str, ...] | None = None) -> tuple[Tensor, 
         >>> to_classes(["dog", "cat", "dog"])
         (tensor([1, 0, 1]), ('cat', 'dog'))
     """
-    first = next(iter(y), None) if isinstance(y, list | tuple | np.ndarray) else None
-    if isinstance(first, str):
+    y = y if isinstance(y, Tensor | list | tuple) else np.asarray(y)  # a column of pandas becomes an array
+    if not isinstance(y, Tensor) and len(y) and isinstance(y[0], str):
         names = tuple(map(str, y))
         if not all(isinstance(label, str) for label in y):
             raise DataError("your labels are names and numbers; return one or the other")

@@ -184,6 +184,23 @@ def test_rows_of_named_columns_and_classes():
     assert train.y.tolist() == [1, 0, 1, 0]
 
 
+class Frame:
+    """The interface of a table or a column of pandas that numpy reads."""
+
+    def __init__(self, values):
+        self.values, self.shape = values, values.shape
+
+    def __array__(self, dtype=None, copy=None):
+        return self.values
+
+
+def test_tables_and_columns_of_other_packages_are_arrays():
+    x = np.array([[1.0, 3.0], [2.0, 2.0], [4.0, 1.0]])
+    train, _ = from_user((Frame(x), Frame(np.array(["b", "a", "b"], dtype=object))))
+    assert train.x.tolist() == x.tolist()
+    assert train.y.tolist() == [1, 0, 1]
+
+
 def flip(x):
     return x.flip(-1) if torch.rand(()) < 0.5 else x
 

@@ -5,9 +5,13 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from maxup.errors import RecipeError
+from maxup.errors import RecipeError, RunError
+from maxup.lab.certify.target import load_target, target_from_module
 from maxup.lab.data import user_data
+from maxup.lab.data.user_data import from_user
+from maxup.lab.report.contact_sheet import copies_of_run
 from maxup.lab.tasks.vision import Vision
+from maxup.lab.train.runs import open_run
 from tests.lab.train.test_loop import train
 from tests.lab.train.test_resume_exact import fingerprint
 
@@ -91,3 +95,24 @@ def test_rows_and_tokens_train(tmp_path):
         train(tmp_path / "none", words, data_from=tokens)
     with pytest.raises(RecipeError, match=r"model.normalize is for images, but your examples have shape \(3,\)"):
         train(tmp_path / "none", RECIPE | {"model": {"name": "mlp", "normalize": True}}, data_from=rows)
+
+
+def test_only_images_are_shown_and_certified(tmp_path):
+    train(tmp_path / "rows", RECIPE | {"epochs": 1}, data_from=rows)
+    with pytest.raises(RunError, match=r"examples of shape \(3,\) cannot be shown as images"):
+        copies_of_run(open_run(tmp_path / "rows", data_from=rows), 2, batch=0, images=2)
+    with pytest.raises(RunError, match=r"has examples of shape \(3,\), but only images can be certified"):
+        load_target(tmp_path / "rows", data_from=rows)
+
+    def floats(scale=1.0):
+        x = torch.rand(60, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+        return scale * x, torch.arange(60) % 3
+
+    train(tmp_path / "floats", RECIPE | {"epochs": 1}, data_from=floats)
+    target = load_target(tmp_path / "floats", data_from=floats)
+    x = target.images.x[:2]
+    assert torch.equal(target.model.mean.flatten(), torch.tensor(target.images.mean))  # of pixels, not of bytes
+    assert 0.4 < float(target.model.mean) < 0.6
+    assert torch.allclose(target.model(x), target.model.model(target.images.normalize(x)), atol=1e-5)
+    with pytest.raises(RunError, match=r"has pixels from .* to 2, but certification needs pixels in \[0, 1\]"):
+        target_from_module("mine:net", lambda: nn.Flatten(), from_user(floats(2.0)), "mine:data")
