@@ -50,7 +50,6 @@ def main(argv: Sequence[str]) -> int:
     add_accept(parser)
     add_user_code(parser)
     args, overrides = parser.parse_known_args(argv)
-    from maxup.lab.data.find import check_root
     from maxup.lab.recipes.load import parse_recipe
 
     recipe = parse_recipe(args.recipe, overrides)
@@ -63,8 +62,6 @@ def main(argv: Sequence[str]) -> int:
 
         say(yaml.safe_dump(asdict(recipe), sort_keys=False), end="")
         return 0
-    if not args.data_from:
-        check_root(recipe.data.name, recipe.data.root)
     from maxup.lab.train.api import run_folder, train
 
     out = args.out or run_folder(args.recipe, recipe)
