@@ -25,7 +25,7 @@ def main() -> None:
     args = parser.parse_args()
 
     torch.manual_seed(0)
-    words = [topics[name].lower().split() for name in TOPICS]
+    words = [topics[name].lower().split()[:2500] for name in TOPICS]
     ids = {word: number for number, word in enumerate(sorted({word for text in words for word in text}))}
     rows = [
         {"input_ids": torch.tensor([ids[word] for word in text[start : start + LENGTH]]), "labels": label}

@@ -18,7 +18,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
     [
         ("lightning_digits", "pytorch_lightning", 3, 70),
         ("hf_image", "transformers", 3, 40),
-        ("hf_text", "transformers", 5, 50),
+        ("hf_text", "transformers", 5, 40),
         ("timm_digits", "timm", 3, 50),
     ],
 )

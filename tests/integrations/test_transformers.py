@@ -135,6 +135,29 @@ def test_text_equals_a_loop_by_hand(hf, trainer_class, tmp_path, name):
     assert_close(model, by_hand(expected, sentences(), worst(same)))
 
 
+def test_custom_loss(hf, trainer_class, tmp_path):
+    def squared(output, y):
+        return (output.softmax(1) - F.one_hot(y, 4)).square().sum(1)
+
+    def loss_func(outputs, labels, num_items_in_batch):
+        return squared(outputs.logits, labels).sum() / num_items_in_batch
+
+    model, noise = vit(hf), mu.Gaussian(0.3, key="pixel_values")
+    options = {"maxup": worst(noise, loss_fn=squared), "compute_loss_func": loss_func}
+    fit(hf, trainer_class, model, pictures(), tmp_path, options=options, gradient_accumulation_steps=2, max_steps=2)
+    same = worst(noise, loss_fn=squared)
+    assert_close(model, by_hand(vit(hf), pictures(), same, lambda o, y: squared(o, y).mean(), 2, 2))
+
+
+def test_scores_in_the_precision_of_the_step(hf, trainer_class, tmp_path):
+    model, types = vit(hf), []
+    model.classifier.register_forward_hook(lambda *args: types.append((torch.is_grad_enabled(), args[2].dtype)))
+    options = {"maxup": worst(mu.Gaussian(0.3, key="pixel_values"), m=2)}
+    fit(hf, trainer_class, model, pictures(), tmp_path, options=options, bf16=True, max_steps=1)
+    assert {dtype for _, dtype in types} == {torch.bfloat16}
+    assert [graph for graph, _ in types].count(True) == 1
+
+
 @pytest.mark.parametrize("mixed", [False, True])
 def test_accumulation_for_a_model_that_ignores_num_items_in_batch(hf, trainer_class, tmp_path, mixed):
     """BERT's classifiers return a mean, so that the Trainer has to be told to divide it."""
