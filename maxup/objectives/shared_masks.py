@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
-from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -113,7 +112,7 @@ def _in_checkpoint() -> bool:
         return True
     top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
     if top_hooks is None:  # torch 2.6
-        return any(frame.f_code.co_filename == checkpoint.__file__ for frame, _ in walk_stack(None))
+        return any(frame.f_globals.get("__name__") == "torch.utils.checkpoint" for frame, _ in walk_stack(None))
     hooks = top_hooks(True)
     return hooks is not None and "checkpoint" in getattr(hooks[0], "__qualname__", "")
 
