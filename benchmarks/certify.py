@@ -32,7 +32,7 @@ from maxup.cuda.graph import capture_graph
 from maxup.lab.certify.analysis import RADII
 from maxup.lab.certify.run import Settings, find_device, make_smooth
 from maxup.lab.certify.target import Target, load_target
-from maxup.lab.data.images import from_arrays
+from maxup.lab.data.arrays import from_arrays
 from maxup.lab.environment import environment
 from maxup.lab.models import create_model
 from maxup.lab.models.normalize import Normalized

@@ -12,31 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch.profiler import ProfilerActivity, profile
 
 from maxup import Average, Cutout, MaxUp
+from maxup.lab.bench.memory import peak_bytes
 from maxup.lab.environment import environment
 from maxup.lab.models.resnet import resnet20
-
-
-def peak_bytes(step: Callable[[], object], device: str) -> int:
-    """Return the peak number of bytes allocated during step(), relative to before the call."""
-    if device == "cuda":
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        step()
-        torch.cuda.synchronize()
-        return torch.cuda.max_memory_allocated() - before
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as record:
-        step()
-    assert record.profiler is not None
-    assert record.profiler.kineto_results is not None
-    events = [e for e in record.profiler.kineto_results.events() if e.name() == "[memory]"]
-    now = peak = 0
-    for event in sorted(events, key=lambda e: e.start_ns()):
-        now += event.nbytes()
-        peak = max(peak, now)
-    return peak
 
 
 def measure(batch: int, copies: list[int], device: str) -> dict[str, dict[int, int]]:

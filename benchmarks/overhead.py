@@ -13,7 +13,6 @@ have a custom forward, so that all buffers are restored.
 import argparse
 import json
 import statistics
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +22,7 @@ from torch import nn
 
 from maxup import Average, Cutout, MaxUp, MaxUpWarning
 from maxup.isolation import preserve_state
+from maxup.lab.bench.timing import interleaved
 from maxup.lab.environment import environment
 from maxup.lab.models.external import import_torchvision
 from maxup.lab.models.resnet import resnet20
@@ -43,22 +43,6 @@ def build(name: str) -> tuple[nn.Module, int]:
     from torchvision.models import resnet50  # type: ignore[import-untyped]
 
     return resnet50(num_classes=10), 224
-
-
-def interleaved(variants: dict[str, Callable[[], object]], rounds: int, device: str) -> dict[str, list[float]]:
-    """Return the seconds of every variant. The variants alternate."""
-    times: dict[str, list[float]] = {name: [] for name in variants}
-    for round_ in range(rounds + 2):  # two rounds to warm up
-        for name, run in variants.items():
-            if device == "cuda":
-                torch.cuda.synchronize()
-            start = time.perf_counter()
-            run()
-            if device == "cuda":
-                torch.cuda.synchronize()
-            if round_ >= 2:
-                times[name].append(time.perf_counter() - start)
-    return times
 
 
 def main() -> None:

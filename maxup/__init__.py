@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from maxup import diagnostics as diagnostics
     from maxup import theory as theory
     from maxup.batch import SharedDraw as SharedDraw
+    from maxup.cuda.captured import captured as captured
     from maxup.errors import MaxUpWarning as MaxUpWarning
     from maxup.lab.models.export import load as load
     from maxup.lab.train.api import train as train
@@ -34,6 +35,7 @@ else:
         __name__,
         {
             "batch": "SharedDraw",
+            "cuda.captured": "captured",
             "diagnostics": "diagnostics",
             "errors": "MaxUpWarning",
             "lab.models.export": "load",

@@ -19,40 +19,24 @@ class MaxUpWarning(UserWarning):
     """
 
 
-class UnknownNameError(MaxUpError, ValueError):
-    """A name is not in the registry."""
-
-
-class BuildError(MaxUpError, ValueError):
-    """An object cannot be built with the given arguments."""
-
-
 class InputsError(MaxUpError, ValueError):
     """Inputs of the diagnostics are invalid."""
 
 
 class RecipeError(MaxUpError, ValueError):
-    """A recipe is invalid."""
+    """A recipe, or a table of recipes, is invalid."""
 
 
 class UserCodeError(MaxUpError, ValueError):
     """A module or function that the user named cannot be used."""
 
 
-class TableError(MaxUpError, ValueError):
-    """A table of recipes is invalid."""
-
-
 class DataError(MaxUpError, RuntimeError):
     """A data set is missing or invalid."""
 
 
-class WeightsError(MaxUpError, RuntimeError):
-    """A weights file is invalid, or does not match the network."""
-
-
 class ModelError(MaxUpError, RuntimeError):
-    """A network from another package cannot be built."""
+    """A network from another package cannot be built, or a weights file does not match its network."""
 
 
 class LoadError(MaxUpError, RuntimeError):

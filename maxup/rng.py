@@ -12,7 +12,7 @@ import numpy
 import torch
 from torch import Generator
 
-_owners: "weakref.WeakValueDictionary[int, object]" = weakref.WeakValueDictionary()
+_seeds: "weakref.WeakKeyDictionary[object, int]" = weakref.WeakKeyDictionary()  # of live objectives
 
 
 def hash_seed(*parts: object) -> int:
@@ -37,18 +37,26 @@ def make_generator(*parts: object) -> Generator:
 
 
 def objective_seed(owner: object) -> int:
-    """Return a seed that no other live objective and no other process uses.
+    """Return a seed that no other live objective uses. It is the same on every rank.
 
-    It depends on the global seed, the rank, and the smallest index not used by a live objective. So objectives that
-    exist at the same time draw differently, and a run that is repeated in one process after the same
-    `torch.manual_seed` draws the same. The global random state does not advance.
+    It depends on the global seed and on the smallest number that gives an unused seed. So objectives that exist at the
+    same time draw differently, and a script that is run again with the same `torch.manual_seed` draws the same. The
+    global random state does not advance.
     """
-    known = (i for i, other in _owners.items() if other is owner)  # reseeding keeps the index
-    number = next(known, None)
-    if number is None:
-        number = next(i for i in itertools.count() if i not in _owners)
-        _owners[number] = owner
-    return hash_seed(torch.initial_seed(), number, _rank())
+    used = {seed for other, seed in _seeds.items() if other is not owner}
+    seeds = (hash_seed("objective", torch.initial_seed(), number) for number in itertools.count())
+    return reserve_seed(owner, next(seed for seed in seeds if seed not in used))
+
+
+def reserve_seed(owner: object, seed: int) -> int:
+    """Return the seed after recording that this objective uses it, as when it was loaded from a checkpoint."""
+    _seeds[owner] = seed
+    return seed
+
+
+def step_seed(seed: int, step: int) -> int:
+    """Return the seed of one step of an objective in this process. It depends on the seed, the rank and the step."""
+    return hash_seed("step", seed, _rank(), step)
 
 
 def stream_seed(seed: int, rank: int, stream: int) -> int:

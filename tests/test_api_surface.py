@@ -19,8 +19,8 @@ import maxup.smoothing
 PUBLIC = """
 Adversarial Affine AutoAugment Average ColorJitter Compose CropFlip CutMix Cutout EmbeddingDropout FeatureNoise Gaussian
 HardExamples LabelNoise Lighting ManifoldMixup MaxUp MaxUpWarning MixUp Objective Outcome Perturbation RandAugment
-Report SharedDraw Smooth SmoothAdv Transform TrivialAugment UniformBall Views ViewsDataset cross_entropy diagnostics
-load next_token_cross_entropy theory token_cross_entropy train warmup
+Report SharedDraw Smooth SmoothAdv Transform TrivialAugment UniformBall Views ViewsDataset captured cross_entropy
+diagnostics load next_token_cross_entropy theory token_cross_entropy train warmup
 """.split()
 PACKAGES = [maxup, maxup.diagnostics, maxup.objectives, maxup.perturb, maxup.smoothing]
 

@@ -61,3 +61,38 @@ def test_a_perturbation_attached_before_compiling_acts():
     assert len(set(through.worst.copy.tolist())) > 1
     assert compilations[1] == compilations[-1]
     assert len(y) == B
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.line = torch.nn.Linear(5, 5)
+
+    def forward(self, x):
+        return self.line(x).tanh()
+
+
+class Blocks(torch.nn.Module):
+    """Blocks that are compiled one by one, because the forward of the model is not, as in some Hugging Face models."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = torch.nn.ModuleList(Block() for _ in range(3))
+
+    @torch.compiler.disable(recursive=False)
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # raised by the compiler
+def test_a_compiled_block_is_not_reused_for_a_block_with_a_perturbation():
+    model, (x, y) = Blocks(), (torch.rand(8, 5), torch.randint(5, (8,)))
+    noise = mu.FeatureNoise(1.0, layer="blocks.1.line")
+    noise.attach(model)
+    compiled = torch.compile(model, backend="eager")
+    for _ in range(2):
+        plain, through = (mu.MaxUp(noise, m=4, generator=generator()).run(called, x, y) for called in (model, compiled))
+        torch.testing.assert_close(plain.losses, through.losses)

@@ -6,7 +6,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-LAB = ["models", "data", "recipes", "tasks", "train", "certify", "results", "experiments", "report"]  # left to right
+LAB = [
+    "models",
+    "data",
+    "recipes",
+    "tasks",
+    "train",
+    "certify",
+    "results",
+    "experiments",
+    "report",
+    "bench",
+]  # left to right
 LEAVES = {"storage"}  # packages of the lab that import the core and the lab's own modules only
 FILES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path

@@ -220,7 +220,7 @@ def _target(args: argparse.Namespace) -> "Target":
     from maxup.errors import RunError
     from maxup.lab.certify.target import load_target, target_from_module
     from maxup.lab.data import load_data
-    from maxup.lab.data.images import from_arrays
+    from maxup.lab.data.user_data import from_user
 
     build, functions = load_function(args.module, "--module"), user_functions(args)
     if build is None:
@@ -228,7 +228,7 @@ def _target(args: argparse.Namespace) -> "Target":
             raise RunError("--data is for --module; a run or an exported model is certified on its test images")
         return load_target(args.what[0], args.checkpoint, root=args.root, **functions)
     if functions["data_from"] is not None:
-        data = from_arrays(functions["data_from"]())
+        data = from_user(functions["data_from"]())
     elif args.data is not None:
         data = load_data(args.data, args.root)
     else:

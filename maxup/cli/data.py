@@ -13,7 +13,11 @@ GROUP = "Recipes and data"
 EXAMPLES = """example:
   MAXUP_DATA=~/datasets maxup data
 """
-BUILT_IN = {"digits": "comes with scikit-learn", "text": "comes with Python; or set data.root to a folder of text"}
+BUILT_IN = {
+    "digits": "comes with scikit-learn",
+    "imagefolder": "your images: set data.root to a folder with one folder per class",
+    "text": "comes with Python; or set data.root to your text file, or to a folder of text",
+}
 
 
 def main(argv: Sequence[str]) -> int:

@@ -71,9 +71,9 @@ def add_root(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data.root",
         dest="root",
-        type=lambda text: str(folder(text)),
+        type=_data_root,
         metavar="DIR",
-        help="folder of the data (default: as in training)",
+        help="folder of the data, or text file (default: as in training)",
     )
 
 
@@ -123,6 +123,11 @@ def folder(text: str) -> Path:
     if not path.is_dir():
         raise argparse.ArgumentTypeError(f"there is no folder {text!r}")
     return path
+
+
+def _data_root(text: str) -> str:
+    path = Path(text).expanduser()
+    return str(path if path.is_file() else folder(text))
 
 
 def output_file(text: str) -> Path:

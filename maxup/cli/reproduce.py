@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--trackers", default="tensorboard", metavar="NAMES", help="as in maxup train")
     parser.add_argument("--dry_run", "--dry-run", action="store_true", help="print the runs and exit")
     args = parser.parse_args(argv)
-    from maxup.errors import TableError
+    from maxup.errors import RecipeError
     from maxup.lab.experiments.jobs import describe, keep, make_jobs, state
     from maxup.lab.report.custom_tables import find_table
 
@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
         say("\n".join(describe(jobs, states, missing)))
         return 0
     if not jobs:
-        raise TableError(f"none of the recipes of {args.table} exist; missing: {', '.join(missing)}")
+        raise RecipeError(f"none of the recipes of {args.table} exist; missing: {', '.join(missing)}")
     say("\n".join(describe([], [], missing)), end="\n" if missing else "")
     problems = [s for s in states if s not in ("done", "to do")]
     todo = [job for job, s in zip(jobs, states, strict=True) if s == "to do"]

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from maxup.cli.parser import add_checkpoint, add_root, parser_of
+from maxup.cli.user_code import add_user_code, user_functions
 from maxup.lab.limits import option
 from maxup.lab.output import say
 
@@ -39,6 +40,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--seed", type=option("sample --seed"), default=0, metavar="N", help="random seed (default: 0)")
     add_checkpoint(parser)
     add_root(parser)
+    add_user_code(parser)
     args = parser.parse_args(argv)
     from torch import Generator
 
@@ -46,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
     from maxup.lab.tasks.sample import sample
     from maxup.lab.train.runs import open_run
 
-    run = open_run(args.run, args.checkpoint, task="language", root=args.root)
+    run = open_run(args.run, args.checkpoint, task="language", root=args.root, **user_functions(args))
     generator = Generator(run.task.generator.device).manual_seed(args.seed)
     options = {"words": args.words, "temperature": args.temperature, "prompt": args.prompt}
     vocabulary = run.task.text.words

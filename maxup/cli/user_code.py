@@ -18,7 +18,7 @@ def add_user_code(parser: ArgumentParser, *, recorded: bool = False) -> None:
         "--model_from", metavar="MODULE:FUNCTION", help="your network: (shape, num_classes, **model.args)"
     )
     parser.add_argument(
-        "--data_from", metavar="MODULE:FUNCTION", help="your data: () -> (x, y) or (x, y, x_test, y_test)"
+        "--data_from", metavar="MODULE:FUNCTION", help="your data: () -> (x, y), a Dataset, or (train, test)"
     )
     if recorded:
         parser.add_argument(

@@ -22,10 +22,13 @@ Batch = tuple[Tensor, ...]
 class CapturedStep:
     """A step that runs eagerly a few times, is then captured, and is captured again when `key` changes.
 
+    A batch of another shape than the captured one runs eagerly.
+
     Args:
         step: Trains on a batch and returns the loss.
         key: Returns what the graph depends on besides the batch, such as m.
         generators: Returns the generators that the step uses besides the global one.
+        seed: Called before each capture and replay, to seed generators for the step.
         replayed: Called after each replay, to update what the step counts in Python.
         say: Called with the reason if the step turns out to be unsafe to capture.
     """
@@ -36,10 +39,12 @@ class CapturedStep:
         *,
         key: Callable[[], Any],
         generators: Callable[[], list[Generator]],
+        seed: Callable[[], None],
         replayed: Callable[[], None],
         say: Callable[[str], None],
     ) -> None:
-        self.step, self.key, self.generators, self.replayed, self.say = step, key, generators, replayed, say
+        self.step, self.key, self.generators, self.say = step, key, generators, say
+        self.seed, self.replayed = seed, replayed
         self.side = torch.cuda.Stream()
         self.graph: torch.cuda.CUDAGraph | None = None
         self.captured_for: Any = None
@@ -52,6 +57,9 @@ class CapturedStep:
         if self.eager < WARMUP:
             self.eager += 1
             return self._eager_step(batch)
+        if self.graph is not None and [part.shape for part in batch] != [part.shape for part in self.batch]:
+            return self.step(batch)
+        self.seed()  # a graph reads the seeds of its registered generators when it is replayed
         counted = self.graph is None  # capturing runs the Python code, which counts the step
         graph = self.graph or self._capture(batch)
         for fixed, new in zip(self.batch, batch, strict=True):
@@ -129,7 +137,7 @@ def capture_step(
     def key() -> Any:
         return stage(), objective.depends_on()
 
-    return CapturedStep(step, key=key, generators=generators, replayed=replayed, say=say)
+    return CapturedStep(step, key=key, generators=generators, seed=objective.seed_step, replayed=replayed, say=say)
 
 
 def why_not_capturable(

@@ -12,15 +12,15 @@ import torch
 import maxup
 
 
-def environment() -> dict[str, Any]:
-    """Return the commit, versions and hardware of this process."""
+def environment(*, on_gpu: bool | None = None) -> dict[str, Any]:
+    """Return the commit, versions and hardware of this process. `on_gpu` defaults to whether there is a GPU."""
+    on_gpu = torch.cuda.is_available() if on_gpu is None else on_gpu
     return {
         "commit": _commit(),
         "versions": {"python": platform.python_version(), "maxup": maxup.__version__, "torch": torch.__version__}
         | {name: v for name in ("numpy", "scikit-learn", "scipy") if (v := _version(name))},
-        "shared_gpu": torch.cuda.is_available()
-        and "CUDA_MPS_PIPE_DIRECTORY" in os.environ,  # if so, timings are not comparable
-        "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else _cpu(),
+        "shared_gpu": on_gpu and "CUDA_MPS_PIPE_DIRECTORY" in os.environ,  # if so, timings are not comparable
+        "hardware": torch.cuda.get_device_name() if on_gpu else _cpu(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
     }

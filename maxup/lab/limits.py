@@ -1,17 +1,17 @@
 """The valid range of every number in recipes and command-line options.
 
-The limits catch mistakes and malicious files before they take a day or all memory. They do not apply to the library:
-`MaxUp(m=...)` takes any m.
+The type annotation of a setting or an argument holds its limit, as in `Annotated[int, MANY]`. Limits catch mistakes
+and malicious files before they take a day or all memory. They do not apply to the library: `MaxUp(m=...)` takes any m.
 """
 
 import argparse
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, get_args
 
-from maxup.errors import format_value
+from maxup.errors import RecipeError, format_value
 
 
 @dataclass(frozen=True)
@@ -58,63 +58,21 @@ def _count(low: int, high: int) -> Limit:
     return Limit(low, high, whole=True)
 
 
-COPIES, STEPS, MANY, SEED = _count(1, 10**4), _count(1, 10**4), _count(1, 10**6), _count(0, 4 * 10**9)
-FRACTION, DROP = Limit(0, 1), Limit(0, 1, below=True)
-
-RECIPE = {  # by dotted name; a limit applies to every number of a list
-    "epochs": MANY,
-    "batch_size": MANY,
-    "seed": SEED,  # numpy takes 32 bits, and every process adds its rank
-    "data.train_size": _count(1, 10**9),
-    "data.validation": Limit(0, 0.9),
-    "data.size": _count(1, 10**4),
-    "data.test_size": _count(1, 10**4),
-    "data.crop_fraction": Limit(0.1, 1),
-    "data.mean": Limit(-1e6, 1e6),
-    "data.std": Limit(0, 1e6, above=True),
-    "data.workers": _count(0, 10**3),
-    "optim.lr": Limit(0, 1e9),
-    "optim.momentum": FRACTION,
-    "optim.weight_decay": Limit(0, 1e3),
-    "optim.milestones": FRACTION,
-    "optim.gamma": Limit(0, 1e3),
-    "optim.warmup": FRACTION,
-    "optim.clip": Limit(0, 1e9, above=True),
-    "optim.accumulate": MANY,
-    "optim.sam": Limit(0, 1e3),
-    "optim.ema": Limit(0, 0.999999, above=True),
-    "optim.average_from": FRACTION,
-    "optim.patience": MANY,
-    "optim.restarts": _count(0, 100),
-    "language.bptt": MANY,
-    "language.epsilon": Limit(0, 1e3),
-    "language.alpha": Limit(0, 1e6),
-    "language.beta": Limit(0, 1e6),
-    "language.validation_columns": MANY,
-    "language.test_columns": MANY,
-}
-MODEL = {  # by argument name
-    "depth": _count(1, 2000),
-    "width": _count(1, 10**4),
-    "hidden": _count(1, 10**5),
-    "embedding": _count(1, 10**5),
-    "layers": _count(1, 100),
-    "dropout": DROP,
-    "input_dropout": DROP,
-    "hidden_dropout": DROP,
-    "output_dropout": DROP,
-    "weight_drop": DROP,
-    "noise": Limit(0, 1e6),
-    "drop_rate": DROP,
-    "drop_path_rate": DROP,
-    "drop_block_rate": DROP,
-}
+COPIES, STEPS, MANY, SIZE = _count(1, 10**4), _count(1, 10**4), _count(1, 10**6), _count(1, 10**5)
+SEED = _count(0, 4 * 10**9)  # numpy takes 32 bits, and every process adds its rank
+FRACTION, DROP = Limit(0, 1), Limit(0, 1, below=True)  # of dropout
+DEPTH, WIDTH = _count(1, 2000), _count(1, 10**4)  # of networks
 OPTIONS = {  # by command and option
     "train --save_every": Limit(0, math.inf),  # inf: save only at the best and the last epoch
     "compare --seeds": _count(2, 10**4),  # a standard deviation needs 2
     "compare --m": COPIES,
     "compare --radius": Limit(0, 1e9),
     "compare --attack_steps": STEPS,
+    "bench --m": _count(2, 10**4),  # m = 1 is the standard step
+    "bench --batch_size": MANY,
+    "bench --rounds": MANY,
+    "bench --train_steps": _count(0, 10**6),
+    "bench --num_classes": MANY,
     "reproduce --seeds": _count(1, 10**4),
     "reproduce --budget": Limit(0, 1, above=True),
     "certify --sigma": Limit(0, 1e6, above=True),
@@ -161,31 +119,34 @@ def option(name: str) -> Callable[[str], Any]:
     return parse
 
 
-def check_recipe(values: Mapping[str, Any]) -> str | None:
-    """Return an error message for the first setting that is out of range, or None. `values` are by dotted name.
+def check_range(name: str, value: Any, hint: Any) -> None:
+    """Raise a RecipeError if a number, or a number in a list, is outside the limit in its type annotation.
 
     Example:
-        >>> check_recipe({"epochs": 0})
-        'epochs=0 is out of range; it must be a whole number from 1 to 1000000'
-    """
-    for name, limit in RECIPE.items():
-        value = values.get(name)
-        numbers = value if isinstance(value, list) else [] if value is None else [value]
-        if invalid := [number for number in numbers if number not in limit]:
-            return f"{name}={format_value(invalid[0])} is out of range; it must be {limit}"
-        if len(numbers) > MAX_VALUES:
-            return f"{name} has {len(numbers)} numbers; it must have at most {MAX_VALUES}"
-    return None
-
-
-def check_model_args(**arguments: Any) -> None:
-    """Raise a ValueError if an argument of a network is out of range.
-
-    Example:
-        >>> check_model_args(width=16, dropout=math.nan)
+        >>> from typing import Annotated
+        >>> check_range("optim.milestones", [0.5, 75], list[Annotated[float, FRACTION]])
         Traceback (most recent call last):
-        ValueError: dropout=nan is out of range; it must be a number that is at least 0 and below 1
+        maxup.errors.RecipeError: optim.milestones=75 is out of range; it must be a number from 0 to 1
     """
-    for name, value in arguments.items():
-        if value not in MODEL[name]:
-            raise ValueError(f"{name}={format_value(value)} is out of range; it must be {MODEL[name]}")
+    limit = find_limit(hint)
+    if limit is None or value is None:
+        return
+    numbers = value if isinstance(value, list | tuple) else [value]
+    if invalid := [number for number in numbers if number not in limit]:
+        allowed = " or ".join(f"{one:g}" for one in limit) if isinstance(limit, tuple) else limit
+        raise RecipeError(f"{name}={format_value(invalid[0])} is out of range; it must be {allowed}")
+    if len(numbers) > MAX_VALUES:
+        raise RecipeError(f"{name} has {len(numbers)} numbers; it must have at most {MAX_VALUES}")
+
+
+def find_limit(hint: Any) -> Limit | tuple[float, ...] | None:
+    """Return the limit in a type annotation, or the tuple of valid numbers.
+
+    Example:
+        >>> from typing import Annotated
+        >>> str(find_limit(list[Annotated[float, Limit(0, 9)]] | None)), find_limit(Annotated[float, (2.0, math.inf)])
+        ('a number from 0 to 9', (2.0, inf))
+    """
+    if isinstance(hint, Limit | tuple):
+        return hint
+    return next((limit for part in get_args(hint) if (limit := find_limit(part))), None)

@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from maxup.lab.output import make_console, say
@@ -54,7 +55,7 @@ class Progress:
         if self.bar:
             self._draw(done, line.split("  "))
         else:
-            self.say(f"{line}  {100 * done / self.total:.0f} %  {_clock(left)} left")
+            self.say(f"{line}  {100 * done / self.total:.0f} %  {timedelta(seconds=round(left))} left")
 
     def _draw(self, done: int, words: list[str]) -> None:
         """Draw the percentage, the time left, as many words as fit, and a bar if there is room."""
@@ -81,11 +82,6 @@ class Progress:
             self.bar.console.print(line)
         else:
             say(line, flush=True)
-
-
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}" if minutes >= 60 else f"{minutes}:{seconds:02}"
 
 
 def format_metrics(metrics: Mapping[str, float]) -> str:

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from maxup.errors import BuildError, UnknownNameError, error_message, format_value, unknown_name
+from maxup.errors import RecipeError, error_message, format_value, unknown_name
+from maxup.lab.limits import check_range
 
 PERTURBATIONS = {
     "gaussian": "maxup.perturb.noise:Gaussian",
@@ -50,19 +51,21 @@ def build(registry: Mapping[str, str], kind: str, name: str, /, **arguments: Any
     known = inspect.signature(make).parameters
     for argument in arguments:
         if argument not in known:
-            raise UnknownNameError(unknown_name(argument, list(known), f"argument of {kind} {name!r}"))
+            raise RecipeError(unknown_name(argument, list(known), f"argument of {kind} {name!r}"))
     missing = [p for p, d in known.items() if d.default is inspect.Parameter.empty and p not in arguments]
     if missing:
-        raise UnknownNameError(f"{kind} {name!r} needs {' and '.join(missing)}")
+        raise RecipeError(f"{kind} {name!r} needs {' and '.join(missing)}")
     try:
+        for argument, value in arguments.items():
+            check_range(argument, value, known[argument].annotation)
         return make(**arguments)
     except Exception as error:  # the arguments come from a recipe and can be anything
         given = ", ".join(f"{key}={format_value(value)}" for key, value in arguments.items())
-        raise BuildError(f"{kind} {name!r} cannot be built with {given}: {error_message(error)}") from error
+        raise RecipeError(f"{kind} {name!r} cannot be built with {given}: {error_message(error)}") from error
 
 
 def _find(registry: Mapping[str, str], kind: str, name: str) -> Any:
     if not isinstance(name, str) or name not in registry:
-        raise UnknownNameError(unknown_name(str(name), registry, kind))
+        raise RecipeError(unknown_name(str(name), registry, kind))
     module, _, attribute = registry[name].partition(":")
     return getattr(import_module(module), attribute)

@@ -47,6 +47,13 @@ def find_function(spec: str) -> Callable[..., Any]:
     return result
 
 
+def function_name(function: Callable[..., Any] | None) -> str:
+    """Return MODULE:FUNCTION, or "" without a function."""
+    if function is None:
+        return ""
+    return f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', type(function).__name__)}"
+
+
 def raised_in_user_code(error: BaseException) -> str | None:
     """Return a message if the user's code raised the error, for example in a network's forward; otherwise None.
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Generator, Tensor, nn
@@ -13,7 +14,7 @@ from maxup.isolation import called_modules, forbid_side_effects, preserve_state
 from maxup.losses import TOKENS, cross_entropy, mean_loss
 from maxup.objectives.outcome import Outcome
 from maxup.perturb.in_model import clear, in_model_parts
-from maxup.rng import objective_seed
+from maxup.rng import objective_seed, reserve_seed, step_seed
 from maxup.snapshot import Snapshot, changed, state
 from maxup.validate import (
     check_batch,
@@ -52,9 +53,10 @@ class Objective:
         m: Copies per example, or a function of the step that returns it.
         loss_fn: Loss per example, `loss_fn(output, target) -> (B,)`.
         forward: How to call the model, `forward(model, x) -> output`.
-        generator: Source of randomness. None creates one on the batch's device in the first call. Its seed depends on
-            `torch.manual_seed`, the rank of the process, and the other live objectives. The global random state does
-            not advance.
+        generator: Source of randomness. None creates one on the batch's device in the first call, and seeds it at every
+            step from (seed, rank, step), so that a resumed run draws what it would have drawn. The seed depends on
+            `torch.manual_seed` and the other live objectives. The global random state does not advance. A generator
+            that you pass is a running stream: it is never seeded, and `state_dict` holds its state.
     """
 
     def __init__(
@@ -75,7 +77,8 @@ class Objective:
                 raise TypeError(f"{name}={function!r:.60}: {name} must be a function")
         self.loss_fn, self.forward, self.generator = loss_fn, forward, generator
         self.step = 0
-        self._created_generator = False  # whether `generator` was None
+        self._created: Generator | None = None  # the default generator, if the first step created it
+        self._seed: int | None = None  # of the default generator
         self._first_batch = True
         self._first_scoring = True  # True until the first scoring
         self._read_values = False  # True if this batch's values are checked
@@ -90,29 +93,57 @@ class Objective:
         return self.run(model, x, y).loss
 
     def __repr__(self) -> str:
-        return call_repr(self, hide={"generator"} if self._created_generator else ())
+        return call_repr(self, hide={"generator"} if self.generator is self._created else ())
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs: the step, and the state of the generator if there is one."""
-        generator = None if self.generator is None else self.generator.get_state()
-        device = None if self.generator is None else str(self.generator.device)
-        return {"step": self.step, "generator": generator, "device": device}
+        """Return what a resumed run needs: the seed and the step, which are the same on every rank.
+
+        If you passed a generator, its state takes the place of the seed. It differs between ranks, so every rank must
+        save its own.
+        """
+        if self.generator is None or self.generator is self._created:
+            return {"seed": self._seed, "step": self.step}
+        return {"step": self.step, "generator": self.generator.get_state(), "device": str(self.generator.device)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a `state_dict()`, on the same type of device.
+        """Resume from a `state_dict()`. The following draws are those of this process's rank.
 
-        A state saved before the first draw has no generator state. In that case the default generator is created again;
-        a generator that you passed is unchanged.
+        A state saved before the first step has no seed. In that case the default generator is created again; a
+        generator that you passed is unchanged. A state that holds a generator needs the same type of device.
         """
-        if not {"step", "generator", "device"} <= set(state):
+        if {"seed", "step"} <= set(state):
+            self._load_seed(state["seed"])
+        elif {"step", "generator", "device"} <= set(state):
+            self._load_generator(state["generator"], state["device"])
+        else:
             raise ValueError(f"this is not the state_dict of an objective: it has the keys {sorted(state)}")
         self.step = int(state["step"])
-        if state["generator"] is None:
-            self.generator = None if self._created_generator else self.generator
-        else:
-            if self.generator is None or self.generator.device != torch.device(state["device"]):
-                self.generator = Generator(state["device"])
-            self.generator.set_state(state["generator"].cpu())
+
+    def _load_seed(self, seed: int | None) -> None:
+        if self.generator is self._created:
+            self._seed = None if seed is None else reserve_seed(self, int(seed))
+            if seed is None:
+                self.generator = self._created = None
+        elif seed is not None:
+            raise ValueError(
+                "this state was saved without generator=, but this objective has one; load the state into an objective "
+                "without generator="
+            )
+
+    def _load_generator(self, generator_state: Tensor | None, device: str) -> None:
+        if generator_state is None:  # saved by version 0.1 before the first step
+            return self._load_seed(None)
+        if self.generator is self._created or self.generator is None or self.generator.device != torch.device(device):
+            self.generator = Generator(device)
+        self.generator.set_state(generator_state.cpu())
+
+    def seed_step(self) -> None:
+        """Seed the default generator for this step. Does nothing if you passed a generator.
+
+        Every step calls it. Call it yourself only before you replay a CUDA graph that contains a step.
+        """
+        if self._seed is not None and self.generator is not None and self.generator is self._created:
+            self.generator.manual_seed(step_seed(self._seed, self.step))
 
     def copies(self) -> int:
         """Return m at this step."""
@@ -136,6 +167,8 @@ class Objective:
         if self._read_values:
             check_values(x)
         before = None if capturing else generator.get_state()
+        if not capturing:  # a captured step is seeded before its replay
+            self.seed_step()
         try:
             yield batch, generator
         except BaseException:
@@ -149,11 +182,11 @@ class Objective:
 
     def _generator(self, device: torch.device) -> Generator:
         if self.generator is None:
-            self.generator = Generator(device).manual_seed(objective_seed(self))
-            self._created_generator = True
+            self.generator = self._created = Generator(device)
+            self._seed = objective_seed(self) if self._seed is None else self._seed
         if self.generator.device.type != device.type:
             do = f"create it with torch.Generator({device.type!r}), or pass generator=None"
-            if self._created_generator:
+            if self.generator is self._created:
                 do = "it was created on the device of the first batch, so create a new objective for another device"
             raise ValueError(f"the generator is on {self.generator.device}, but the batch is on {device}; {do}")
         return self.generator
@@ -237,7 +270,20 @@ class Objective:
         return mean_loss(self.loss_fn, losses, target)
 
 
+_compiled_inside: "WeakKeyDictionary[nn.Module, nn.Module]" = WeakKeyDictionary()  # torch.compile(DDP(model)) -> model
+
+
 def unwrap(model: Any) -> Any:
-    """Return the module inside DistributedDataParallel, for passes without gradients and communication."""
+    """Return the module inside DistributedDataParallel, for passes without gradients and communication.
+
+    The module inside `torch.compile(DDP(model))` is compiled with the same settings.
+    """
     check_model(model)
-    return model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        return model.module
+    wrapped = getattr(model, "_orig_mod", None)  # of torch.compile
+    if not isinstance(wrapped, nn.parallel.DistributedDataParallel):
+        return model
+    if model not in _compiled_inside:
+        _compiled_inside[model] = model.dynamo_ctx(wrapped.module)
+    return _compiled_inside[model]

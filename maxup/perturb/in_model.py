@@ -79,7 +79,8 @@ def _in_reentrant_checkpoint() -> bool:
     frame = sys._getframe()
     while frame.f_back is not None:
         frame = frame.f_back
-        if frame.f_globals.get("__name__") == "torch.utils.checkpoint" and frame.f_code.co_name == "forward":
+        checkpointed = frame.f_globals.get("__name__") == "torch.utils.checkpoint" and frame.f_code.co_name == "forward"
+        if checkpointed and any(frame.f_locals["ctx"].needs_input_grad):  # False if the whole model has no gradients
             return True
     return False
 
@@ -173,11 +174,13 @@ def clear(perturbation: Any) -> None:
 def _eager_hook() -> Callable[..., Tensor]:
     """Return `_run_hook`, excluded from compilation: a compiled hook cannot detect a pass that checkpointing repeats.
 
-    Replaces the global function, because models are pickled with its name. Lazy, because it imports the compiler.
+    Replaces the global function, because models are pickled with its name. Lazy, because it imports the compiler. By
+    default, the compiler uses one compiled layer for all layers of a class, whether they have hooks or not.
     """
     global _run_hook
     if not hasattr(_run_hook, "_torchdynamo_disable"):
         _run_hook = torch.compiler.disable(_run_hook)
+        torch._dynamo.config.skip_nnmodule_hook_guards = False
     return _run_hook
 
 

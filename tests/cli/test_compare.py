@@ -6,6 +6,8 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import chdir, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -34,10 +36,11 @@ def maxup(*words, cwd):
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("compare")
-    done = maxup("compare", "digits/mlp-gaussian-maxup", "--seeds", 2, "--m", 1, 8, "--out", "c", *TINY, cwd=folder)
-    assert done.returncode == 0, done.stderr
-    return folder, done.stdout
+    folder, out = tmp_path_factory.mktemp("compare"), StringIO()
+    words = ["digits/mlp-gaussian-maxup", "--seeds", "2", "--m", "1", "8", "--out", "c", *TINY]
+    with chdir(folder), redirect_stdout(out):
+        assert main(["compare", *words]) == 0
+    return folder, out.getvalue()
 
 
 def test_the_rows_are_the_baseline_maxup_and_the_others():

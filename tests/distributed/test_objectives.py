@@ -1,8 +1,9 @@
-"""Two processes on the CPU: DistributedDataParallel, SyncBatchNorm, and different draws per rank."""
+"""Two processes on the CPU: DistributedDataParallel, compiled or not, FSDP2, SyncBatchNorm, and draws per rank."""
 
 import pytest
 import torch
 from torch import distributed, multiprocessing, nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import maxup as mu
@@ -44,6 +45,14 @@ def train(model, x, y, steps=3):
     return [p.detach().clone() for p in model.parameters()]
 
 
+def plain(model):
+    return model
+
+
+def compiled(model):
+    return torch.compile(model, backend="eager")
+
+
 def worker(rank, out):
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=f"file://{out}/store", rank=rank, world_size=2)
@@ -52,9 +61,20 @@ def worker(rank, out):
     x, y = {k: v[half] for k, v in x.items()}, y[half]
     results = {"parameters": train(DistributedDataParallel(net()), x, y)}
 
+    sharded = fully_shard(net(), mesh=distributed.init_device_mesh("cpu", (2,)))
+    results["sharded"] = [p.full_tensor() for p in train(sharded, x, y)]
+
+    # Compiled inside or around the wrapper: only the 3 training passes go through the wrapper.
+    for name, inner, outer in (("ddp(compile)", compiled, plain), ("compile(ddp)", plain, compiled)):
+        network = batch_norm_net()
+        wrapped = DistributedDataParallel(inner(network))
+        passes = []
+        wrapped.register_forward_pre_hook(lambda *_, passes=passes: passes.append(1))
+        results[name] = train(outer(wrapped), x, y), dict(network.named_buffers()), len(passes)
+
     # BatchNorm: several forward passes and one backward pass; only the training pass updates the buffers.
     wrapped = DistributedDataParallel(batch_norm_net())
-    train(wrapped, x, y)
+    results["batch norm"] = train(wrapped, x, y), dict(wrapped.module.named_buffers()), 3
     results["tracked"] = int(wrapped.module[1].num_batches_tracked)
 
     # Scoring, attacks and theory bypass the wrapper and run no collectives, so ranks may differ.
@@ -71,6 +91,20 @@ def worker(rank, out):
     torch.manual_seed(3)
     maxup = mu.MaxUp(mu.Gaussian(0.3), m=3)
     results["draws"] = maxup.select(sync, x["pixels"], y)[0] - x["pixels"]
+
+    # A run of 4 steps, and one that resumes at step 2 from a checkpoint that only rank 0 wrote.
+    torch.manual_seed(5)
+    whole = mu.MaxUp(mu.Gaussian(0.3), m=3)
+    results["whole"] = []
+    for step in range(4):
+        if step == 2 and rank == 0:
+            torch.save(whole.state_dict(), f"{out}/objective.pt")
+        results["whole"].append(whole.select(wrapped, x["pixels"], y)[0] - x["pixels"])
+    distributed.barrier()
+    del whole  # as in a new process
+    resumed = mu.MaxUp(mu.Gaussian(0.3), m=3)
+    resumed.load_state_dict(torch.load(f"{out}/objective.pt"))
+    results["resumed"] = [resumed.select(wrapped, x["pixels"], y)[0] - x["pixels"] for _ in range(2)]
     torch.save(results, f"{out}/{rank}.pt")
     distributed.destroy_process_group()
 
@@ -89,12 +123,30 @@ def test_parameters_equal_those_of_one_process_on_the_joined_batch(ranks):
         torch.testing.assert_close(a, expected, atol=1e-9, rtol=0)
 
 
+def test_sharded_parameters_equal_those_of_one_process(ranks):
+    for results in ranks:
+        for a, expected in zip(results["sharded"], train(net(), *data()), strict=True):
+            torch.testing.assert_close(a, expected, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("how", ["ddp(compile)", "compile(ddp)"])
+def test_compiled_wrappers_train_like_the_plain_one(ranks, how):
+    for results in ranks:
+        torch.testing.assert_close(results[how], results["batch norm"], atol=1e-9, rtol=0)
+
+
 def test_training_updates_the_statistics_once_per_step(ranks):
     assert [r["tracked"] for r in ranks] == [3, 3]
 
 
 def test_ranks_draw_differently_under_one_seed(ranks):
     assert not torch.equal(ranks[0]["draws"], ranks[1]["draws"])
+
+
+def test_every_rank_resumes_its_draws_from_the_state_of_rank_0(ranks):
+    for results in ranks:
+        assert all(map(torch.equal, results["resumed"], results["whole"][2:]))
+    assert not any(map(torch.equal, ranks[0]["whole"], ranks[1]["whole"]))
 
 
 def test_only_training_goes_through_the_wrapper(ranks):

@@ -3,11 +3,13 @@
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from maxup.cuda.capture import CapturedStep
+import maxup as mu
+from maxup.cuda.capture import CapturedStep, capture_step
 from maxup.lab.recipes.load import recipe_from
 from maxup.lab.storage import checkpoint
 from maxup.lab.train import loop
@@ -116,6 +118,36 @@ def test_an_interrupted_captured_run_resumes(tmp_path, monkeypatch):
     monkeypatch.undo()
     _, resumed, _ = run(tmp_path / "cut", monkeypatch, True)
     assert resumed == pytest.approx(whole, rel=1e-4)
+
+
+def draws(captured, start=0, steps=9):
+    """Return the winners of the steps from `start` on, drawn by a default generator."""
+    torch.manual_seed(0)
+    model, x, y = torch.nn.Linear(3, 2).cuda(), torch.zeros(4, 3).cuda(), torch.zeros(4, dtype=torch.long).cuda()
+    objective, kept = mu.MaxUp(mu.Gaussian(1.0), m=2), torch.zeros_like(x)
+    objective.load_state_dict({"seed": 5, "step": start})
+
+    def step(batch):
+        kept.copy_(objective.select(model, *batch)[0])
+        return kept.sum()
+
+    task = SimpleNamespace(objective=objective, generator=None)
+    call = capture_step(step, task, stage=lambda: 0, say=pytest.fail) if captured else step
+    found = []
+    for _ in range(start, steps):
+        call((x, y))
+        found.append(kept.clone())
+    assert objective.step == steps
+    assert not captured or call.graph is not None
+    return found
+
+
+def test_replays_draw_from_seed_and_step_like_eager_steps():
+    whole = draws(captured=False)
+    assert len({tuple(found.flatten().tolist()) for found in whole}) == len(whole)
+    for start in (0, 4):  # from the beginning, and resumed
+        for found, expected in zip(draws(captured=True, start=start), whole[start:], strict=True):
+            assert torch.equal(found, expected)
 
 
 def test_dropout_layers_train_eagerly(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from maxup.cuda import fused
 from maxup.lab.certify.run import Settings, describe
 from maxup.lab.certify.target import Target
-from maxup.lab.data.images import from_arrays
+from maxup.lab.data.arrays import from_arrays
 from maxup.lab.models import create_model
 from maxup.lab.models.normalize import Normalized
 

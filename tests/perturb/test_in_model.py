@@ -7,6 +7,7 @@ from torch.utils.checkpoint import checkpoint
 
 import maxup as mu
 from maxup.perturb.in_model import InModelPerturbation, PerturbHook, attach_to, in_model_parts
+from tests.oracles import torchvision_v2
 
 
 def test_a_hook_acts_only_with_a_draw_and_in_training():
@@ -106,7 +107,7 @@ def perturbations():
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")  # scoring runs without gradients
 @pytest.mark.parametrize("number", range(3))
 @pytest.mark.parametrize("reentrant", [True, False])
-@pytest.mark.parametrize("call", ["one call", "selected", "outside", "m = 1"])
+@pytest.mark.parametrize("call", ["one call", "selected", "outside", "between", "m = 1"])
 def test_checkpointing_gives_the_gradient_of_the_plain_model(reentrant, number, call):
     g = torch.Generator().manual_seed(1)
     x, y = torch.rand(8, 5, generator=g, dtype=torch.double), torch.randint(3, (8,), generator=g)
@@ -121,16 +122,50 @@ def test_checkpointing_gives_the_gradient_of_the_plain_model(reentrant, number, 
             if call == "selected":
                 with maxup.selected(model, x, y) as (worst_x, worst_y):
                     loss = mu.cross_entropy(model(worst_x), worst_y).mean()
-            elif call == "outside":
+            elif call in ("outside", "between"):  # a trainer calls backward later
                 with maxup.selected(model, x, y) as (worst_x, worst_y):
                     output = model(worst_x)
                 loss = mu.cross_entropy(output, worst_y).mean()
             else:
                 loss = maxup(model, x, y)
+            if call == "between":  # the same batch, with and without dropout, for a log
+                with torch.no_grad():
+                    model(x)
+                model.eval()(x)
+                model.train()
             loss.backward()
         found.append([p.grad for p in model.parameters()])
     for plain, again in zip(*found, strict=True):
         torch.testing.assert_close(again, plain)
+
+
+@pytest.mark.filterwarnings("ignore")  # of transformers, and of reentrant checkpoints in scoring
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_checkpointed_bert_whose_trainer_calls_backward(reentrant):
+    torchvision_v2()  # transformers imports it
+    from transformers import BertConfig, BertForSequenceClassification
+
+    sizes = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
+    part = "bert.encoder.layer.1.intermediate.dense"
+    for perturbation in (mu.FeatureNoise(1.0, layer=part), mu.ManifoldMixup([part], num_classes=3)):
+        found = []
+        for checkpointed in (False, True):
+            torch.manual_seed(0)
+            model = BertForSequenceClassification(BertConfig(**sizes, intermediate_size=8, num_labels=3)).train()
+            if checkpointed:
+                model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+            perturbation.attach(model)
+            maxup = mu.MaxUp(
+                perturbation,
+                m=3,
+                forward=lambda model, ids: model(input_ids=ids).logits,
+                generator=torch.Generator().manual_seed(0),
+            )
+            with maxup.selected(model, *words()) as (ids, labels):
+                logits = model(input_ids=ids).logits
+            found.append(gradient(model, mu.cross_entropy(logits, labels).mean()))
+        for plain, again in zip(*found, strict=True):
+            torch.testing.assert_close(again, plain)
 
 
 def test_two_steps_before_a_backward_pass_are_refused():

@@ -72,13 +72,14 @@ def target_from_module(name: str, build: Callable[[], Any], data: Any, data_name
     Args:
         name: The name of the function, for messages.
         build: Returns the network.
-        data: Training and test images, as returned by `load_data` and `from_arrays`.
+        data: Training and test images, as returned by `load_data` and `from_user`.
         data_name: The name of the data, for messages.
     """
-    train, test = data if isinstance(data, tuple) else (None, None)
+    train, *_, test = data if isinstance(data, tuple) else (None, None)
     images = train if test is None else test
     if not isinstance(images, Images) or not len(images):
         raise RunError(f"{data_name} has no test images in memory; choose other data")
+    _check_pixels(images, data_name)
     if test is None and os.environ.get("RANK", "0") == "0":
         say(f"{data_name} has no test split, so training images are certified too")
     model = build()
@@ -130,6 +131,16 @@ def probe_logits(
 def _target(name: str, model: nn.Module, recipe: Recipe, images: Any) -> Target:
     if not isinstance(images, Images) or not len(images):
         raise RunError(f"{name} has no test images in memory to certify on; give images with --data or --data_from")
+    _check_pixels(images, name)
     if not recipe.model.normalize:  # certified radii are in units of pixels
         model = Normalized(model, images.mean, images.std).to(next(iter(model.parameters())).device)
     return Target(name, model.eval(), images, gaussian_sigma(recipe))
+
+
+def _check_pixels(images: Images, name: str) -> None:
+    """Raise a RunError if examples are not images with pixels in [0, 1], the unit of a certified radius."""
+    if len(images.shape) != 3:
+        raise RunError(f"{name} has examples of shape {images.shape}, but only images can be certified")
+    if images.x.is_floating_point() and not 0 <= float(images.x.min()) <= float(images.x.max()) <= 1:
+        low, high = float(images.x.min()), float(images.x.max())
+        raise RunError(f"{name} has pixels from {low:.3g} to {high:.3g}, but certification needs pixels in [0, 1]")

@@ -20,7 +20,8 @@ def load_data(name: str, root: Root = None) -> Any:
         root: Folder to search first. Then come MAXUP_DATA, ./data and the system's folders.
 
     Returns:
-        Images: the training set and the test set; the latter is None if the data set has no test set.
+        Images: the training set and the test set; the latter is None if the data set has no test set. An image folder
+            may also have a validation set, in between.
         Text: a `Text` with training, validation and test tokens.
     """
     return get_data_set(name).load(root)

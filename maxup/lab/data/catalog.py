@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from maxup.lab.data.text import Text
 
 Root = str | os.PathLike[str] | None  # a folder to search first
-Load = Callable[[Root], "tuple[Images | Folder, Images | Folder | None] | Text"]
+Load = Callable[[Root], "tuple[Images | Folder, ...] | tuple[Images | Folder, None] | Text"]
 LoadT = TypeVar("LoadT", bound=Callable[..., object])
 
 _registered: dict[str, "DataSet"] = {}
@@ -32,7 +32,7 @@ class DataSet:
     Args:
         name: Name of the data set in recipes.
         load: The decorated function.
-        files: The files it consists of.
+        files: The files it consists of. () if `root` itself is the data set, such as any folder of images.
         instructions: How to get the data set, in a sentence or two.
         folders: Where the files may be, relative to a searched folder. The first folder that has them all is used.
         gzip: Whether every file may also be compressed, with the suffix .gz.

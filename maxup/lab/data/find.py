@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from maxup.errors import DataError
-from maxup.lab.data.catalog import DataSet, Root, get_data_set
+from maxup.lab.data.catalog import DataSet, Root, all_data_sets, get_data_set
 
 SYSTEM = (Path("/usr/share/datasets"),)  # where Debian packages install data sets
 
@@ -22,6 +22,9 @@ def search_folders(name: str, root: Root = None) -> list[Path]:
 def locate(name: str, root: Root = None) -> Path | None:
     """Return the folder that has all files of a data set, or None."""
     data_set = get_data_set(name)
+    if not data_set.files:  # any folder
+        folder = Path(root).expanduser() if root else None
+        return folder if folder and os.path.isdir(folder) else None
     return next((folder for folder in _folders(data_set, root) if not _missing_files(folder, data_set)), None)
 
 
@@ -34,6 +37,9 @@ def find(name: str, root: Root = None) -> Path:
     if folder := locate(name, root):
         return folder
     data_set = get_data_set(name)
+    if not data_set.files:
+        problem = f"there is no folder {root}" if root else "data.root is not set"
+        raise DataError(f"{name}: {problem}. {data_set.instructions}")
     partial = ""
     for folder in _folders(data_set, root):
         missing_files = _missing_files(folder, data_set)
@@ -42,6 +48,15 @@ def find(name: str, root: Root = None) -> Path:
             break
     searched = ", ".join(map(str, search_folders(name, root))) or "the installed packages"
     raise DataError(f"{name} is not in any of: {searched}{partial}. {how_to_get(name, root)}")
+
+
+def check_root(name: str, root: Root) -> None:
+    """Raise a DataError if `root` is given but does not exist. For the data set text it may also be a file."""
+    if root is None or (name in all_data_sets() and not get_data_set(name).files):  # which has its own message
+        return
+    path = Path(root).expanduser()
+    if not path.is_dir() and not (name == "text" and path.is_file()):
+        raise DataError(f"data.root: there is no folder {root}; correct it, or remove it to search the default ones")
 
 
 def how_to_get(name: str, root: Root = None) -> str:

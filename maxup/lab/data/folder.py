@@ -53,6 +53,7 @@ class Folder:
     workers: int = 8
     digest: str = field(default="", repr=False)
     top: ClassVar[int] = 255
+    dtype: ClassVar[torch.dtype] = torch.uint8
 
     def __len__(self) -> int:
         return len(self.y)
@@ -92,7 +93,7 @@ def scan(root: Path, classes: tuple[str, ...] | None = None) -> Folder:
     folders = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
     if not folders:
         raise DataError(
-            f"{root} has no class folders; put images in one folder per class, {root / 'CLASS' / 'name.JPEG'}"
+            f"{root} has no class folders; put images in one folder per class, {root / 'CLASS' / 'name.jpg'}"
         )
     classes = tuple(folders) if classes is None else classes
     if unknown := sorted(set(folders) - set(classes)):

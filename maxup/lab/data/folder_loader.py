@@ -1,28 +1,19 @@
 """Load batches of image files. Worker processes decode and crop; the main process copies to the device."""
 
-import multiprocessing
-import os
-import re
-import signal
-import threading
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from multiprocessing import forkserver, resource_tracker
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
-from maxup.errors import DataError, error_message
+from maxup.errors import DataError
 from maxup.lab.data.decode import center_crop, random_crop, read_rgb
 from maxup.lab.data.folder import Folder
 from maxup.lab.data.loader import Batch, Loader
+from maxup.lab.data.workers import batches_from_workers
 from maxup.rng import make_generator
-
-# Messages of torch about a dead worker or a lack of shared memory. These errors have no type of their own.
-WORKER_DIED = re.compile(r"DataLoader worker \(pid|Pin memory thread exited|shared memory|\bshm\b")
 
 
 class FolderLoader(Loader):
@@ -65,17 +56,8 @@ class FolderLoader(Loader):
 
     def _batches(self, rows: tuple[Tensor, ...]) -> Iterator[Batch]:
         seed = self.seed if self.training else None
-        workers = min(self.folder.workers, len(os.sched_getaffinity(0)), len(rows))
-        decoded = DataLoader(
-            _Decoded(self.folder, [part.numpy() for part in rows], seed, self.epoch),
-            batch_size=None,  # an item is already a batch
-            num_workers=workers,
-            multiprocessing_context=_server() if workers else None,
-            worker_init_fn=_end_with_parent,
-            pin_memory=self.device.type == "cuda",
-            generator=make_generator("workers"),  # otherwise it draws from the global stream
-        )
-        for indices, x, unreadable in _catch_dead_workers(decoded):
+        decoded = _Decoded(self.folder, [part.numpy() for part in rows], seed, self.epoch)
+        for indices, x, unreadable in batches_from_workers(decoded, self.folder.workers, self.device):
             self.unreadable.update(unreadable.tolist())
             if not len(x) and self.training:
                 path = self.folder.path(int(unreadable[0]))
@@ -119,19 +101,6 @@ class _Decoded(Dataset[tuple[Tensor, Tensor, Tensor]]):
         )
 
 
-def _catch_dead_workers(decoded: Iterable[Any]) -> Iterator[Any]:
-    """Yield the batches. Raise a DataError if a worker was killed, usually for lack of memory or shared memory."""
-    try:
-        yield from decoded
-    except (RuntimeError, OSError, EOFError) as error:
-        if isinstance(error, RuntimeError) and not WORKER_DIED.search(str(error)):
-            raise
-        raise DataError(
-            f"a worker process that decodes images died ({error_message(error)[:150]}), perhaps for lack of memory or "
-            "shared memory (/dev/shm); use fewer data.workers, and the same command resumes from the last checkpoint"
-        ) from error
-
-
 def _next_readable(rows: list[int], unreadable: set[int]) -> list[int]:
     """Replace every unreadable index of a batch by the next readable one. After the last comes the first.
 
@@ -145,49 +114,3 @@ def _next_readable(rows: list[int], unreadable: set[int]) -> list[int]:
         good = good if row in unreadable else row
         kept.append(good)
     return kept[::-1]
-
-
-def _end_with_parent(worker: int) -> None:
-    """End a worker when the main process dies. Its parent is the fork server, which lives as long as its workers."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def wait() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
-
-
-def _server() -> Any:
-    """Start the server that forks the workers, and return its multiprocessing context.
-
-    The server has no threads, so a fork cannot deadlock. It has already imported this module, so workers start fast.
-    The server and its workers ignore SIGINT, SIGTERM and SIGHUP: the main process handles them and saves first. They
-    import nothing from the current folder, unless this process does.
-    """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    blocked = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-    with _safe_path():
-        resource_tracker.ensure_running()  # otherwise the server starts it, which unblocks these signals
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)  # the server inherits the mask
-        try:
-            forkserver.ensure_running()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    return context
-
-
-@contextmanager
-def _safe_path() -> Iterator[None]:
-    """Start Python processes without the current folder on sys.path."""
-    before = os.environ.get("PYTHONSAFEPATH")
-    os.environ["PYTHONSAFEPATH"] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["PYTHONSAFEPATH"]
-        else:
-            os.environ["PYTHONSAFEPATH"] = before

@@ -1,4 +1,4 @@
-"""Labeled images in memory, and stratified subsets of them."""
+"""Labeled images, rows of numbers or token ids in memory, and stratified subsets of them."""
 
 import hashlib
 from collections.abc import Sequence
@@ -14,21 +14,23 @@ from maxup.lab.data.loader import DeviceLoader
 
 if TYPE_CHECKING:
     from maxup.lab.data.folder import Folder
+    from maxup.lab.data.stream import Stream
 
-Data = TypeVar("Data", "Images", "Folder")
+Data = TypeVar("Data", "Images", "Folder", "Stream")
+DTYPES = {torch.uint8: (4,), torch.float32: (2, 4, 5), torch.int64: (2,)}  # of x, and its number of dimensions
 
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """A set of labeled images.
+    """A set of labeled images, rows of numbers, or token ids.
 
     Args:
-        x: Bytes, (N, C, H, W).
+        x: Images as bytes or float32, (N, C, H, W); rows as float32, (N, C); or token ids as int64, (N, T).
         y: Classes in 0 ... len(classes) - 1, int64, (N,).
         classes: Names of the classes.
-        mean: Mean per channel, of pixels in [0, 1].
-        std: Standard deviation per channel, of pixels in [0, 1].
-        top: The byte value of a pixel of 1.0.
+        mean: Mean of x / top per channel, or per column of rows. () for token ids.
+        std: Standard deviation, likewise.
+        top: The value of a pixel of 1.0.
     """
 
     x: Tensor = field(repr=False)
@@ -40,13 +42,17 @@ class Images:
 
     def __post_init__(self) -> None:
         x, y = self.x, self.y
-        if x.dtype != torch.uint8 or x.ndim != 4:
-            raise DataError(f"x is {x.dtype} of shape {tuple(x.shape)}; it must be torch.uint8 of shape (N, C, H, W)")
+        if x.ndim not in DTYPES.get(x.dtype, ()):
+            raise DataError(
+                f"x is {x.dtype} of shape {tuple(x.shape)}; it must be torch.uint8 of shape (N, C, H, W), "
+                "torch.float32 of shape (N, C, H, W) or (N, C), or torch.int64 of shape (N, T)"
+            )
         if y.dtype != torch.int64 or y.shape != x.shape[:1]:
             raise DataError(f"y is {y.dtype} of shape {tuple(y.shape)}; it must be torch.int64 of shape ({len(x)},)")
-        if not len(self.mean) == len(self.std) == x.shape[1] or min(self.std) <= 0 or self.top < 1:
+        channels = 0 if x.dtype == torch.int64 else x.shape[1]
+        if not len(self.mean) == len(self.std) == channels or min(self.std, default=1) <= 0 or self.top < 1:
             raise DataError(
-                f"expected {x.shape[1]} means, {x.shape[1]} positive stds and top >= 1, but got mean={self.mean}, "
+                f"expected {channels} means, {channels} positive stds and top >= 1, but got mean={self.mean}, "
                 f"std={self.std}, top={self.top}"
             )
         if len(y) and not 0 <= int(y.min()) <= int(y.max()) < len(self.classes):
@@ -59,10 +65,14 @@ class Images:
         return len(self.x)
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """Shape of an image, (C, H, W)."""
-        channels, height, width = self.x.shape[1:]
-        return channels, height, width
+    def shape(self) -> tuple[int, ...]:
+        """Shape of an example: (C, H, W) of an image."""
+        return tuple(self.x.shape[1:])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of x."""
+        return self.x.dtype
 
     @property
     def digest(self) -> str:
@@ -88,25 +98,35 @@ class Images:
         return replace(self, x=self.x[rows.long()], y=self.y[rows.long()])
 
     def normalize(self, x: Tensor) -> Tensor:
-        """Return (x / top - mean) / std, for bytes (..., C, H, W) on any device.
+        """Return (x / top - mean) / std, for examples (..., *shape) on any device. Token ids are returned as they are.
 
         Only the first call on a device copies the constants there and synchronizes.
         """
-        return normalize(x, self.mean, self.std, self.top)
+        return normalize(x, self.mean, self.std, self.top, len(self.shape) - 1)
+
+    def with_statistics(self) -> "Images":
+        """Return the same examples with their own mean and std."""
+        mean, std = mean_and_std(self.x, self.top)
+        return replace(self, mean=mean, std=std)
 
 
-def normalize(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...], top: int) -> Tensor:
-    """Return (x / top - mean) / std, for bytes (..., C, H, W) on any device."""
-    scale, shift = _scale_and_shift(mean, std, top, x.device)
+def normalize(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...], top: int, dims: int = 2) -> Tensor:
+    """Return (x / top - mean) / std, for x with `dims` dimensions after the channels.
+
+    Token ids, which have no mean, are returned as they are.
+    """
+    if not mean:
+        return x
+    scale, shift = _scale_and_shift(mean, std, top, dims, x.device)
     return torch.addcmul(shift, x.float(), scale)
 
 
 @cache
 def _scale_and_shift(
-    mean: tuple[float, ...], std: tuple[float, ...], top: int, device: torch.device
+    mean: tuple[float, ...], std: tuple[float, ...], top: int, dims: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Return the scale and shift per channel, (C, 1, 1), on a device."""
-    means, stds = torch.tensor([mean, std], dtype=torch.float64)[:, :, None, None]  # (C, 1, 1) each
+    """Return the scale and shift per channel, (C, 1, 1) for images, on a device."""
+    means, stds = torch.tensor([mean, std], dtype=torch.float64).view(2, -1, *[1] * dims)  # (C, 1, 1) each
     scale, shift = 1 / (top * stds), -means / stds
     return scale.float().to(device), shift.float().to(device)
 
@@ -146,50 +166,11 @@ def split(images: Data, n: int, seed: int) -> tuple[Data, Data]:
     return images.subset(chosen), images.subset(rest.nonzero()[:, 0])
 
 
-def from_arrays(arrays: Any) -> tuple[Images, Images | None]:
-    """Make `Images` from a user's arrays. Channels are normalized with the mean and std of the training images.
-
-    Args:
-        arrays: (x, y), or (x, y, x_test, y_test). Images are bytes, (N, H, W) or (N, C, H, W); labels are classes.
-    """
-    if not isinstance(arrays, tuple | list) or len(arrays) not in (2, 4):
-        raise DataError(f"your data is a {type(arrays).__name__}; return (x, y) or (x, y, x_test, y_test)")
-    try:
-        x, y, *test = (torch.as_tensor(array) for array in arrays)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise DataError(f"your data cannot be converted to tensors ({error}); return tensors or numpy arrays") from None
-    if x.dtype != torch.uint8 or x.ndim not in (3, 4) or not len(x):
-        raise DataError(
-            f"your images are {x.dtype} of shape {tuple(x.shape)}; return torch.uint8 of shape (N, C, H, W), for "
-            "example (255 * x).round().to(torch.uint8) for pixels in [0, 1]"
-        )
-    if x.ndim == 4 and x.shape[1] > 4 >= x.shape[3]:
-        raise DataError(
-            f"your images have shape {tuple(x.shape)}, which looks like (N, H, W, C); return (N, C, H, W), for example "
-            "x.permute(0, 3, 1, 2)"
-        )
-    for labels in (y, *test[1:]):
-        if labels.is_floating_point() or labels.is_complex() or labels.ndim != 1 or not len(labels):
-            raise DataError(
-                f"your labels are {labels.dtype} of shape {tuple(labels.shape)}; return one integer class per image"
-            )
-    if test and (unseen := sorted(set(test[1].tolist()) - set(y.tolist()))):
-        raise DataError(f"your test images have classes without a training image: {str(unseen)[1:-1]}")
-    if test and (test[0].dtype != x.dtype or test[0].shape[1:] != x.shape[1:]):
-        raise DataError(
-            f"your test images are {test[0].dtype} of shape {tuple(test[0].shape)}, but your training images are "
-            f"{x.dtype} of shape {tuple(x.shape)}; return images of the same type and size"
-        )
-    classes = tuple(str(c) for c in range(int(torch.cat([y, *test[1:]]).max()) + 1))
-    x = x.unflatten(0, (-1, 1)) if x.ndim == 3 else x
-    train = Images(x, y.long(), classes, *mean_and_std(x))
-    if not test:
-        return train, None
-    x_test = test[0].unflatten(0, (-1, 1)) if test[0].ndim == 3 else test[0]
-    return train, replace(train, x=x_test, y=test[1].long())
-
-
-def mean_and_std(x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the mean and standard deviation per channel of bytes (N, C, H, W), as pixels in [0, 1]."""
-    pixels = x.transpose(0, 1).flatten(1).double() / 255  # (C, N * H * W)
-    return tuple(pixels.mean(1).tolist()), tuple(pixels.std(1).clamp_min(1e-3).tolist())
+def mean_and_std(x: Tensor, top: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the mean and standard deviation of x / top per channel, (N, C, ...). Token ids have none."""
+    if x.dtype == torch.int64:
+        return (), ()
+    values = x.transpose(0, 1).flatten(1).double() / top  # (C, N * H * W)
+    return tuple(values.mean(1).tolist()), tuple(
+        values.std(1, correction=int(values.shape[1] > 1)).clamp_min(1e-3).tolist()
+    )

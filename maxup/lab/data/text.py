@@ -1,11 +1,13 @@
-"""Text as token indices, read from a folder with a training, a validation and a test file."""
+"""Text as token indices, read from one file, or from a folder with a training, a validation and a test file."""
 
 import codecs
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +19,7 @@ END, UNKNOWN = "<eos>", "<unk>"
 SPLITS = ("train", "valid", "test")
 PATTERNS = ("{}.txt", "ptb.{}.txt", "wiki.{}.tokens")  # the usual file names
 MAX_BYTES = 2**30  # per file
+TRAIN, VALIDATION = 0.8, 0.1  # fractions of a text without splits; the rest is the test split
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,23 +58,62 @@ class Text:
 def from_folder(folder: Path) -> Text:
     """Read three files with usual names. Words are separated by spaces, and every line is a sentence."""
     if not folder.is_dir():
-        raise DataError(f"there is no folder {folder}; set --data.root to one with train.txt, valid.txt and test.txt")
+        raise DataError(
+            f"there is no folder {folder}; set --data.root to one with train.txt, valid.txt and test.txt, or to "
+            "a text file"
+        )
     pattern = next((p for p in PATTERNS if any((folder / p.format(s)).is_file() for s in SPLITS)), PATTERNS[0])
     return from_lines(*(_lines(folder / pattern.format(split)) for split in SPLITS))
 
 
+def from_file(path: Path) -> Text:
+    """Read one file of plain text and split it, see `from_text`."""
+    return from_text("\n".join(_lines(path)))
+
+
+def from_text(text: str) -> Text:
+    """Tokenize and split plain text: the first 80 % of the tokens train, the next 10 % validate, the last 10 % test.
+
+    Tokens are lowercase words and punctuation marks. Blank lines separate paragraphs, and each paragraph ends with
+    `<eos>`; without blank lines, each line does. Words that appear once in the training split become `<unk>`.
+
+    Example:
+        >>> text = from_text("Yes, yes! " * 5)
+        >>> text.words, len(text.train), len(text.validation), len(text.test)
+        (('yes', ',', '!'), 16, 2, 3)
+    """
+    tokens = [word for paragraph in paragraphs(text) for word in (*paragraph, END)]
+    return from_tokens(*split_tokens(tokens), min_count=2)
+
+
+def split_tokens(tokens: Any) -> tuple[Any, Any, Any]:
+    """Split a list or tensor of tokens: 80 %, 10 % and the rest, in order."""
+    first, second = (int(fraction * len(tokens)) for fraction in (TRAIN, TRAIN + VALIDATION))
+    return tokens[:first], tokens[first:second], tokens[second:]
+
+
+def paragraphs(text: str) -> list[list[str]]:
+    """Return the lowercase words and punctuation marks of each paragraph, or of each line without blank lines."""
+    blank = re.compile(r"\n\s*\n")
+    parts = blank.split(text) if blank.search(text.strip()) else text.split("\n")
+    return [words for part in parts if (words := re.findall(r"\w+|[^\w\s]", part.lower()))]
+
+
 def from_lines(train: Iterable[str], validation: Iterable[str], test: Iterable[str], *, min_count: int = 1) -> Text:
-    """Tokenize lines of words separated by spaces.
+    """Tokenize lines of words separated by spaces, see `from_tokens`."""
+    parts = ([word for line in lines for word in (*line.split(), END)] for lines in (train, validation, test))
+    return from_tokens(*parts, min_count=min_count)
+
+
+def from_tokens(*parts: list[str], min_count: int = 1) -> Text:
+    """Make a `Text` from words.
 
     The vocabulary has the training words in order of appearance. All other words become `<unk>`.
 
     Args:
-        train: Lines.
-        validation: Lines.
-        test: Lines.
-        min_count: Number of times a word must appear in the training lines to be in the vocabulary.
+        *parts: The words of the training, validation and test splits.
+        min_count: Number of times a word must appear in the training split to be in the vocabulary.
     """
-    parts = [[word for line in lines for word in (*line.split(), END)] for lines in (train, validation, test)]
     counts = Counter(parts[0])
     words = [word for word in counts if counts[word] >= min_count]
     if UNKNOWN not in words and any(counts[word] < min_count for part in parts for word in part):

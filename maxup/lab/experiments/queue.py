@@ -1,8 +1,10 @@
 """A queue of trainings, each in its own process, spread over devices. It can be killed and restarted at any time.
 
 The process of a training holds a lock on its folder until it ends; it inherits the lock from the queue, so
-the lock survives the queue. If the queue is killed, its trainings continue, and the next queue waits for them instead
-of repeating their work.
+the lock survives the queue. If the queue is killed, its trainings continue, and the next queue does not repeat them.
+
+Several queues, on one machine or on several that share the folder, divide the tasks: a queue skips a task that another
+process holds, starts the next one, and returns to the skipped ones until each has a result.
 """
 
 import fcntl
@@ -10,7 +12,6 @@ import os
 import signal
 import subprocess
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -50,9 +51,7 @@ class _Worker:
     device: str | None
     task: Task | None = None
     process: subprocess.Popen[bytes] | None = None
-    """None while another process works on the task."""
     started: float = 0.0
-    waited: bool = False
     signals: int = 0
     """Number of stop signals sent to the process."""
     log_start: int = 0
@@ -64,6 +63,13 @@ class _Progress:
     say: Callable[[str], None]
     ended: int = 0
     failures: list[Failure] = field(default_factory=list)
+    skipped: set[str] = field(default_factory=set)
+
+    def skip(self, task: Task) -> None:
+        """Say once that another process has the task."""
+        if task.name not in self.skipped:
+            self.say(f"{task.name}: another process is working on it")
+            self.skipped.add(task.name)
 
     def end(self, task: Task, how: str) -> None:
         self.ended += 1
@@ -88,18 +94,20 @@ def run_queue(
     Returns:
         The tasks that failed.
     """
-    waiting, workers, progress = deque(tasks), [_Worker(device) for device in devices], _Progress(len(tasks), say)
+    waiting, workers, progress = list(tasks), [_Worker(device) for device in devices], _Progress(len(tasks), say)
+    scan_at = 0.0  # time to try the waiting tasks again
     with _requests() as requests:
         while True:
             for i, worker in enumerate(workers):
-                if worker.task is None and waiting and not requests:
-                    workers[i] = worker = _Worker(worker.device, waiting.popleft())
-                _update(worker, progress, len(requests))
-            working = sum(worker.task is not None for worker in workers)
-            if not working and (requests or not waiting):
+                if worker.task is not None:
+                    _update(worker, progress, len(requests))
+                if worker.task is None and not requests and time.monotonic() >= scan_at:
+                    workers[i] = _take(_Worker(worker.device), waiting, progress)
+                    if workers[i].task is None:  # others hold all of them
+                        scan_at = time.monotonic() + 10 * poll
+            if not any(worker.task for worker in workers) and (requests or not waiting):
                 break
-            if working == len(workers) or requests or not waiting:
-                time.sleep(poll)
+            time.sleep(poll)
     if requests and progress.ended < progress.total:
         raise InterruptedQueueError(f"stopped with {progress.ended} of {progress.total} done; the same command resumes")
     return progress.failures
@@ -127,16 +135,27 @@ def last_lines(log: Path, start: int = 0) -> list[str]:
     return [line.rstrip()[:2000] for line in text.splitlines() if line.strip()][-5:]
 
 
+def _take(worker: _Worker, waiting: list[Task], progress: _Progress) -> _Worker:
+    """Start the first waiting task that no other process holds. Tasks that start or end leave `waiting`."""
+    for task in tuple(waiting):
+        try:
+            if not _start(worker, task, progress):
+                progress.skip(task)
+                continue
+        except (OSError, ValueError) as error:
+            progress.fail(task, f"failed: {error}", [])
+        waiting.remove(task)
+        if worker.task is not None:
+            break
+    return worker
+
+
 def _update(worker: _Worker, progress: _Progress, requests: int) -> None:
-    """Start the task of a worker, check whether it has ended, or forward a stop signal."""
-    if worker.task is None:
-        return
+    """Check whether the task of a worker has ended, or forward a stop signal."""
+    assert worker.task is not None
+    assert worker.process is not None
     try:
-        if worker.process is None and requests:
-            worker.task = None
-        elif worker.process is None:
-            _start(worker, worker.task, progress)
-        elif (code := worker.process.poll()) is not None:
+        if (code := worker.process.poll()) is not None:
             _end(worker, worker.task, code, progress, stopping=requests > 0)
         elif worker.signals < requests:
             worker.process.send_signal(signal.SIGINT)
@@ -159,7 +178,8 @@ def _end(worker: _Worker, task: Task, code: int, progress: _Progress, *, stoppin
     worker.task = None
 
 
-def _start(worker: _Worker, task: Task, progress: _Progress) -> None:
+def _start(worker: _Worker, task: Task, progress: _Progress) -> bool:
+    """Start a task, or end it if its result exists. Returns False if another process holds the lock of the task."""
     task.folder.mkdir(parents=True, exist_ok=True)
     for name in (LOCK, LOG):
         check_regular(task.folder / name)
@@ -168,14 +188,10 @@ def _start(worker: _Worker, task: Task, progress: _Progress) -> None:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if not worker.waited:
-                progress.say(f"{task.name}: waiting for another process that works on it")
-                worker.waited = True
-            return
-        if task.finish():  # finished by the process we waited for, or by a killed queue
+            return False
+        if task.finish():  # finished by another queue, or by a task of a killed one
             progress.end(task, "already done")
-            worker.task = None
-            return
+            return True
         with (task.folder / LOG).open("ab") as log:
             worker.log_start = log.tell()
             environment = os.environ | ({} if worker.device is None else {"CUDA_VISIBLE_DEVICES": worker.device})
@@ -183,8 +199,9 @@ def _start(worker: _Worker, task: Task, progress: _Progress) -> None:
                 task.command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment,
                 pass_fds=[lock], start_new_session=True,  # Ctrl-C reaches it once, through the queue
             )  # fmt: skip
+        worker.task, worker.started = task, time.monotonic()
         progress.say(f"{task.name}: started" + ("" if worker.device is None else f" on GPU {worker.device}"))
-        worker.started = time.monotonic()
+        return True
     finally:
         os.close(lock)  # the child process keeps its copy
 

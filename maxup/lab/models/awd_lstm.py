@@ -5,13 +5,13 @@ first: (B, T).
 """
 
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import _VF, Tensor, nn
 from torch.nn import functional as F
 
-from maxup.lab.limits import check_model_args
+from maxup.lab.limits import DROP, SIZE, Limit
 
 Hidden = list[tuple[Tensor, Tensor]]
 
@@ -50,18 +50,16 @@ class AWDLSTM(nn.Module):
         self,
         words: int,
         *,
-        embedding: int = 400,
-        hidden: int = 1150,
-        layers: int = 3,
-        input_dropout: float = 0.4,
-        hidden_dropout: float = 0.25,
-        output_dropout: float = 0.4,
-        weight_drop: float = 0.5,
-        noise: float = 0.0,
+        embedding: Annotated[int, SIZE] = 400,
+        hidden: Annotated[int, SIZE] = 1150,
+        layers: Annotated[int, Limit(1, 100, whole=True)] = 3,
+        input_dropout: Annotated[float, DROP] = 0.4,
+        hidden_dropout: Annotated[float, DROP] = 0.25,
+        output_dropout: Annotated[float, DROP] = 0.4,
+        weight_drop: Annotated[float, DROP] = 0.5,
+        noise: Annotated[float, Limit(0, 1e6)] = 0.0,
     ) -> None:
         super().__init__()
-        check_model_args(embedding=embedding, hidden=hidden, layers=layers, weight_drop=weight_drop, noise=noise)
-        check_model_args(input_dropout=input_dropout, hidden_dropout=hidden_dropout, output_dropout=output_dropout)
         self.input_dropout, self.hidden_dropout, self.output_dropout = input_dropout, hidden_dropout, output_dropout
         self.weight_drop, self.noise = weight_drop, noise
         sizes = [embedding, *[hidden] * (layers - 1), embedding]

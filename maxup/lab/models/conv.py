@@ -1,20 +1,22 @@
 """A small convolutional network for digits, Fashion-MNIST and tests."""
 
 from collections.abc import Sequence
+from typing import Annotated
 
 from torch import nn
 
-from maxup.lab.limits import check_model_args
+from maxup.lab.limits import DROP, WIDTH
 
 
-def conv(shape: Sequence[int], num_classes: int, width: int = 32, dropout: float = 0.0) -> nn.Sequential:
+def conv(
+    shape: Sequence[int], num_classes: int, width: Annotated[int, WIDTH] = 32, dropout: Annotated[float, DROP] = 0.0
+) -> nn.Sequential:
     """Three 3x3 convolutions with BatchNorm and ReLU, the last two with stride 2, then global average pooling.
 
     Example:
         >>> conv((1, 8, 8), 10)[-1].out_features
         10
     """
-    check_model_args(width=width, dropout=dropout)
     layers: list[nn.Module] = []
     inputs = shape[0]
     for outputs, stride in ((width, 1), (2 * width, 2), (4 * width, 2)):

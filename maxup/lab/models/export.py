@@ -91,7 +91,8 @@ def load(folder: str | os.PathLike[str], model_from: Callable[..., nn.Module] | 
     `model.config` records how the model was trained.
 
     An image model takes images of shape (B, C, H, W). They are normalized: `(x / top - mean) / std` for bytes `x`, with
-    `top`, `mean` and `std` from the config. If `model.normalize` is true in the recipe, the model normalizes its input
+    `top`, `mean` and `std` from the config. A model of rows takes (B, C), normalized likewise, and a model of token ids
+    takes (B, T). If `model.normalize` is true in the recipe, the model normalizes its input
     itself and takes pixels, `x / top`. A language model takes tokens (B, T), which are indices into `config["words"]`;
     `model.decode(model(tokens).output)` returns the logits of the next words.
 
@@ -136,8 +137,8 @@ def _config(folder: Path) -> dict[str, Any]:
             "files": {"model.safetensors": dict()},
             "recipe": {"model": {"name": str(), "args": dict()}} as recipe,
             "classes": [str(), *_],
-            "shape": [int(), int(), int()] as shape,
-        } as config if min(shape) > 0:
+            "shape": [int(), *_] as shape,
+        } as config if len(shape) in (1, 3, 4) and all(type(size) is int and size > 0 for size in shape):
             return config | {"recipe": upgrade_recipe(recipe)}
     raise ValueError(f"{CONFIG} must have format, files, recipe, and either classes and shape, or words")
 

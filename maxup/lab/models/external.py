@@ -7,13 +7,13 @@ arguments that change the architecture. Nothing is read or downloaded except pub
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import nn
 
 from maxup.errors import ModelError, error_message, format_error, unknown_name
-from maxup.lab.limits import check_model_args
+from maxup.lab.limits import DROP, check_range
 from maxup.lab.models.weights import load_weights
 
 FAMILIES = ("timm", "pytorchcv")
@@ -48,11 +48,11 @@ def create_external(
     If the weights have another number of classes, the last layer is new.
     """
     family, _, short = name.partition("/")
-    for argument in args:
+    for argument, value in args.items():
         if argument not in ARGUMENTS[family]:
             known = f"; it takes {', '.join(ARGUMENTS[family])}" if ARGUMENTS[family] else ""
             raise ModelError(f"{name} does not take the argument {argument!r} in a recipe{known}")
-    check_model_args(**{key: value for key, value in args.items() if value is not None})
+        check_range(argument, value, Annotated[float, DROP])
     names = _names(family)
     if short.partition(".")[0] not in names:
         raise ModelError(unknown_name(name, [f"{family}/{n}" for n in names], "model") if names else f"no {name}")

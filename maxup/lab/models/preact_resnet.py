@@ -2,14 +2,16 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Annotated
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from maxup.lab.limits import DEPTH
 from maxup.lab.models.resnet import blocks_of_stage, conv3x3, he_normal
 
 
-def preact_resnet(shape: Sequence[int], num_classes: int, depth: int = 20) -> "PreActResNet":
+def preact_resnet(shape: Sequence[int], num_classes: int, depth: Annotated[int, DEPTH] = 20) -> "PreActResNet":
     """Build a pre-activation ResNet with 6n + 2 layers.
 
     Example:

@@ -2,28 +2,29 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Annotated
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from maxup.cuda.fused import conv_norm_relu, is_supported
-from maxup.lab.limits import check_model_args
+from maxup.lab.limits import DEPTH, WIDTH
 
 
-def resnet(shape: Sequence[int], num_classes: int, depth: int = 20, width: int = 16) -> "ResNet":
+def resnet(
+    shape: Sequence[int], num_classes: int, depth: Annotated[int, DEPTH] = 20, width: Annotated[int, WIDTH] = 16
+) -> "ResNet":
     """Build a ResNet with 6n + 2 layers. Every stage after the first doubles the channels and halves the resolution.
 
     Example:
         >>> sum(p.numel() for p in resnet((3, 32, 32), 10, depth=110).parameters())
         1730714
     """
-    check_model_args(width=width)
     return ResNet(shape[0], num_classes, blocks_of_stage(depth, 2), width)
 
 
 def blocks_of_stage(depth: int, outside: int) -> int:
     """Return n, the number of blocks per stage, of a network with 6n + `outside` layers."""
-    check_model_args(depth=depth)
     if depth < 6 + outside or (depth - outside) % 6:
         smallest = ", ".join(str(6 * n + outside) for n in (1, 2, 3))
         raise ValueError(f"depth={depth} is invalid; it must be 6n + {outside}, such as {smallest}")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from maxup.errors import WeightsError, error_message, first_names
+from maxup.errors import ModelError, error_message, first_names
 from maxup.lab.models.normalize import Normalized
 
 EXPORTED = "model.safetensors"  # in the folder of an exported model
@@ -34,16 +34,16 @@ def load_weights(model: nn.Module, path: str | Path, *, new_head: bool = False) 
     if missing or extra:
         lacks = f"; missing: {first_names(missing)}" if missing else ""
         has = f"; unexpected: {first_names(extra)}" if extra else ""
-        raise WeightsError(f"{path} does not match the model{lacks}{has}; use another file or another model")
+        raise ModelError(f"{path} does not match the model{lacks}{has}; use another file or another model")
     different = [name for name in weights if weights[name].shape != state[name].shape]
     head = _last_layer(model)
     if body := [name for name in different if name not in head]:
         shapes = f"{tuple(weights[body[0]].shape)}, not {tuple(state[body[0]].shape)}"
-        raise WeightsError(
+        raise ModelError(
             f"{path} does not match the model: its {body[0]} has shape {shapes}; use another file or model"
         )
     if different and not new_head:
-        raise WeightsError(
+        raise ModelError(
             f"{path} has {len(weights[different[0]])} classes but the data has {len(state[different[0]])}; use a file "
             "for these classes, or set model.new_head to start with a new last layer"
         )
@@ -56,23 +56,23 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     if path.is_dir() and (path / EXPORTED).is_file():
         path /= EXPORTED
     if not path.is_file():
-        raise WeightsError(
+        raise ModelError(
             f"there is no file {path}; set model.weights to a file (the header of a recipe says where to get it)"
         )
     try:
         weights = _read(path)
     except pickle.UnpicklingError as error:
-        raise WeightsError(
+        raise ModelError(
             f"{path} holds objects other than tensors, or is damaged; nothing in it was executed; save a plain "
             'state dict: torch.save(model.state_dict(), "weights.pt")'
         ) from error
     except Exception as error:  # an untrusted file can raise anything
-        raise WeightsError(f"{path} is not a safetensors file or a state dict: {error_message(error)}") from error
+        raise ModelError(f"{path} is not a safetensors file or a state dict: {error_message(error)}") from error
     for key in ("state_dict", "model"):
         if isinstance(weights, dict) and isinstance(weights.get(key), dict):
             weights = weights[key]
     if not isinstance(weights, dict) or not weights or not all(isinstance(v, Tensor) for v in weights.values()):
-        raise WeightsError(f"{path} has no state dict; save a dict of tensors, at the top or under 'state_dict'")
+        raise ModelError(f"{path} has no state dict; save a dict of tensors, at the top or under 'state_dict'")
     wrapped = all(str(name).startswith("module.") for name in weights)
     return {str(name).removeprefix("module." if wrapped else ""): value for name, value in weights.items()}
 

@@ -2,20 +2,22 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Annotated
 
-from maxup.lab.limits import check_model_args
+from maxup.lab.limits import DEPTH, WIDTH
 from maxup.lab.models.preact_resnet import PreActResNet
 from maxup.lab.models.resnet import blocks_of_stage
 
 
-def wide_resnet(shape: Sequence[int], num_classes: int, depth: int = 16, width: int = 4) -> PreActResNet:
+def wide_resnet(
+    shape: Sequence[int], num_classes: int, depth: Annotated[int, DEPTH] = 16, width: Annotated[int, WIDTH] = 4
+) -> PreActResNet:
     """Build a WRN-depth-width, `width` times as wide as a ResNet.
 
     Example:
         >>> sum(p.numel() for p in wide_resnet((3, 32, 32), 10, depth=28, width=10).parameters())
         36479194
     """
-    check_model_args(width=width)
     return PreActResNet(shape[0], num_classes, blocks_of_stage(depth, 4), (16 * width, 32 * width, 64 * width))
 
 

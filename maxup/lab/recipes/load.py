@@ -10,7 +10,7 @@ from typing import Any, get_args, get_type_hints
 from jsonargparse import ArgumentParser
 
 from maxup.errors import RecipeError, error_message, first_names, format_value, unknown_name
-from maxup.lab.limits import MAX_BASES, check_recipe
+from maxup.lab.limits import MAX_BASES, check_range
 from maxup.lab.recipes.document import check_document, parse_yaml, read_yaml
 from maxup.lab.recipes.explain import explain
 from maxup.lab.recipes.objectives import arguments_of, override_objective, resolve_objective
@@ -233,16 +233,14 @@ def _reject_without_effect(recipe: Recipe, overrides: list[str]) -> None:
 
 def _instantiate(parser: ArgumentParser, values: Any) -> Recipe:
     recipe = Recipe(**vars(parser.instantiate(values)))
-    _reject_null(recipe)
     recipe.objective = resolve_objective(recipe.objective)
-    for milestone in recipe.optim.milestones:
+    for milestone in recipe.optim.milestones or ():
         if 1 < milestone <= recipe.epochs:
             raise RecipeError(
                 f"optim.milestones has {milestone:g}, but milestones are fractions of the epochs, from 0 to 1; epoch "
                 f"{milestone:g} of {recipe.epochs} is {milestone / recipe.epochs:.4g}"
             )
-    if message := check_recipe(flat(dataclasses.asdict(recipe))):
-        raise RecipeError(message)
+    _check_values(recipe)
     if recipe.optim.nesterov and recipe.optim.name != "adamw" and not recipe.optim.momentum:
         raise RecipeError("optim.nesterov needs momentum; set optim.momentum above 0")
     if recipe.optim.sam is not None and (recipe.optim.accumulate > 1 or recipe.precision == "fp16"):
@@ -252,12 +250,17 @@ def _instantiate(parser: ArgumentParser, values: Any) -> Recipe:
     return recipe
 
 
-def _reject_null(section: Any, prefix: str = "") -> None:
-    """Raise a RecipeError if a setting is null and its type does not allow it. jsonargparse accepts null everywhere."""
-    hints = get_type_hints(type(section))
+def _check_values(section: Any, prefix: str = "") -> None:
+    """Raise a RecipeError if a number is out of range, or if a setting is null and its type does not allow it.
+
+    jsonargparse accepts null everywhere.
+    """
+    hints = get_type_hints(type(section), include_extras=True)
     for field in dataclasses.fields(section):
-        value = getattr(section, field.name)
+        name, value, hint = prefix + field.name, getattr(section, field.name), hints[field.name]
         if dataclasses.is_dataclass(value):
-            _reject_null(value, f"{field.name}.")
-        elif value is None and type(None) not in get_args(hints[field.name]):
-            raise RecipeError(f"{prefix}{field.name} is null; give it a value, or remove it to use the default")
+            _check_values(value, f"{name}.")
+        elif value is None and type(None) not in get_args(hint):
+            raise RecipeError(f"{name} is null; give it a value, or remove it to use the default")
+        else:
+            check_range(name, value, hint)

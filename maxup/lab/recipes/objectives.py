@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 from maxup.errors import RecipeError, format_value, unknown_name
-from maxup.lab.limits import COPIES, STEPS, Limit
+from maxup.lab.limits import COPIES, STEPS, Limit, check_range
 from maxup.lab.recipes.schema import Recipe, Spec, gaussian_sigma
 
 if TYPE_CHECKING:
@@ -253,9 +253,7 @@ def override_objective(spec: Spec, changes: Mapping[str, Any]) -> Spec:
 
 def _check(key: str, value: Any, hint: Any) -> Any:
     """Return the value of an argument as its type, after checking the type and the range."""
-    limit = None
-    if get_origin(hint) is Annotated:
-        hint, limit = get_args(hint)
+    annotated, hint = hint, get_args(hint)[0] if get_origin(hint) is Annotated else hint
     if get_origin(hint) is Literal:
         if value not in get_args(hint):
             raise RecipeError(unknown_name(str(value), get_args(hint), f"objective.{key}"))
@@ -266,7 +264,5 @@ def _check(key: str, value: Any, hint: Any) -> Any:
     if isinstance(value, bool) != (hint is bool) or not isinstance(value, (int, float) if hint is float else hint):
         raise RecipeError(f"objective.{key} must be {KINDS[hint]}, but is {format_value(value)}")
     value = hint(value)
-    if limit is not None and value not in limit:
-        allowed = " or ".join(f"{one:g}" for one in limit) if isinstance(limit, tuple) else limit
-        raise RecipeError(f"objective.{key}={format_value(value)} is out of range; it must be {allowed}")
+    check_range(f"objective.{key}", value, annotated)
     return value

@@ -2,7 +2,9 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from maxup.lab.limits import FRACTION, MANY, SEED, Limit
 
 Spec = dict[str, Any]  # {name: ..., arguments}
 
@@ -14,24 +16,24 @@ class Data:
     name: str = "digits"
     """Data set. `maxup data` lists them."""
     root: str | None = None
-    """Folder to search first. For the data set text, the folder with the text files."""
-    train_size: int | None = None
+    """Folder to search first. imagefolder: the folder of images. text: a text file, or a folder of text files."""
+    train_size: Annotated[int, Limit(1, 10**9, whole=True)] | None = None
     """Number of training examples, stratified by class. Without a test split, the remaining images are the test set."""
-    validation: float = 0.0
+    validation: Annotated[float, Limit(0, 0.9)] = 0.0
     """Fraction of the training examples to hold out for validation."""
-    size: int = 224
+    size: Annotated[int, Limit(1, 10**4, whole=True)] = 224
     """Image folders: height and width of training images in pixels."""
-    test_size: int | None = None
+    test_size: Annotated[int, Limit(1, 10**4, whole=True)] | None = None
     """Image folders: height and width of images in evaluation. null: the same as size."""
-    crop_fraction: float = 0.875
+    crop_fraction: Annotated[float, Limit(0.1, 1)] = 0.875
     """Image folders: evaluation resizes the short side to test_size / crop_fraction and takes the center crop."""
     interpolation: Literal["bilinear", "bicubic"] = "bilinear"
     """Image folders: interpolation mode for resizing."""
-    mean: list[float] | None = None
+    mean: list[Annotated[float, Limit(-1e6, 1e6)]] | None = None
     """Mean per channel of pixels in [0, 1]. null: that of the data set, or of ImageNet for image folders."""
-    std: list[float] | None = None
+    std: list[Annotated[float, Limit(0, 1e6, above=True)]] | None = None
     """Standard deviation per channel of pixels in [0, 1]. null: as for mean."""
-    workers: int = 8
+    workers: Annotated[int, Limit(0, 10**3, whole=True)] = 8
     """Image folders: decoding processes per training process, at most one per CPU core."""
 
 
@@ -63,35 +65,35 @@ class Optim:
 
     name: Literal["sgd", "adamw", "asgd"] = "sgd"
     """Optimizer. asgd is SGD with averaged weights, and evaluates the average."""
-    lr: float = 0.1
+    lr: Annotated[float, Limit(0, 1e9)] = 0.1
     """Learning rate before schedule and warmup."""
-    momentum: float = 0.9
+    momentum: Annotated[float, FRACTION] = 0.9
     """Momentum of sgd and asgd."""
     nesterov: bool = False
     """Use Nesterov momentum."""
-    weight_decay: float = 1e-4
+    weight_decay: Annotated[float, Limit(0, 1e3)] = 1e-4
     """Weight decay."""
     schedule: Literal["constant", "cosine", "steps"] = "cosine"
     """Learning-rate schedule over the run."""
-    milestones: list[float] = field(default_factory=lambda: [0.5, 0.75])
+    milestones: list[Annotated[float, FRACTION]] = field(default_factory=lambda: [0.5, 0.75])
     """Schedule steps: fractions of the run at which the learning rate is multiplied by gamma."""
-    gamma: float = 0.1
+    gamma: Annotated[float, Limit(0, 1e3)] = 0.1
     """Schedule steps: factor at each milestone."""
-    warmup: float = 0.0
+    warmup: Annotated[float, FRACTION] = 0.0
     """Fraction of the run in which the learning rate rises linearly from 0."""
-    clip: float | None = None
+    clip: Annotated[float, Limit(0, 1e9, above=True)] | None = None
     """Maximum norm of the gradient. null: no clipping."""
-    accumulate: int = 1
+    accumulate: Annotated[int, MANY] = 1
     """Number of batches to accumulate gradients over."""
-    sam: float | None = None
+    sam: Annotated[float, Limit(0, 1e3)] | None = None
     """Radius of sharpness-aware minimization (SAM), for example 0.05. null: no SAM."""
-    ema: float | None = None
+    ema: Annotated[float, Limit(0, 0.999999, above=True)] | None = None
     """Decay of an exponential moving average of the weights, which is then evaluated. null: no average."""
-    average_from: float | None = 0.0
+    average_from: Annotated[float, FRACTION] | None = 0.0
     """Optimizer asgd: fraction of the run at which averaging starts. null: when validation stops improving."""
-    patience: int = 5
+    patience: Annotated[int, MANY] = 5
     """Optimizer asgd: non-monotone interval in epochs, which decides when validation stops improving."""
-    restarts: int = 0
+    restarts: Annotated[int, Limit(0, 100, whole=True)] = 0
     """Optimizer asgd, schedule constant: number of fine-tuning stages. Each starts from the best epoch so far."""
 
 
@@ -99,17 +101,17 @@ class Optim:
 class LanguageConfig:
     """Settings of the language task."""
 
-    bptt: int = 70
+    bptt: Annotated[int, MANY] = 70
     """Approximate mean window length in words. The learning rate is scaled by the actual length."""
-    epsilon: float = 0.0
+    epsilon: Annotated[float, Limit(0, 1e3)] = 0.0
     """Adversarial softmax: radius of the ball around the target's word vector, relative to its norm."""
-    alpha: float = 2.0
+    alpha: Annotated[float, Limit(0, 1e6)] = 2.0
     """Activation regularization (AR): weight of the mean square of the last layer's outputs."""
-    beta: float = 1.0
+    beta: Annotated[float, Limit(0, 1e6)] = 1.0
     """Temporal activation regularization (TAR): weight of the mean squared change from word to word."""
-    validation_columns: int = 10
+    validation_columns: Annotated[int, MANY] = 10
     """Number of columns that the validation text is split into."""
-    test_columns: int = 1
+    test_columns: Annotated[int, MANY] = 1
     """Number of columns that the test text is split into."""
     dynamic: bool = False
     """Run dynamic evaluation after training."""
@@ -131,15 +133,15 @@ class Recipe:
     """What training minimizes."""
     language: LanguageConfig = field(default_factory=LanguageConfig)
     optim: Optim = field(default_factory=Optim)
-    epochs: int = 60
+    epochs: Annotated[int, MANY] = 60
     """Number of epochs. With optim.restarts, the maximum per stage."""
-    batch_size: int = 128
+    batch_size: Annotated[int, MANY] = 128
     """Examples per batch, or columns of a text, over all processes."""
     precision: Literal["no", "bf16", "fp16"] = "no"
     """Mixed precision. In YAML, quote 'no'. fp16 requires a GPU."""
     compile: bool = False
     """Compile the network block by block. GPU only."""
-    seed: int = 0
+    seed: Annotated[int, SEED] = 0
     """Seed of the split, the initial weights, the order of the examples, and all draws."""
 
 

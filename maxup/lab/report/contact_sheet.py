@@ -59,6 +59,8 @@ def copies_of_run(run: "Run", m: int, *, batch: int, images: int) -> tuple[Tenso
         The images, (B, C, H, W), and their copies, both with pixels in [0, 1], and the class name per image.
     """
     task = run.task
+    if len(task.train.shape) != 3 or task.train.shape[0] not in (1, 3):
+        raise RunError(f"examples of shape {task.train.shape} cannot be shown as images, which have 1 or 3 channels")
     if not 0 <= batch < len(task.loader):
         raise RunError(f"there is no batch {batch}: an epoch has batches 0 to {len(task.loader) - 1}")
     _, x, y = next(islice(iter(task.loader), batch, None))

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from maxup.errors import RecipeError, TableError, error_message
+from maxup.errors import RecipeError, error_message
 from maxup.lab.limits import COPIES
 from maxup.lab.recipes.load import check_document, parse_recipe, parse_yaml, run_name
 from maxup.lab.recipes.schema import num_copies
@@ -26,7 +26,7 @@ def find_table(name: str) -> Table:
     paper = load_paper()
     if name not in paper:
         known = ", ".join(table_names())
-        raise TableError(f"unknown table {name!r}; choose one of {known}, or give a YAML file with a list of recipes")
+        raise RecipeError(f"unknown table {name!r}; choose one of {known}, or give a YAML file with a list of recipes")
     return paper[name]
 
 
@@ -114,15 +114,15 @@ def _read_list(path: Path) -> Table:
         content: Any = parse_yaml(read_text(path))
         check_document(content)
     except RecipeError as error:
-        raise TableError(f"{path}: {error}") from None
+        raise RecipeError(f"{path}: {error}") from None
     except Exception as error:  # many types: "!!bool 3" is a KeyError
-        raise TableError(f"{path} cannot be read as YAML: {error_message(error)}") from None
+        raise RecipeError(f"{path} cannot be read as YAML: {error_message(error)}") from None
     rows = content.get("recipes") if isinstance(content, dict) and set(content) == {"recipes"} else None
     example = "for example  recipes: [digits/mlp-gaussian, {recipe: digits/mlp-gaussian-maxup, m: 10}]"
     if not isinstance(rows, list) or not rows:
-        raise TableError(f"{path} must have a list of recipes and nothing else, {example}")
+        raise RecipeError(f"{path} must have a list of recipes and nothing else, {example}")
     if invalid := [row for row in rows if not _is_row(row)]:
-        raise TableError(
+        raise RecipeError(
             f"{path}: {str(invalid[0])[:60]} is not a recipe name or a recipe with an m that is {COPIES}; {example}"
         )
     entries = []
@@ -134,14 +134,14 @@ def _read_list(path: Path) -> Table:
                 place = _baseline(place)
                 known = parse_recipe(place, [])
         except RecipeError as error:
-            raise TableError(f"{path}: {error}") from None
+            raise RecipeError(f"{path}: {error}") from None
         default = num_copies(known)
         if m not in (None, default) and "m" not in known.objective:
-            raise TableError(f"{path}: {recipe} draws one copy per example; give m only for a recipe with MaxUp")
+            raise RecipeError(f"{path}: {recipe} draws one copy per example; give m only for a recipe with MaxUp")
         entries.append((place, None if m == default else m))
     names = [(run_name(recipe), m) for recipe, m in entries]
     if duplicates := [name for name in names if names.count(name) > 1]:
-        raise TableError(f"{path} has {duplicates[0][0]} twice with the same m; remove one, or rename the recipe file")
+        raise RecipeError(f"{path} has {duplicates[0][0]} twice with the same m; remove one, or rename the recipe file")
     return make_table(entries, f"The recipes of {path.name}")
 
 

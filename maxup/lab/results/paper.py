@@ -1,11 +1,9 @@
 """The numbers of the paper's tables. `paper.yaml` holds them and describes its format."""
 
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
-from typing import Any, TypeVar
-
-T = TypeVar("T")
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -107,12 +105,12 @@ def load_paper() -> dict[str, Table]:
         >>> row.baseline, row.recipe
         ('resnet110-cutout', 'cifar10/resnet110-cutout-maxup')
     """
-    return {name: read_table(raw, name) for name, raw in _read()["tables"].items()}
+    return {name: read_table(raw) for name, raw in _read()["tables"].items()}
 
 
 def load_misprints() -> list[Misprint]:
     """Load the misprints in the paper's text. Those in tables are part of values, rows and metrics."""
-    return [_build(Misprint, raw, f"slip {i}") for i, raw in enumerate(_read()["slips"])]
+    return [Misprint(**raw) for raw in _read()["slips"]]
 
 
 def table_names() -> list[str]:
@@ -120,83 +118,39 @@ def table_names() -> list[str]:
     return list(_read()["tables"])
 
 
-def read_table(raw: Any, name: str) -> Table:
-    """Build a table from its YAML. `name` is used in error messages."""
-    table = _build(Table, raw, name)
-    metrics = {
-        str(key): _build(Metric, {"title": metric} if isinstance(metric, str) else metric, f"{name}, metric {key}")
-        for key, metric in table.metrics.items()
-    }
-    rows = {key: _row(row, f"{name}, row {key}", metrics) for key, row in table.rows.items()}
+def read_table(raw: dict[str, Any]) -> Table:
+    """Build a table from its YAML."""
+    metrics = {str(k): Metric(one) if isinstance(one, str) else Metric(**one) for k, one in raw["metrics"].items()}
+    rows = {key: _row(row) for key, row in raw["rows"].items()}
     for key, row in rows.items():
-        if row.maxup != (row.baseline is not None) or row.baseline not in {None, *rows}:
-            raise ValueError(
-                f"paper.yaml, {name}, row {key}: maxup is {row.maxup} and baseline is {row.baseline!r}; "
-                "a MaxUp row needs `baseline:`, the key of another row; other rows must not have one"
-            )
         if row.baseline is not None and row.params is None and row.flops is None:
             rows[key] = replace(row, params=rows[row.baseline].params, flops=rows[row.baseline].flops)
-    return replace(table, metrics=metrics, rows=rows)
+    return Table(**(raw | {"metrics": metrics, "rows": rows}))
 
 
-def _row(raw: Any, where: str, metrics: dict[str, Metric]) -> Row:
-    row = _build(Row, raw, where)
-    if bool(row.values) == row.ours:
-        raise ValueError(f"paper.yaml, {where}: a row must have values, or have ours: true and no values")
-    values = {str(metric): _value(value, f"{where}, {metric}") for metric, value in row.values.items()}
-    if unknown := sorted(set(values) - set(metrics)):
-        raise ValueError(f"paper.yaml, {where}: unknown metric {unknown[0]!r}; known: {', '.join(metrics)}")
-    params, flops = (_value(raw[size], f"{where}, {size}") if size in raw else None for size in ("params", "flops"))
-    return replace(row, values=values, params=params, flops=flops)
+def _row(raw: dict[str, Any]) -> Row:
+    numbers: dict[str, Any] = {size: _value(raw[size]) for size in ("params", "flops") if size in raw}
+    numbers["values"] = {str(metric): _value(value) for metric, value in raw["values"].items()}
+    return Row(**(raw | numbers))
 
 
-def _value(raw: Any, where: str) -> Value:
+def _value(raw: Any) -> Value:
     """94.84, [94.84, 0.11], 44.55M or {printed: ..., corrected: ..., why: ...}."""
-    if isinstance(raw, list) and len(raw) == 2:
-        return Value(_number(raw[0], where), _number(raw[1], where))
-    if isinstance(raw, dict):
-        if set(raw) != {"printed", "corrected", "why"}:
-            raise ValueError(
-                f"paper.yaml, {where}: a correction needs printed, corrected and why; got {', '.join(raw)}"
-            )
-        return Value(_number(raw["corrected"], where), None, _number(raw["printed"], where), raw["why"])
-    return Value(_number(raw, where))
+    match raw:
+        case [mean, std]:
+            return Value(_number(mean), _number(std))
+        case {"printed": printed, "corrected": corrected, "why": why}:
+            return Value(_number(corrected), None, _number(printed), why)
+    return Value(_number(raw))
 
 
-def _number(raw: Any, where: str) -> float:
-    try:
-        if isinstance(raw, str):
-            return float(raw[:-1]) * {"M": 1e6, "G": 1e9}[raw[-1:]]
-        if isinstance(raw, (int, float)) and not isinstance(raw, bool):
-            return float(raw)
-    except (KeyError, ValueError):
-        pass
-    raise ValueError(f"paper.yaml, {where}: {raw!r} is not a number; write 94.84, [94.84, 0.11], 44.55M or 7.85G")
-
-
-def _build(cls: type[T], raw: Any, where: str) -> T:
-    """Build a dataclass from a mapping. Raises ValueError for unknown or missing keys and wrong types."""
-    if not isinstance(raw, dict):
-        raise ValueError(f"paper.yaml, {where}: {raw!r} is not a mapping")
-    known = fields(cls)  # type: ignore[arg-type]
-    names = [item.name for item in known]
-    if unknown := sorted(set(raw) - set(names), key=str):
-        raise ValueError(f"paper.yaml, {where}: unknown key {unknown[0]!r}; known: {', '.join(names)}")
-    required = [item.name for item in known if item.default is MISSING and item.default_factory is MISSING]
-    if missing := [name for name in required if name not in raw]:
-        raise ValueError(f"paper.yaml, {where}: {missing[0]!r} is missing")
-    for item in known:
-        plain = item.type in (str, int, bool, str | None, int | None)
-        if plain and item.name in raw and not isinstance(raw[item.name], item.type):  # type: ignore[arg-type]
-            raise ValueError(f"paper.yaml, {where}: {item.name} is {raw[item.name]!r}; add or remove quotes")
-    return cls(**raw)
+def _number(raw: str | float) -> float:
+    return float(raw[:-1]) * {"M": 1e6, "G": 1e9}[raw[-1]] if isinstance(raw, str) else float(raw)
 
 
 @cache
 def _read() -> dict[str, Any]:
-    from maxup.lab.recipes.load import parse_yaml
+    from maxup.lab.recipes.document import parse_yaml
 
-    content = parse_yaml(files("maxup.lab.results").joinpath("paper.yaml").read_text(encoding="utf-8"))
-    if set(content) != {"slips", "tables"}:
-        raise ValueError(f"paper.yaml has {', '.join(map(str, content))}; it must have slips and tables")
-    return dict(content)
+    content: dict[str, Any] = parse_yaml(files("maxup.lab.results").joinpath("paper.yaml").read_text(encoding="utf-8"))
+    return content

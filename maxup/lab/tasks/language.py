@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from maxup.errors import MaxUpWarning, RecipeError, RunError
 from maxup.lab.data import load_data
 from maxup.lab.data.text import Text
+from maxup.lab.data.user_text import from_user_text
 from maxup.lab.data.windows import Windows
 from maxup.lab.models import build_registered
 from maxup.lab.models.awd_lstm import Hidden, LSTMOutput, adversarial_scores
@@ -23,6 +24,7 @@ from maxup.lab.recipes.load import reject_settings
 from maxup.lab.recipes.objectives import ObjectiveContext, build_objective
 from maxup.lab.recipes.schema import Recipe
 from maxup.lab.registry import LANGUAGE_MODELS
+from maxup.lab.user_code import function_name
 from maxup.objectives.maxup import MaxUp
 from maxup.objectives.outcome import Outcome
 from maxup.perturb.in_model import in_model_parts
@@ -44,8 +46,8 @@ class Language:
 
     Args:
         world_size: Number of processes that share the columns.
-        check_network: Called with this task and its model on the meta device, before memory is allocated.
-        **user_code: `model_from` and `data_from`, which are for images only.
+        data_from: Returns the text instead of the recipe's.
+        model_from: Must be None: only the recipe's network reads text.
     """
 
     monitor, lower_is_better, unit = "perplexity", True, "tokens"
@@ -58,21 +60,21 @@ class Language:
         *,
         rank: int = 0,
         world_size: int = 1,
-        check_network: Callable[[Any, nn.Module], None] | None = None,
-        **user_code: Any,
+        data_from: Callable[[], Any] | None = None,
+        model_from: Callable[..., nn.Module] | None = None,
     ) -> None:
         reject_settings(recipe, FOR_IMAGES, "images")
-        if any(function is not None for function in user_code.values()):
-            raise RecipeError("--model_from and --data_from are for images; for your text, set data.root")
+        if model_from is not None:
+            raise RecipeError("--model_from is for images and rows; language models are awd_lstm, so remove it")
         self.recipe, self.rank = recipe, rank
         self.selection_unit = recipe.objective.get(
             "unit", "column"
         )  # granularity of the selection: column, token or batch
-        text = load_data(recipe.data.name, recipe.data.root)
+        text = from_user_text(data_from()) if data_from else load_data(recipe.data.name, recipe.data.root)
         if not isinstance(text, Text):
             raise RecipeError(f"{recipe.data.name} is not a text; set data.name to ptb, wikitext2 or text")
         self.text, settings = text, recipe.language
-        self.identity = {"text": text.digest}
+        self.identity = {"text": text.digest} | ({"data_from": function_name(data_from)} if data_from else {})
         self.loader = Windows(
             text.train, recipe.batch_size, settings.bptt,
             device=device, seed=recipe.seed, rank=rank, world_size=world_size,
@@ -85,11 +87,7 @@ class Language:
         if "words" in recipe.model.args:
             raise RecipeError("model.args must not have 'words': the number of words comes from the text")
         kind = LANGUAGE_MODELS, "language model", recipe.model.name
-        create = partial(build_registered, *kind, words=len(text.words), **recipe.model.args)
-        if check_network is not None:
-            with torch.device("meta"):
-                check_network(self, create())
-        self.model = create().to(device)
+        self.model = build_registered(*kind, words=len(text.words), **recipe.model.args).to(device)
         self.objective = self._objective()
         for inside in in_model_parts(self.objective.perturbation):
             inside.attach(self.model)
@@ -188,7 +186,8 @@ class Language:
         if identity.get("text", self.identity["text"]) != self.identity["text"]:
             raise RunError(
                 f"{folder} was trained on another text than this one of {len(self.text.train):,} tokens and "
-                f"{len(self.text.words):,} words; set the right one with --data.root, or choose another folder"
+                f"{len(self.text.words):,} words; set the right one with --data.root or --data_from, or choose "
+                "another folder"
             )
 
     def skipped(self) -> set[str]:

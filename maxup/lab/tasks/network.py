@@ -18,11 +18,7 @@ from maxup.lab.recipes.schema import Recipe
 
 
 def build_network(
-    recipe: Recipe,
-    images: Any,
-    device: torch.device,
-    model_from: Callable[..., nn.Module] | None = None,
-    check: Callable[[nn.Module], None] | None = None,
+    recipe: Recipe, images: Any, device: torch.device, model_from: Callable[..., nn.Module] | None = None
 ) -> nn.Module:
     """Build the network of a recipe on a device.
 
@@ -31,7 +27,6 @@ def build_network(
         images: The training images. They determine the shape, the number of classes and the normalization.
         device: Device of the network.
         model_from: Builds the network instead of the recipe's: (shape, num_classes, **model.args).
-        check: Called with the network on the meta device, before memory is allocated.
     """
     settings, num_classes = recipe.model, len(images.classes)
     if model_from is not None and settings.pretrained:
@@ -44,20 +39,17 @@ def build_network(
         )
     if settings.new_head and settings.weights is None:
         raise RecipeError("model.new_head has no effect without model.weights; remove it")
+    is_tokens = images.dtype == torch.int64
+    if is_tokens and model_from is None:
+        raise RecipeError(
+            f"your data are token ids, but {settings.name} takes images or rows of numbers; return floats for rows of "
+            "numbers, or a network that starts with an embedding with --model_from"
+        )
     create = model_from or partial(create_model, settings.name, pretrained=settings.pretrained)
-
-    def build() -> nn.Module:
-        model = create(shape=images.shape, num_classes=num_classes, **settings.args)
-        if not isinstance(model, nn.Module):
-            raise UserCodeError(f"model_from returned a {type(model).__name__}; it must return a torch.nn.Module")
-        return Normalized(model, images.mean, images.std) if settings.normalize else model
-
-    if (
-        check and model_from is None and not is_external(settings.name)
-    ):  # other networks may not support the meta device
-        with torch.device("meta"):
-            check(build())
-    model = build()
+    model = create(shape=images.shape, num_classes=num_classes, **settings.args)
+    if not isinstance(model, nn.Module):
+        raise UserCodeError(f"model_from returned a {type(model).__name__}; it must return a torch.nn.Module")
+    model = Normalized(model, images.mean, images.std) if settings.normalize else model
     if settings.weights is not None:
         load_weights(model, settings.weights, new_head=settings.new_head)
     if settings.freeze_norm:
@@ -71,13 +63,14 @@ def build_network(
     if who is not None:
         side = recipe.data.test_size  # image folders can be evaluated at another size
         for shape in [images.shape, *([(3, side, side)] if side else [])]:
-            _check_output(who, model, torch.zeros(2, *shape, device=device), num_classes)
+            x = torch.zeros(2, *shape, device=device, dtype=torch.int64 if is_tokens else torch.float32)
+            _check_output(who, model, x, num_classes)
     return model
 
 
 def _check_output(who: str, model: nn.Module, x: Tensor, num_classes: int) -> None:
     """Call a network that is not ours once, without side effects. Raise a RecipeError if it does not fit the data."""
-    subject = f"{who}, for images of shape {tuple(x.shape)},"
+    subject = f"{who}, for {'images' if x.ndim == 4 else 'inputs'} of shape {tuple(x.shape)},"
     try:
         with preserve_state(model, (x, None)), torch.no_grad():
             output = model(x)

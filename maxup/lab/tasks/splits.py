@@ -7,34 +7,37 @@ from typing import Any
 from maxup.errors import DataError
 from maxup.lab.data import load_data
 from maxup.lab.data.folder import MEAN, STD, Folder
-from maxup.lab.data.images import Images, from_arrays, mean_and_std, split
+from maxup.lab.data.images import split
+from maxup.lab.data.stream import Stream
+from maxup.lab.data.user_data import from_user
 from maxup.lab.recipes.schema import Data, Recipe
+
+TEST = 0.2  # fraction of data without test images
 
 
 def load_splits(recipe: Recipe, data_from: Callable[[], Any] | None = None) -> tuple[Any, Any, Any]:
     """Return the training, validation and test images. The seed determines the split.
 
-    All are `Images`, or all are `Folder`s. Validation is None if the recipe has none. If the user's data are split into
-    training and test images, mean and std for the normalization are computed from the training images only.
+    Data without test images are split: `TEST` of them, stratified by class, are the test images. Validation is None if
+    there is none. Mean and std of the user's data are computed from the training images only.
     """
-    train: Any
-    test: Any
-    train, test = from_arrays(data_from()) if data_from else load_data(recipe.data.name, recipe.data.root)
-    if recipe.data.train_size is not None:
-        train, rest = split(train, recipe.data.train_size, recipe.seed)
+    load = from_user(data_from(), recipe.data.workers) if data_from else load_data(recipe.data.name, recipe.data.root)
+    if not isinstance(load, tuple):
+        raise DataError(f"{recipe.data.name} is a text, but this recipe is for images; set task to language")
+    train, *held_out, test = load
+    if held_out and recipe.data.validation:
+        raise DataError("the data have validation images, so data.validation has no effect; set it to 0")
+    size = recipe.data.train_size
+    if size is None and test is None:
+        size = _training_size(len(train))
+    if size is not None:
+        train, rest = split(train, size, recipe.seed)
         if test is None and data_from is not None:
-            mean, std = mean_and_std(train.x)
-            train, rest = (replace(part, mean=mean, std=std) for part in (train, rest))
+            train = train.with_statistics()
+            rest = replace(rest, mean=train.mean, std=train.std)
         test = rest if test is None else test
-    elif test is None and data_from is not None:
-        raise DataError(
-            "data_from returned (x, y) without test images; return (x, y, x_test, y_test), or set data.train_size to "
-            f"test on the rest of its {len(train)} images"
-        )
-    elif test is None:
-        raise DataError(f"{recipe.data.name} has no test split; set data.train_size to test on the rest")
-    train, test = (_configure(images, recipe.data) for images in (train, test))
-    validation = None
+    train, test, *held_out = (_configure(images, recipe.data) for images in (train, test, *held_out))
+    validation = held_out[0] if held_out else None
     if recipe.data.validation:
         kept = round((1 - recipe.data.validation) * len(train))
         if kept in (0, len(train)):
@@ -46,14 +49,24 @@ def load_splits(recipe: Recipe, data_from: Callable[[], Any] | None = None) -> t
     return train, validation, test
 
 
-def _configure(images: Images | Folder, settings: Data) -> Images | Folder:
-    """Apply the recipe's normalization, and its decoding of image folders."""
+def _training_size(count: int) -> int:
+    """Return the number of training images of data without test images."""
+    if count < 2:
+        raise DataError(f"the data have {count} example, but training and test need one each; add more")
+    return min(max(round((1 - TEST) * count), 1), count - 1)
+
+
+def _configure(images: Any, settings: Data) -> Any:
+    """Apply the recipe's normalization, its decoding of image folders, and its workers."""
     decoding = ("size", "test_size", "crop_fraction", "interpolation")
-    if isinstance(images, Images):
+    if not isinstance(images, Folder):
         for name in decoding:
             if getattr(settings, name) != getattr(Data(), name):
                 raise DataError(f"data.{name} is for image folders, but these images are arrays; remove it")
-        return replace(images, mean=tuple(settings.mean or images.mean), std=tuple(settings.std or images.std))
+        mean, std = tuple(settings.mean or images.mean), tuple(settings.std or images.std)
+        if isinstance(images, Stream):
+            images = replace(images, workers=settings.workers)
+        return replace(images, mean=mean, std=std)
     mean, std = tuple(settings.mean or MEAN), tuple(settings.std or STD)
     if not len(mean) == len(std) == 3 or min(std) <= 0:
         raise DataError(

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import Generator, Tensor, nn
 
 from maxup.errors import RecipeError, RunError
 from maxup.lab.data.folder import Folder
+from maxup.lab.data.stream import Stream
 from maxup.lab.recipes.build import build_perturbation
 from maxup.lab.recipes.load import reject_settings
 from maxup.lab.recipes.objectives import DRAW_ONCE, ObjectiveContext, build_objective
@@ -19,6 +19,7 @@ from maxup.lab.recipes.schema import LanguageConfig, Recipe
 from maxup.lab.storage.atomic_io import sha256
 from maxup.lab.tasks.network import build_network
 from maxup.lab.tasks.splits import load_splits
+from maxup.lab.user_code import function_name
 from maxup.losses import cross_entropy
 from maxup.objectives.maxup import MaxUp
 from maxup.objectives.outcome import Outcome
@@ -37,7 +38,6 @@ class Vision:
         world_size: Number of processes that share a batch.
         model_from: Builds the network instead of the recipe's.
         data_from: Returns the data instead of the recipe's.
-        check_network: Called with this task and its network on the meta device, before memory is allocated.
     """
 
     monitor, lower_is_better, unit = "accuracy", False, "examples"
@@ -51,16 +51,20 @@ class Vision:
         world_size: int = 1,
         model_from: Callable[..., nn.Module] | None = None,
         data_from: Callable[[], Any] | None = None,
-        check_network: Callable[[Any, nn.Module], None] | None = None,
     ) -> None:
         self.recipe = recipe
         reject_settings(recipe, FOR_TEXT, "text")
-        self.identity = {"model_from": _name(model_from), "data_from": _name(data_from)}
+        self.identity = {"model_from": function_name(model_from), "data_from": function_name(data_from)}
         self.train, self.validation, self.test = load_splits(recipe, data_from)
         if data_from is not None:
             self.identity["data"] = self.train.digest
         elif isinstance(self.train, Folder):
-            self.identity["data"] = sha256(f"{self.train.digest} {self.test.digest}".encode())
+            parts = [self.train, self.test, *([self.validation] if self._has_validation_folder() else [])]
+            self.identity["data"] = sha256(" ".join(part.digest for part in parts).encode())
+        if recipe.model.normalize and len(self.train.shape) != 3:
+            raise RecipeError(
+                f"model.normalize is for images, but your examples have shape {self.train.shape}; set it to false"
+            )
         if recipe.batch_size % world_size:
             raise RecipeError(
                 f"batch_size={recipe.batch_size} is not a multiple of {world_size}, the number of processes"
@@ -69,17 +73,17 @@ class Vision:
         size = recipe.batch_size // world_size
         drop = len(self.train) > recipe.batch_size  # full batches only, if there is at least one
         self.loader = self.train.loader(size, training=True, seed=recipe.seed, drop_last=drop, **where)
-        from_folder = isinstance(self.train, Folder)  # large images
+        from_folder = isinstance(self.train, Folder)
+        is_large = from_folder or isinstance(self.train, Stream)
         self.evaluation = {
-            name: images.loader(size if from_folder else 4 * size, training=False, seed=0, **where)
+            name: images.loader(size if is_large else 4 * size, training=False, seed=0, **where)
             for name, images in (("validation", self.validation), ("test", self.test))
             if images is not None
         }
         self.every_epoch = tuple(self.evaluation)
         classes = len(self.train.classes)
         self.metric_names = ["loss", "accuracy", *["top5_accuracy"] * (classes > (5 if from_folder else 10))]
-        check = partial(check_network, self) if check_network else None
-        self.model = build_network(recipe, self.train, device, model_from, check)
+        self.model = build_network(recipe, self.train, device, model_from)
         mean, std = self.train.mean, self.train.std
         if recipe.model.normalize:  # augmentation gets pixels
             mean, std = (0.0,) * len(mean), (1.0,) * len(std)
@@ -98,6 +102,10 @@ class Vision:
         # Separate random streams for augmentation and copies. They depend only on the seed and the rank.
         seeds = [stream_seed(recipe.seed, rank, stream) for stream in range(2)]
         self.generator, self.objective.generator = (Generator(device).manual_seed(seed) for seed in seeds)
+
+    def _has_validation_folder(self) -> bool:
+        """Whether the validation images are in a folder of their own, not split from the training images."""
+        return self.validation is not None and self.validation.root != self.train.root
 
     def step(self, model: Any, batch: Batch) -> Outcome:
         """Prepare and augment a batch, and return the outcome of the objective."""
@@ -120,7 +128,10 @@ class Vision:
         return (x, y) if self.perturb_once is None else self.perturb_once(x, y, generator=self.objective.generator)
 
     def prepare(self, x: Tensor) -> Tensor:
-        """Convert bytes to the network's input: pixels in [0, 1] if it normalizes them, otherwise normalized pixels."""
+        """Convert a batch to the network's input: pixels in [0, 1] if it normalizes them, otherwise normalized values.
+
+        Token ids are returned as they are.
+        """
         pixels: Tensor = x.float() / self.train.top if self.recipe.model.normalize else self.train.normalize(x)
         return pixels
 
@@ -164,8 +175,10 @@ class Vision:
         for option, now in self.identity.items():
             before = identity.get(option, "")
             if option == "data" and before not in ("", now) and isinstance(self.train, Folder):
+                same = self.train.root == self.test.root  # split automatically
+                root = self.train.root if same else self.train.root.parent
                 raise RunError(
-                    f"the classes, names or sizes of the images in {self.train.root.parent} are not those that "
+                    f"the classes, names or sizes of the images in {root} are not those that "
                     f"{folder} was trained with; restore them, or pass --accept_changed_data to train, eval, export "
                     "or show"
                 )
@@ -200,10 +213,3 @@ class Vision:
         """Return the image files that this process could not read so far."""
         loaders = (self.loader, *self.evaluation.values())
         return {str(loader.folder.path(i)) for loader in loaders for i in getattr(loader, "unreadable", ())}
-
-
-def _name(function: Callable[..., Any] | None) -> str:
-    """Return MODULE:FUNCTION, or "" without a function."""
-    if function is None:
-        return ""
-    return f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', type(function).__name__)}"

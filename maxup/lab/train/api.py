@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from maxup.errors import RecipeError
-
 if TYPE_CHECKING:
     from maxup.lab.recipes.schema import Recipe
 
@@ -39,7 +37,7 @@ def train(
             such as `["--objective.m", "8"]`.
         out: The folder of the run. None: `runs/RECIPE/seed-N`. The same call resumes the run in this folder.
         model_from: Your network, `(shape, num_classes, **model.args)`, instead of the recipe's.
-        data_from: Your data, `() -> (x, y)` or `(x, y, x_test, y_test)`, instead of the recipe's.
+        data_from: Your data instead of the recipe's, such as `() -> (x, y, x_test, y_test)`, or a Dataset.
         extend: Continue a run with fewer epochs, if its schedule allows it.
         restart: Begin anew. The folder of an earlier run is renamed.
         save_every: Seconds between checkpoints.
@@ -52,6 +50,7 @@ def train(
 
     Raises:
         RecipeError: The recipe or an override is invalid.
+        DataError: The data is missing.
         RunError: The run cannot be trained or resumed.
 
     Example:
@@ -62,6 +61,7 @@ def train(
         >>> result["last"]["epoch"], sorted(result)[:3]
         (1, ['best', 'environment', 'last'])
     """
+    from maxup.lab.data.find import check_root
     from maxup.lab.recipes.load import parse_recipe
     from maxup.lab.train import loop
 
@@ -70,9 +70,8 @@ def train(
         [f"--{key}={_text(value)}" for key, value in overrides.items()] if isinstance(overrides, Mapping) else overrides
     )
     parsed = parse_recipe(name, list(words))
-    root = None if data_from else parsed.data.root
-    if root is not None and not Path(root).expanduser().is_dir():
-        raise RecipeError(f"data.root: there is no folder {root}; correct it, or remove it to search the default ones")
+    if data_from is None:
+        check_root(parsed.data.name, parsed.data.root)
     return loop.train(
         parsed,
         run_folder(name, parsed) if out is None else Path(out),

@@ -16,7 +16,7 @@ def describe(recipe: Recipe, task: Any, accelerator: Accelerator) -> str:
     if recipe.task == "language":
         size = f"{len(task.text.train):,} words, vocabulary of {len(task.text.words):,}"
     else:
-        size = f"{len(task.train):,} images, {len(task.train.classes)} classes"
+        size = f"{len(task.train):,} examples, {len(task.train.classes)} classes"
     objective = recipe.objective["name"]
     if "m" in recipe.objective:
         objective += f", m = {recipe.objective['m']}"

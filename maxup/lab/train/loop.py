@@ -69,7 +69,8 @@ def train(
         extend: Whether to continue a run with fewer epochs, if its schedule allows it.
         restart: Whether to rename the folder of an earlier run and begin anew.
         model_from: Builds the model instead of the recipe's: (shape, num_classes, **model.args).
-        data_from: Returns the data instead of the recipe's: (x, y) or (x, y, x_test, y_test), images as bytes.
+        data_from: Returns the data instead of the recipe's, such as (x, y, x_test, y_test), a Dataset, or a pair
+            (train, test) of them.
 
     Returns:
         The contents of run.json: metrics of the last and the best epoch, seed, environment, recipe, seconds of the
@@ -83,10 +84,11 @@ def train(
         project_dir=folder,
     )
     try:
-        with stop_on_signal() as should_stop, report_lost_peers(accelerator.num_processes, folder):
+        with report_lost_peers(accelerator.num_processes, folder):
             sources = {"model_from": model_from, "data_from": data_from}
             quiet = quiet or not accelerator.is_main_process
-            trainer = Trainer(recipe, folder, accelerator, quiet=quiet, **sources)  # before the folder is created
+            # Before the folder is created, and before signals wait for the end of a step: loading data may take long.
+            trainer = Trainer(recipe, folder, accelerator, quiet=quiet, **sources)
             trainer.name = name
             restart = restart and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"  # otherwise resume
             if restart:
@@ -94,7 +96,7 @@ def train(
                     set_aside(folder, trainer.say)
                 accelerator.wait_for_everyone()
             make_folder(folder)
-            with locked(folder) if accelerator.is_main_process else nullcontext():
+            with stop_on_signal() as should_stop, locked(folder) if accelerator.is_main_process else nullcontext():
                 try:
                     trainer.say(f"{name or 'a recipe'}, in {folder}")
                     trainer.say(describe(recipe, trainer.task, accelerator))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from maxup.errors import RunError, error_message
 from maxup.lab.output import say
@@ -81,18 +81,12 @@ def open_run(
         options = " ".join(f"--{option} {name:.80}" for option, name in missing.items())
         raise RunError(f"{folder} was trained with your code, {options}; add --trust to import it, or give the options")
     sources |= {option: find_code(name, f"--{option}") for option, name in missing.items() if find_code}
-    weights = state["model"] if state["ema"] is None else state["ema"]
-
-    def check(task: Any, network: nn.Module) -> None:
-        task.check_identity(identity, folder)
-        _check_shapes(folder, weights, network)
-
     # Initial weights and the precision of the steps are not needed again.
     model = replace(recipe.model, pretrained=False, weights=None, new_head=False)
-    built = build_task(replace(recipe, model=model, precision="no"), check_network=check, **sources)
+    built = build_task(replace(recipe, model=model, precision="no"), **sources)
     built.check_identity(identity, folder)
     try:
-        built.model.load_state_dict(weights)
+        built.model.load_state_dict(state["model"] if state["ema"] is None else state["ema"])
     except (RuntimeError, TypeError, AttributeError) as error:
         raise RunError(f"the weights in {folder} do not fit its recipe: {error_message(error)}") from error
     return Run(recipe, built, built.model.eval(), step, state["best" if which == "best" else "last"], sources)
@@ -111,18 +105,6 @@ def build_task(recipe: Recipe, **options: Callable[..., Any] | None) -> Any:
         return create_task(recipe, torch.device("cuda" if torch.cuda.is_available() else "cpu"), **options)
     except (ValueError, TypeError) as error:
         raise RunError(f"the recipe cannot be built: {error_message(error)}") from error
-
-
-def _check_shapes(folder: Path, weights: dict[str, Any], network: nn.Module) -> None:
-    """Compare weights with a network on the meta device, before memory is allocated for a recipe that is too large."""
-    expected = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
-    found = {k: tuple(v.shape) if isinstance(v, Tensor) else type(v).__name__ for k, v in weights.items()}
-    for name in sorted(expected.keys() | found.keys(), key=str):
-        came, wanted = found.get(name, "missing"), expected.get(name, "missing")
-        if came != wanted:
-            raise RunError(
-                f"the weights in {folder} do not fit its recipe: {name!s:.60} is {came}, but should be {wanted}"
-            )
 
 
 def _load(folder: Path, which: str) -> tuple[dict[str, Any], int]:

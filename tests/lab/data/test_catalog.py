@@ -48,7 +48,7 @@ def test_the_example_module_is_gone():
 def test_every_data_set_is_described(name):
     data_set = all_data_sets()[name]
     assert data_set.name == name
-    assert data_set.files
+    assert data_set.files or name == "imagefolder"  # any folder
     assert data_set.folders
     assert data_set.instructions.endswith(".")
 

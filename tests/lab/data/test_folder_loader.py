@@ -13,7 +13,7 @@ from PIL import Image
 from maxup.errors import DataError
 from maxup.lab.data.decode import random_box
 from maxup.lab.data.folder import Folder, scan
-from maxup.lab.data.folder_loader import _catch_dead_workers
+from maxup.lab.data.workers import _catch_dead_workers
 from tests.lab.data.fake import cut_short, write_folders
 from tests.lab.data.test_loader import loader as device_loader
 from tests.waiting import PATIENCE
@@ -181,7 +181,7 @@ class Deadly(Folder):
 
 def test_a_killed_worker_is_an_error(folder):
     deadly = Deadly(**{field.name: getattr(folder, field.name) for field in fields(folder)} | {"workers": 1})
-    with pytest.raises(DataError, match=r"a worker process that decodes images died \(.*use fewer data\.workers"):
+    with pytest.raises(DataError, match=r"a worker process that reads the data died \(.*use fewer data\.workers"):
         list(deadly.loader(1, device="cpu", training=False, seed=0))
 
 

@@ -8,7 +8,8 @@ from sklearn.model_selection import StratifiedShuffleSplit
 
 from maxup.errors import DataError
 from maxup.lab.data import load_data
-from maxup.lab.data.images import Images, from_arrays, split, stratified
+from maxup.lab.data.arrays import from_arrays
+from maxup.lab.data.images import Images, split, stratified
 
 MEAN, STD = (0.5, 0.25, 0.1), (0.2, 0.3, 0.4)
 
@@ -65,7 +66,7 @@ def test_invalid_indices_are_an_error(indices):
 
 
 WRONG = {
-    "float": ({"x": torch.zeros(5, 3, 4, 4)}, r"torch.float32 of shape \(5, 3, 4, 4\)"),
+    "double": ({"x": torch.zeros(5, 3, 4, 4).double()}, r"torch.float64 of shape \(5, 3, 4, 4\)"),
     "flat": ({"x": torch.zeros(5, 48, dtype=torch.uint8)}, r"\(N, C, H, W\)"),
     "labels of bytes": ({"y": torch.zeros(5, dtype=torch.uint8)}, "torch.int64"),
     "too few labels": ({"y": torch.zeros(4, dtype=torch.int64)}, "it must be torch.int64 of shape .5,."),
@@ -145,7 +146,14 @@ def test_split_is_a_partition():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({1: list("abcdef")}, "your data cannot be converted to tensors .*; return tensors or numpy arrays"),
+        ({1: [object()] * 6}, "your data have a list as x or y; return tensors or numpy arrays"),
+        ({0: np.array([None] * 6)}, "your data cannot be converted to tensors .*; return tensors or numpy arrays"),
+        ({0: torch.full((6, 8, 8), torch.nan)}, "your data have NaN or infinite values"),
+        ({0: torch.zeros(6, 8, 8).long()}, "your images are torch.int64; return bytes, .* or floats"),
+        ({0: torch.zeros(6)}, r"your data are torch.float32 of shape \(6,\); return images"),
+        ({1: torch.tensor([0, 10**9] * 3)}, "your labels go up to 1000000000; number the classes from 0"),
+        ({1: torch.tensor([0, -1] * 3)}, "your labels start at -1; number the classes from 0"),
+        ({1: [*"abaab", 3]}, "your labels are names and numbers"),
         ({1: torch.rand(6)}, "your labels are torch.float32"),
         ({1: torch.zeros(6, 1).long()}, r"shape \(6, 1\)"),
         ({3: torch.tensor([0, 7])}, "classes without a training image: 7"),

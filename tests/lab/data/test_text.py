@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maxup.errors import DataError
-from maxup.lab.data.text import END, UNKNOWN, from_folder, from_lines
+from maxup.lab.data.text import END, UNKNOWN, from_file, from_folder, from_lines, from_text
 
 PARTS = {"train": "the cat sat\nthe dog\n", "valid": "the cat\n", "test": "the bird sat\n"}
 
@@ -105,3 +105,30 @@ def test_special_and_huge_files_are_an_error(kind, tmp_path):
         os.truncate(valid, 1 << 40)
     with pytest.raises(DataError, match=r"^\S+/valid.txt [^\n]+$"):
         from_folder(tmp_path)
+
+
+BOOK = "Call me Ishmael. Some years ago,\nnever mind how long!\n\n" * 40
+
+
+def test_one_file_is_split_in_order(tmp_path):
+    """80 %, 10 % and 10 % of the tokens of all paragraphs, in lower case."""
+    (tmp_path / "book.txt").write_text(BOOK + "The end.\n")
+    text = from_file(tmp_path / "book.txt")
+    tokens = "call me ishmael . some years ago , never mind how long !".split()
+    every = [*tokens, END] * 40 + ["the", "end", ".", END]
+    assert [len(part) for part in (text.train, text.validation, text.test)] == [451, 56, 57]
+    read = [text.words[i] for part in (text.train, text.validation, text.test) for i in part.tolist()]
+    assert read == [word if word in {*tokens, END} else UNKNOWN for word in every]
+
+
+def test_without_blank_lines_every_line_is_a_sentence():
+    lines = "one two\nthree\n" * 20
+    assert "".join(from_text(lines).read(part) for part in [from_text(lines).train.tolist()]).startswith(
+        "one two \nthree \n"
+    )
+
+
+def test_words_of_one_file_that_appear_once_are_unknown():
+    text = from_text("a b " * 20 + "rare " + "a b " * 20)
+    assert text.words[0] == UNKNOWN
+    assert "rare" not in text.words

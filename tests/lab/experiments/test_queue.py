@@ -1,7 +1,9 @@
 """A queue of real processes: after any kill, no job is lost or done twice."""
 
+import fcntl
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from maxup.lab.experiments.queue import LOG, Task, last_lines, run_queue, visible_devices
+from maxup.lab.experiments.queue import LOCK, LOG, Task, last_lines, run_queue, visible_devices
 from tests.waiting import PATIENCE, until, until_said
 
 ROOT = Path(__file__).parents[3]
@@ -114,11 +116,47 @@ def test_a_queue_waits_for_jobs_of_a_killed_one(tmp_path):
     process.kill()
     process.communicate()
     again = start(tmp_path)
-    until_said(again, "job-0: waiting for another process")
+    until_said(again, "job-0: another process is working on it")
     (tmp_path / "hold").unlink()
     out, _ = again.communicate(timeout=PATIENCE)
     assert "job-0: already done" in out
     assert (tmp_path / "job-0" / "count").read_text() == "x\n"
+
+
+def test_two_queues_are_busy_from_the_start(tmp_path):
+    """The second queue starts jobs while the first holds its own, and each job runs once."""
+    (tmp_path / "hold").touch()
+    queues = [start(tmp_path), start(tmp_path)]
+    # Each queue has two workers. No job can end before all four run.
+    said = [until_said(queue, "started") for queue in queues]
+    said = [text + until_said(queue, "started") for queue, text in zip(queues, said, strict=True)]
+    (tmp_path / "hold").unlink()
+    for i, queue in enumerate(queues):
+        out, _ = queue.communicate(timeout=PATIENCE)
+        assert queue.returncode == 0, out
+        said[i] += out
+    started = [set(re.findall(r"^(job-\d): started", text, re.MULTILINE)) for text in said]
+    assert len(started[0]) + len(started[1]) == len(started[0] | started[1]) == 6
+    assert [(tmp_path / f"job-{i}" / "count").read_text() for i in range(6)] == ["x\n"] * 6
+
+
+def test_a_skipped_job_is_taken_when_its_holder_dies(tmp_path):
+    """The holder of job 0 ends without a result, so this queue, which skipped job 0 first, runs it last."""
+    (tmp_path / "a").mkdir()
+    with (tmp_path / "a" / LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        order = f"echo $(basename $PWD) >> {tmp_path}/order; touch result"
+        tasks = [shell(tmp_path, "a", order), shell(tmp_path, "b", order), shell(tmp_path, "c", order)]
+        lines = []
+
+        def say(line):
+            lines.append(line)
+            if "c: done" in line:
+                fcntl.flock(lock, fcntl.LOCK_UN)
+
+        assert run_queue(tasks, [None], say=say, poll=0.01) == []
+    assert (tmp_path / "order").read_text().split() == ["b", "c", "a"]
+    assert lines.count("a: another process is working on it") == 1
 
 
 def test_two_queues_share_the_work(tmp_path):

@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from maxup.lab.models.awd_lstm import AWDLSTM, adversarial_scores
+from maxup.lab.registry import LANGUAGE_MODELS, build
 
 WORDS, B, T = 30, 4, 6
 PLAIN = {"input_dropout": 0.0, "hidden_dropout": 0.0, "output_dropout": 0.0, "weight_drop": 0.0}
@@ -208,4 +209,4 @@ def test_adversarial_softmax_against_an_explicit_worst_vector():
 )
 def test_invalid_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
-        AWDLSTM(10, **arguments)
+        build(LANGUAGE_MODELS, "model", "awd_lstm", words=10, **arguments)

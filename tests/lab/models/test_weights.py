@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from maxup.errors import WeightsError
+from maxup.errors import ModelError
 from maxup.lab.models import create_model
 from maxup.lab.models.weights import load_weights
 from maxup.lab.recipes.load import recipe_from
@@ -66,7 +66,7 @@ def test_another_number_of_classes(tmp_path, source):
     torch.save(source.state_dict(), tmp_path / "ten.pt")
     model = net(num_classes=3)
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    with pytest.raises(WeightsError, match=r"has 10 classes but the data has 3; .*model\.new_head"):
+    with pytest.raises(ModelError, match=r"has 10 classes but the data has 3; .*model\.new_head"):
         load_weights(model, tmp_path / "ten.pt")
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     load_weights(model, tmp_path / "ten.pt", new_head=True)
@@ -87,7 +87,7 @@ def test_another_network(tmp_path, source):
         for new_head in (False, True):
             model = net()
             before = {k: v.clone() for k, v in model.state_dict().items()}
-            with pytest.raises(WeightsError, match=message):
+            with pytest.raises(ModelError, match=message):
                 load_weights(model, tmp_path / f"{name}.pt", new_head=new_head)
             assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
 
@@ -103,7 +103,7 @@ def test_files_without_weights(tmp_path):
     torch.save(net().state_dict(), short)
     short.write_bytes(short.read_bytes()[:3000])
     for path in [*tmp_path.iterdir(), tmp_path / "nowhere.pt", tmp_path]:
-        with pytest.raises(WeightsError) as caught:
+        with pytest.raises(ModelError) as caught:
             load_weights(net(), path)
         assert path.name in str(caught.value)
         assert "\n" not in str(caught.value)
@@ -116,13 +116,13 @@ def test_malicious_pickles_run_nothing(tmp_path):
     attacks = dict(hostile(marker))
     for name, content in attacks.items():
         (tmp_path / "attack.pt").write_bytes(content)
-        with pytest.raises(WeightsError, match=r"attack\.pt"):
+        with pytest.raises(ModelError, match=r"attack\.pt"):
             load_weights(net(), tmp_path / "attack.pt")
         assert not marker.exists(), name
     for attack in (Reduce(os.system, f"touch {marker}"), {"state_dict": Reduce(eval, f"open({str(marker)!r}, 'w')")}):
         torch.save(attack, tmp_path / "attack.pt", pickle_module=pickle)
         with pytest.raises(
-            WeightsError, match="holds objects other than tensors, or is damaged; nothing in it was executed"
+            ModelError, match="holds objects other than tensors, or is damaged; nothing in it was executed"
         ):
             load_weights(net(), tmp_path / "attack.pt")
         assert not marker.exists()

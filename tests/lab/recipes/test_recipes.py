@@ -18,7 +18,7 @@ from tests.lab.data.fake import write_folders
 TASKS = {name: parse_recipe(name, []).task for name in list_recipes()}
 ARRAYS = {"digits": ((1, 8, 8), 10), "fashion_mnist": ((1, 28, 28), 10), "cifar10": ((3, 32, 32), 10)}
 ARRAYS |= {"cifar100": ((3, 32, 32), 100)}
-FOLDERS = ("imagenet", "imagenette")
+FOLDERS = ("imagenet", "imagenette", "imagefolder")
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,8 @@ def small(recipe, folders):
     less = {"m": min(num_copies(recipe), 2), "chunk_size": 1, "warmup": 0, "steps": 2}
     objective = recipe.objective | {key: value for key, value in less.items() if key in recipe.objective}
     if data.name in FOLDERS:
-        assert data.size in (224, 600, 845)
+        assert data.size in (128, 224, 600, 845)
+        folders = folders / data.name if data.name == "imagefolder" else folders
         size = 224 if recipe.model.name.startswith("pytorchcv/") else 64  # whose last pooling is 7 x 7
         data = replace(data, root=str(folders), size=size, test_size=size if data.test_size else None, workers=0)
     model = replace(recipe.model, pretrained=False, weights=None)

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import runpy
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from maxup.lab.recipes.build import FROM_DATA, NOT_IN_RECIPES
 from maxup.lab.recipes.load import recipe_from
 from maxup.lab.recipes.objectives import OBJECTIVES, arguments_of
 from maxup.lab.recipes.schema import Recipe, flat
-from maxup.lab.recipes.settings import help_text, markdown, objectives, perturbations, sections
+from maxup.lab.recipes.settings import help_text, objectives, perturbations, sections
 from maxup.lab.registry import PERTURBATIONS, get_parameters
 
 PAGE = Path(__file__).parents[3] / "docs/settings.md"
@@ -92,5 +93,6 @@ def test_infinity_is_written_as_in_yaml():
 
 
 def test_the_page_in_docs_is_up_to_date():
-    """After a change: python -m maxup.lab.recipes.settings > docs/settings.md."""
+    """After a change: python docs/settings_page.py > docs/settings.md."""
+    markdown = runpy.run_path(str(PAGE.with_name("settings_page.py")))["markdown"]
     assert PAGE.read_text(encoding="utf-8") == markdown()

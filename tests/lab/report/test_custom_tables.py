@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from maxup.cli.main import main
-from maxup.errors import TableError
+from maxup.errors import RecipeError
 from maxup.lab.experiments.jobs import make_jobs
 from maxup.lab.recipes.load import parse_recipe
 from maxup.lab.report.custom_tables import find_table, other_results
@@ -58,7 +58,7 @@ def test_a_row_may_have_another_m_and_m_1_is_the_baseline(tmp_path):
 def test_an_invalid_row_is_named(tmp_path):
     (tmp_path / "table.yaml").write_text("recipes: [{recipe: digits/mlp-gaussian-maxup, m: x}]")
     with pytest.raises(
-        TableError, match=r"'m': 'x'\} is not a recipe name or a recipe with an m that is a whole number"
+        RecipeError, match=r"'m': 'x'\} is not a recipe name or a recipe with an m that is a whole number"
     ):
         find_table(str(tmp_path / "table.yaml"))
 
@@ -74,13 +74,13 @@ def test_an_invalid_row_is_named(tmp_path):
 def test_an_invalid_table_gives_a_message(tmp_path, text):
     path = tmp_path / "table.yaml"
     path.write_text(text)
-    with pytest.raises(TableError) as caught:
+    with pytest.raises(RecipeError) as caught:
         find_table(str(path))
     assert "\n" not in str(caught.value)
 
 
 def test_an_unknown_table_lists_the_known_ones():
-    with pytest.raises(TableError, match=re.escape(", ".join(PAPER))):
+    with pytest.raises(RecipeError, match=re.escape(", ".join(PAPER))):
         find_table("table-cifar-10")
 
 
@@ -168,7 +168,7 @@ def test_a_table_that_is_not_a_regular_file_or_has_an_unknown_tag(kind, tmp_path
         path.write_text("recipes: !!bool 3\n")
         if kind == "hole":
             os.truncate(path, 1 << 40)
-    with pytest.raises(TableError, match=r"^\S+table.yaml cannot be read as YAML: [^\n]+$"):
+    with pytest.raises(RecipeError, match=r"^\S+table.yaml cannot be read as YAML: [^\n]+$"):
         find_table(str(path))
 
 

@@ -348,8 +348,8 @@ def test_recipes_that_make_no_sense(folder, name):
     changes, message = BAD[name]
     with pytest.raises((ValueError, DataError), match=message):
         Language(recipe(folder, **changes), torch.device("cpu"))
-    with pytest.raises(ValueError, match="are for images"):
-        Language(recipe(folder), torch.device("cpu"), data_from=print)
+    with pytest.raises(ValueError, match="--model_from is for images"):
+        Language(recipe(folder), torch.device("cpu"), model_from=print)
 
 
 IGNORED = {

@@ -58,9 +58,16 @@ def test_the_normalization_of_user_data_ignores_the_test_images():
     assert train.std == test.std == pytest.approx(pixels.transpose(0, 1).flatten(1).std(1).tolist())
 
 
-def test_user_data_without_test_images_get_advice():
-    x, y = torch.zeros(60, 8, 8, dtype=torch.uint8), torch.arange(60) % 3
-    x[::2] = 9
-    said = recipe_from(BASE | {"data": {"validation": 0.2}})
-    with pytest.raises(DataError, match=r"^data_from returned \(x, y\) without test images; .* rest of its 60 images"):
-        load_splits(said, lambda: (x, y))
+def test_data_without_test_images_are_split_by_the_seed():
+    """20 % of every class, the same for the same seed."""
+    x, y = torch.arange(60, dtype=torch.uint8)[:, None, None].repeat(1, 8, 8), torch.arange(60) % 3
+    first, again, other = (
+        load_splits(recipe_from({"data": {"train_size": None}, "seed": seed}), lambda: (x, y)) for seed in (0, 0, 1)
+    )
+    assert first[1] is None
+    assert [torch.bincount(part.y).tolist() for part in (first[0], first[2])] == [[16] * 3, [4] * 3]
+    assert sorted(torch.cat([first[0].x, first[2].x])[:, 0, 0, 0].tolist()) == list(range(60))
+    assert torch.equal(first[2].x, again[2].x)
+    assert not torch.equal(first[2].x, other[2].x)
+    with pytest.raises(DataError, match="the data have 1 example, but training and test need one each"):
+        load_splits(recipe_from({}), lambda: (x[:1], y[:1]))

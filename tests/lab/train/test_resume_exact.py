@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from maxup.lab.recipes.load import parse_recipe
+from maxup.lab.train.loop import train
 from tests.waiting import PATIENCE, maxup_after
 
 ROOT = Path(__file__).parents[3]
@@ -25,6 +27,8 @@ batch_size: 20
 AT_STEP = """
 import os, signal, threading
 from maxup.lab.tasks.vision import Vision
+from maxup.lab.recipes.load import parse_recipe
+from maxup.lab.train.loop import train
 from tests.waiting import at_call
 send = lambda: os.kill(os.getpid(), signal.{name})
 at_call(Vision, "step", {step}, {act})
@@ -56,9 +60,11 @@ def fingerprint(folder):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    tmp_path = tmp_path_factory.mktemp("whole")
-    finish(start(tmp_path, tmp_path / "run"))
-    return fingerprint(tmp_path / "run")
+    """A run in this process, never interrupted."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "recipe.yaml").write_text(RECIPE)
+    train(parse_recipe(str(folder / "recipe.yaml"), []), folder / "run", save_every=0, quiet=True)
+    return fingerprint(folder / "run")
 
 
 def killed_until_done(tmp_path, whole, kills, seed):

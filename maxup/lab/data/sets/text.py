@@ -1,4 +1,4 @@
-"""Penn Treebank, WikiText-2, and any folder of text. Without a folder: the English of Python's help topics."""
+"""Penn Treebank, WikiText-2, and any text file or folder of text. Without one: the English of Python's help topics."""
 
 import re
 from pathlib import Path
@@ -44,10 +44,13 @@ def load_wikitext2(root: Root = None) -> "Text":
     "text", package="pydoc_data", files=("topics.py",), instructions="It comes with Python itself, as pydoc_data."
 )
 def load_text(root: Root = None) -> "Text":
-    """Load a folder with train.txt, valid.txt and test.txt. Default: the English of Python's help topics."""
-    from maxup.lab.data.text import from_folder, from_lines
+    """Load a text file, or a folder with train.txt, valid.txt and test.txt. Default: Python's help topics."""
+    from maxup.lab.data.text import from_file, from_folder, from_lines
 
-    return from_folder(Path(root).expanduser()) if root else from_lines(*_help_topics(), min_count=2)
+    if root is None:
+        return from_lines(*_help_topics(), min_count=2)
+    path = Path(root).expanduser()
+    return from_file(path) if path.is_file() else from_folder(path)
 
 
 def _load(name: str, root: Root) -> "Text":
@@ -60,7 +63,7 @@ def _load(name: str, root: Root) -> "Text":
     if counts != COUNTS[name]:
         raise DataError(
             f"the files in {folder} are not the usual {name}: they have {_describe(counts)}, but should have "
-            f"{_describe(COUNTS[name])}; for custom text, set data.name to text and data.root to its folder"
+            f"{_describe(COUNTS[name])}; for custom text, set data.name to text and data.root to your file or folder"
         )
     return text
 
@@ -77,10 +80,11 @@ def _help_topics() -> tuple[list[str], list[str], list[str]]:
     """
     from pydoc_data.topics import topics
 
+    from maxup.lab.data.text import paragraphs
+
     text = "\n\n".join(topics[name] for name in sorted(topics))
     text = re.sub(r"([^\w\s])\1{3,}", "", text)  # lines under headings
-    paragraphs = dict.fromkeys(" ".join(re.findall(r"\w+|[^\w\s]", p.lower())) for p in re.split(r"\n\s*\n", text))
-    lines = [paragraph for paragraph in paragraphs if paragraph]
+    lines = list(dict.fromkeys(" ".join(words) for words in paragraphs(text)))
     parts = range(40), range(40, 45), range(45, 50)
     train, valid, test = ([line for i, line in enumerate(lines) if i % 50 in part] for part in parts)
     return train, valid, test

@@ -1,0 +1,32 @@
+"""Peak memory of a step, exact on CUDA and on the CPU."""
+
+import os
+from collections.abc import Callable
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+
+def peak_bytes(step: Callable[[], object], device: str) -> int:
+    """Return the peak number of bytes allocated during step(), relative to before the call.
+
+    CUDA: from the statistics of PyTorch's allocator. CPU: from the profiler, which records every allocation and
+    release of PyTorch's allocator. Scratch memory that a library such as oneDNN allocates by itself is not counted.
+    """
+    if torch.device(device).type == "cuda":
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        step()
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise the profiler writes to stderr
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as record:
+        step()
+    assert record.profiler is not None
+    assert record.profiler.kineto_results is not None
+    events = [e for e in record.profiler.kineto_results.events() if e.name() == "[memory]"]
+    now = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        now += event.nbytes()
+        peak = max(peak, now)
+    return peak

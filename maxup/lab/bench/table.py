@@ -1,0 +1,66 @@
+"""The table of a result in the terminal."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from maxup.lab.report.terminal import show_table, wide_console
+
+HEADINGS = ("method", "m", "ms", "time ratio", "floor", "peak MiB", "memory ratio", "gap", "gap kept", "same winner")
+LEGEND = (
+    "Ratios are to the standard step of this run. floor: 1 + m forward passes without a graph. peak MiB: allocated "
+    "during a step, beyond weights and optimizer state. gap: mean loss of the selected copy minus the mean copy. gap "
+    "kept: its share of the gap of exact scoring with the same copies. same winner: how often the selected copy is the "
+    "worst by exact scoring."
+)
+
+
+def show(result: Mapping[str, Any]) -> None:
+    """Print a result of `summarize`."""
+    console = wide_console()
+    rows = [cells(row) for row in result["variants"]]
+    bold = [row["name"].startswith("maxup") for row in result["variants"]]
+    show_table(console, title(result), HEADINGS, rows, bold)
+    for row in result["variants"]:
+        if row["note"]:
+            console.print(f"  {method(row)}: {row['note']}", style="dim")
+    console.print(LEGEND, style="dim")
+
+
+def title(result: Mapping[str, Any]) -> str:
+    """Describe what was measured on one line."""
+    how = [
+        result["network"],
+        result["perturbation"],
+        f"batch {result['batch_size']}",
+        f"{result['data']} data" if result["data"] == "random" else result["data"],
+        result["environment"]["hardware"] or result["device"],
+        *(["bf16"] if result["precision"] == "bf16" else []),
+        *(["compiled"] if result["compile"] else []),
+        *(["captured"] if result["step"] == "captured" else []),
+    ]
+    return f"{', '.join(how)}, median of {result['rounds']} rounds"
+
+
+def method(row: Mapping[str, Any]) -> str:
+    """Return the name of a variant as words."""
+    return str(row["name"]).replace("_", " ")
+
+
+def cells(row: Mapping[str, Any]) -> list[str]:
+    """Return the cells of a variant. A value that was not measured is empty."""
+
+    def number(key: str, digits: int, scale: float = 1) -> str:
+        return "" if row[key] is None else f"{scale * row[key]:.{digits}f}"
+
+    return [
+        method(row),
+        str(row["m"] or ""),
+        number("median_seconds", 2, 1000),
+        number("time_ratio", 2),
+        number("floor", 2),
+        number("peak_bytes", 1, 2**-20),
+        number("memory_ratio", 2),
+        number("gap", 3),
+        number("gap_kept", 3),
+        number("agreement", 3),
+    ]

@@ -1,0 +1,151 @@
+"""Make `Images` from a user's arrays: byte or float images with any number of channels, rows, or token ids."""
+
+from collections.abc import Sequence
+from numbers import Real
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from maxup.errors import DataError, first_names
+from maxup.lab.data.images import Images
+
+if TYPE_CHECKING:
+    from maxup.lab.data.stream import Stream
+
+Shape = tuple[int, ...]
+MOST_CLASSES = 10**6
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is a tensor, an array, or a list of numbers or of such lists. Only first elements are looked at.
+
+    Example:
+        >>> is_array([[1, 2], [3, 4]]), is_array([(torch.zeros(2), 1)]), is_array("text")
+        (True, False, False)
+    """
+    if isinstance(value, list | tuple) and value:
+        first = value[0]
+        while isinstance(first, list) and first:
+            first = first[0]
+        return isinstance(first, Real) or (isinstance(first, Tensor | np.generic) and first.ndim == 0)
+    return hasattr(value, "__array__") and hasattr(value, "shape")  # a tensor, an array, or a table of pandas
+
+
+def from_arrays(arrays: Sequence[Any]) -> tuple[Images, Images | None]:
+    """Make the training and test examples. They are normalized with the mean and std of the training examples.
+
+    Args:
+        arrays: (x, y), or (x, y, x_test, y_test), see `make_images`.
+    """
+    x, y, *test = arrays
+    train = make_images(x, y)
+    return train, make_images(*test, like=train) if test else None
+
+
+def make_images(
+    x: Any, y: Any, classes: tuple[str, ...] | None = None, *, like: "Images | Stream | None" = None, part: str = "test"
+) -> Images:
+    """Make `Images` from arrays.
+
+    Args:
+        x: Images as bytes or floats, (N, C, H, W) or (N, H, W); rows of numbers, (N, C), as floats or bytes; or token
+            ids, (N, T), as integers.
+        y: Classes, (N,): whole numbers from 0, or names.
+        classes: Names of the classes. Default: the names in y in order, or the numbers.
+        like: The training examples, if these are for validation or test.
+        part: "test" or "validation", for messages.
+    """
+    kind = f"{part} " if like else ""
+    x, (y, names) = prepare(to_tensor(x)), to_classes(y, like.classes if like else classes)
+    if not len(x):
+        raise DataError(f"your {kind}data are empty; return at least one example")
+    if like is None:
+        check_layout(tuple(x.shape[1:]))
+        top = 255 if x.dtype == torch.uint8 else 1
+        blank = (0.0,) * (0 if x.dtype == torch.int64 else x.shape[1])
+        return Images(x, y, names, blank, (1.0,) * len(blank), top).with_statistics()
+    if x.dtype != like.dtype or tuple(x.shape[1:]) != like.shape:
+        raise DataError(
+            f"your {kind}images are {x.dtype} of shape {tuple(x.shape)}, but your training images are {like.dtype} of "
+            f"shape {(len(like), *like.shape)}; return images of the same type and size"
+        )
+    if unseen := sorted(set(y.tolist()) - set(like.y.tolist())):
+        raise DataError(f"your {kind}images have classes without a training image: {str(unseen)[1:-1]}")
+    return Images(x, y, like.classes, like.mean, like.std, like.top)
+
+
+def to_tensor(values: Any) -> Tensor:
+    """Convert an array, or a list of numbers, to a tensor."""
+    if not is_array(values):
+        raise DataError(f"your data have a {type(values).__name__} as x or y; return tensors or numpy arrays")
+    try:
+        return values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"your data cannot be converted to tensors ({error}); return tensors or numpy arrays") from None
+
+
+def prepare(x: Tensor) -> Tensor:
+    """Return x, (N, ...), in a type and with dimensions that `Images` takes."""
+    if x.is_complex() or x.ndim < 2 or x.ndim > 5:
+        raise DataError(
+            f"your data are {x.dtype} of shape {tuple(x.shape)}; return images (N, C, H, W) as bytes or floats, rows "
+            "(N, C) as floats, or token ids (N, T) as integers"
+        )
+    if x.is_floating_point():
+        x = x.float()
+        if not x.isfinite().all():
+            raise DataError("your data have NaN or infinite values; replace or remove them")
+    elif x.dtype != torch.uint8 and x.ndim == 2:
+        x = x.long()  # token ids
+    elif x.dtype != torch.uint8:
+        raise DataError(
+            f"your images are {x.dtype}; return bytes, for example x.to(torch.uint8) for pixels from 0 to 255, or "
+            "floats"
+        )
+    if x.ndim == 2 and x.dtype == torch.uint8:
+        return x.float()
+    return x.unflatten(0, (-1, 1)) if x.ndim == 3 else x  # (N, 1, H, W)
+
+
+def check_layout(shape: Shape) -> None:
+    """Raise a DataError if the shape of an example looks like (H, W, C)."""
+    if len(shape) == 3 and shape[0] > 4 >= shape[2]:
+        raise DataError(
+            f"your images have shape (N, {str(shape)[1:]}, which looks like (N, H, W, C); return (N, C, H, W), for "
+            "example x.permute(0, 3, 1, 2)"
+        )
+
+
+def to_classes(y: Any, classes: tuple[str, ...] | None = None) -> tuple[Tensor, tuple[str, ...]]:
+    """Return the classes as int64, (N,), and their names.
+
+    Example:
+        >>> to_classes(["dog", "cat", "dog"])
+        (tensor([1, 0, 1]), ('cat', 'dog'))
+    """
+    first = next(iter(y), None) if isinstance(y, list | tuple | np.ndarray) else None
+    if isinstance(first, str):
+        names = tuple(map(str, y))
+        if not all(isinstance(label, str) for label in y):
+            raise DataError("your labels are names and numbers; return one or the other")
+        classes = classes or tuple(sorted(set(names)))
+        if unknown := sorted(set(names) - set(classes)):
+            raise DataError(f"your labels have classes without a training image: {first_names(unknown)}")
+        index = {name: i for i, name in enumerate(classes)}
+        return torch.tensor([index[name] for name in names]), classes
+    labels = to_tensor(y)
+    if labels.is_floating_point() or labels.is_complex() or labels.ndim != 1 or not len(labels):
+        raise DataError(
+            f"your labels are {labels.dtype} of shape {tuple(labels.shape)}; return one integer class per example"
+        )
+    labels = labels.long()
+    if int(labels.min()) < 0:
+        raise DataError(f"your labels start at {int(labels.min())}; number the classes from 0")
+    highest = int(labels.max())
+    if highest >= MOST_CLASSES:
+        raise DataError(f"your labels go up to {highest}; number the classes from 0, at most {MOST_CLASSES:,}")
+    if classes is None or highest >= len(classes):
+        classes = tuple(map(str, range(highest + 1)))
+    return labels, classes

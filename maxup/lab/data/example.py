@@ -1,0 +1,89 @@
+"""One example of a user's data set: a pair (x, y), or a dict with columns such as image and label."""
+
+from collections.abc import Mapping
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from maxup.errors import DataError, first_names
+
+INPUTS = ("image", "img", "pixel_values", "x", "input_ids", "tokens", "features")
+LABELS = ("label", "labels", "y", "target", "class", "fine_label")
+Label = int | str
+
+
+def to_example(item: Any) -> tuple[Tensor, Label]:
+    """Return x and the class of an example.
+
+    Args:
+        item: (x, y), or a dict with a column of `INPUTS` and one of `LABELS`. Without a column of `INPUTS`, all columns
+            but the label must be numbers; together they are a row. x is a tensor, an array, a list of numbers, or an
+            image of PIL.
+
+    Example:
+        >>> to_example({"width": 2.5, "height": 4, "label": "cat"})
+        (tensor([2.5000, 4.0000]), 'cat')
+    """
+    if isinstance(item, Mapping):
+        x, y = _columns(item)
+    elif isinstance(item, tuple | list) and len(item) == 2:
+        x, y = item
+    else:
+        raise DataError(
+            f"an example of your data is {_describe(item)}; it must be a pair (x, y), or a dict with columns such as "
+            "image and label"
+        )
+    return _to_tensor(x), _to_label(y)
+
+
+def label_column(names: Any) -> str | None:
+    """Return the name of the column with the labels, or None."""
+    return next((name for name in LABELS if name in names), None)
+
+
+def _columns(item: Mapping[str, Any]) -> tuple[Any, Any]:
+    label, x = label_column(item), next((name for name in INPUTS if name in item), None)
+    if label is None:
+        raise DataError(f"your data have the columns {first_names(list(item))}, but none of {', '.join(LABELS)}")
+    if x is not None:
+        return item[x], item[label]
+    others = {name: value for name, value in item.items() if name != label}
+    if wrong := [name for name, value in others.items() if not isinstance(value, Real | Tensor | np.generic)]:
+        is_text = isinstance(others[wrong[0]], str)
+        advice = "tokenize it, and call the token ids input_ids" if is_text else f"call the input one of {INPUTS}"
+        raise DataError(f"column {wrong[0]!r} of your data is {_describe(others[wrong[0]])}; {advice}")
+    return [float(value) for value in others.values()], item[label]
+
+
+def _to_tensor(x: Any) -> Tensor:
+    if hasattr(x, "convert") and hasattr(x, "mode"):  # an image of PIL
+        array = np.array(x if x.mode == "L" else x.convert("RGB"))
+        return torch.from_numpy(array).permute(2, 0, 1) if array.ndim == 3 else torch.from_numpy(array)
+    try:
+        return x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x))
+    except (TypeError, ValueError, RuntimeError):
+        advice = "; tokenize it and return the token ids" if isinstance(x, str) else ""
+        raise DataError(
+            f"the input of an example is {_describe(x)}, which is not a tensor, an array or an image{advice}"
+        ) from None
+
+
+def _to_label(y: Any) -> Label:
+    if isinstance(y, str):
+        return y
+    if isinstance(y, Tensor | np.ndarray) and y.reshape(-1).shape == (1,):
+        y = y.item()
+    if not isinstance(y, Integral):
+        raise DataError(f"the label of an example is {_describe(y)}; it must be one integer class or a name")
+    return int(y)
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, Tensor | np.ndarray):
+        return f"a {type(value).__name__} of shape {tuple(value.shape)}"
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)}"
+    return f"a {type(value).__name__}"

@@ -1,0 +1,242 @@
+"""The data that a user's function returns: arrays, data sets, DataLoaders, or rows of Hugging Face `datasets`."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler, Subset
+from torch.utils.data import default_collate as collate
+
+from maxup.errors import DataError, first_names, format_error
+from maxup.lab.data.arrays import check_layout, from_arrays, is_array, make_images, prepare, to_classes
+from maxup.lab.data.example import Label, label_column, to_example
+from maxup.lab.data.images import Images
+from maxup.lab.data.stream import PROBE, Reader, Stream, check_shape, read_batches, read_example
+
+MEMORY = 2**31  # bytes of examples that are kept in memory; a larger data set is streamed
+MOST_EXAMPLES = 10**7  # from an iterable
+SPLITS = {"train": ("train", "training"), "validation": ("validation", "valid", "val"), "test": ("test", "testing")}
+EXPECTED = "return (x, y), (x, y, x_test, y_test), a data set, or (train, test)"
+Data = Images | Stream
+
+
+def from_user(returned: Any, workers: int = 8) -> tuple[Any, ...]:
+    """Return (train, None), (train, test) or (train, validation, test), each as `Images` or `Stream`.
+
+    Args:
+        returned: Arrays (x, y) or (x, y, x_test, y_test), see `make_images`; or a data set; or a pair (train, test), a
+            triple (train, validation, test), or a dict with these names, of data sets. A data set is a map-style or
+            iterable Dataset, a DataLoader, a list of examples, or a pair of arrays.
+        workers: Worker processes that read the labels of a large data set.
+    """
+    if isinstance(returned, tuple | list) and len(returned) in (2, 4) and _are_arrays(returned):
+        return from_arrays(returned)
+    parts = _parts(returned)
+    train = _load(parts[0], workers)
+    rest = [_load(part, workers, train, name) for part, name in zip(parts[1:], _names(parts), strict=True)]
+    return (train, *rest) if rest else (train, None)
+
+
+def _parts(returned: Any) -> list[Any]:
+    if isinstance(returned, Mapping):
+        found = {key: _by_name(returned, names) for key, names in SPLITS.items()}
+        if found["train"] is None:
+            raise DataError(
+                f"your data are a dict with {first_names([*map(str, returned)])}; call its parts train and test"
+            )
+        return [part for part in found.values() if part is not None]
+    if isinstance(returned, tuple) and len(returned) in (2, 3) and not any(map(is_array, returned)):
+        return [part for part in returned if part is not None] or [None]
+    return [returned]
+
+
+def _by_name(parts: Mapping[str, Any], names: tuple[str, ...]) -> Any:
+    return next((parts[name] for name in names if name in parts), None)
+
+
+def _names(parts: list[Any]) -> list[str]:
+    return ["validation", "test"][3 - len(parts) :] if len(parts) > 1 else []
+
+
+def _are_arrays(values: Any) -> bool:
+    labels = [isinstance(y, list | tuple) and bool(y) and isinstance(y[0], str) for y in values]
+    return all(is_array(value) or (i % 2 and labels[i]) for i, value in enumerate(values))
+
+
+def _load(source: Any, workers: int, like: Data | None = None, part: str = "training") -> Data:
+    """Load one data set: into memory, or as a stream if it is large or randomly augmented."""
+    if isinstance(source, tuple) and len(source) == 2 and _are_arrays(source):
+        return make_images(*source, like=like, part=part)
+    source = _of_loader(source) if isinstance(source, DataLoader) else source
+    if isinstance(source, str | bytes | Mapping | Tensor) or is_array(source):
+        raise DataError(f"your data is a {type(source).__name__}; {EXPECTED}")
+    if hasattr(source, "__getitem__") and not isinstance(source, IterableDataset):
+        count = _length(source)
+        x, _ = read_example(source, 0)
+        if count * x.numel() * x.element_size() > MEMORY or _is_augmented(source, count):
+            return _stream(source, count, workers, like, part)
+        return make_images(*_read(source, count, x), _class_names(source), like=like, part=part)
+    if not isinstance(source, Iterable):
+        raise DataError(f"your data is a {type(source).__name__}; {EXPECTED}")
+    return make_images(*_exhaust(source), _class_names(source), like=like, part=part)
+
+
+def _length(source: Any) -> int:
+    try:
+        count = len(source)
+    except (TypeError, NotImplementedError):
+        name = type(source).__name__
+        raise DataError(f"your {name} has no length; define __len__, or return an IterableDataset that ends") from None
+    if count < 1:
+        raise DataError(f"your {type(source).__name__} is empty; return at least one example")
+    return count
+
+
+def _read(source: Any, count: int, first: Tensor) -> tuple[Tensor, list[Label]]:
+    """Read a whole data set: x, (N, ...), and the labels."""
+    x, labels = torch.empty(count, *first.shape, dtype=first.dtype), []
+    for row in range(count):
+        value, label = read_example(source, row)
+        check_shape(row, tuple(value.shape), tuple(first.shape))
+        _check_dtype(row, value, first)
+        x[row] = value
+        labels.append(label)
+    return x, labels
+
+
+def _exhaust(source: Iterable[Any]) -> tuple[Tensor, list[Label]]:
+    """Read an iterable to its end, but at most `MEMORY` bytes."""
+    chunks, chunk, labels = list[Tensor](), list[Tensor](), list[Label]()
+    for row, item in enumerate(_iterate(source)):
+        value, label = to_example(item)
+        chunk.append(prepare(value[None])[0])
+        labels.append(label)
+        first = chunks[0][0] if chunks else chunk[0]
+        check_shape(row, tuple(chunk[-1].shape), tuple(first.shape))
+        _check_dtype(row, chunk[-1], first)
+        if len(labels) * first.numel() * first.element_size() > MEMORY or len(labels) > MOST_EXAMPLES:
+            raise DataError(
+                f"your {type(source).__name__} did not end after {len(labels):,} examples, which is the most that an "
+                "iterable may have; return a Dataset with __len__ and __getitem__, which is read batch by batch"
+            )
+        if len(chunk) == 1024:
+            chunks, chunk = [*chunks, torch.stack(chunk)], []
+    if not labels:
+        raise DataError(f"your {type(source).__name__} is empty; return at least one example")
+    return torch.cat([*chunks, *([torch.stack(chunk)] if chunk else [])]), labels
+
+
+def _iterate(source: Iterable[Any]) -> Iterator[Any]:
+    iterator = None
+    while True:
+        try:
+            iterator = iter(source) if iterator is None else iterator
+            item = next(iterator)
+        except StopIteration:
+            return
+        except Exception as error:  # of any type: it is not our code
+            raise DataError(f"your {type(source).__name__} raised {format_error(error)}") from error
+        yield item
+
+
+def _check_dtype(row: int, x: Tensor, first: Tensor) -> None:
+    if x.dtype != first.dtype:
+        raise DataError(f"example {row} of your data is {x.dtype}, but the first one is {first.dtype}; return one type")
+
+
+def _is_augmented(source: Any, count: int) -> bool:
+    """Whether a random transform changes some of `PROBE` examples with the seed."""
+    rows = range(0, count, max(count // PROBE, 1))
+    reads = [[read_example(source, row, (seed,))[0] for row in rows] for seed in range(3)]
+    return any(not torch.equal(x, other) for others in reads[1:] for x, other in zip(reads[0], others, strict=True))
+
+
+def _stream(source: Any, count: int, workers: int, like: Data | None, part: str) -> Data:
+    x, _ = read_example(source, 0)
+    check_layout(tuple(x.shape))
+    y, classes = to_classes(_labels(source, count, workers), like.classes if like else _class_names(source))
+    stream = Stream(
+        source, torch.arange(count), y, classes, tuple(x.shape), x.dtype, augmented=_is_augmented(source, count)
+    )
+    if like is None:
+        return stream.with_statistics()
+    small = make_images(x[None], y[:1], like=like, part=part)  # checks the type and size
+    if unseen := sorted(set(y.tolist()) - set(like.y.tolist())):
+        raise DataError(f"your {part} images have classes without a training image: {str(unseen)[1:-1]}")
+    return Stream(source, stream.rows, y, small.classes, stream.shape, x.dtype, like.mean, like.std, stream.augmented)
+
+
+def _labels(source: Any, count: int, workers: int) -> list[Label]:
+    """Return all labels: from a column or `targets` if they agree with some examples, otherwise by reading all."""
+    rows = range(0, count, max(count // PROBE, 1))
+    try:
+        name = label_column(getattr(source, "column_names", None) or ())
+        known = list(source[name]) if name else torch.as_tensor(source.targets).tolist()
+        if len(known) == count and all(known[row] == read_example(source, row)[1] for row in rows):
+            return known
+    except Exception:  # of any type: it is not our code; the labels can still be read
+        pass
+    parts = [part.tolist() for part in torch.arange(count).split(256)]
+    batches = read_batches(Reader(source, parts, (), None), workers, torch.device("cpu"))
+    return [label for _, labels in batches for label in labels]
+
+
+def _class_names(source: Any) -> tuple[str, ...] | None:
+    """Return the names of the classes that Hugging Face `datasets` or torchvision's data sets have, or None."""
+    features = getattr(source, "features", None) or {}
+    name = label_column(features)
+    names = getattr(features[name], "names", None) if name else getattr(source, "classes", None)
+    is_list = isinstance(names, list | tuple) and all(isinstance(one, str) for one in names)
+    return tuple(names) if names and is_list else None
+
+
+def _of_loader(loader: DataLoader[Any]) -> Any:
+    """Return the examples of a DataLoader. The recipe sets batches and order, so those of the loader are not used."""
+    source: Any = loader.dataset
+    if isinstance(source, IterableDataset):
+        return _Unbatched(loader)
+    sampler = loader.sampler
+    if hasattr(sampler, "indices"):  # of a SubsetRandomSampler
+        source = Subset(source, list(sampler.indices))
+    elif type(loader.batch_sampler) not in (BatchSampler, type(None)) or not (
+        isinstance(sampler, SequentialSampler) or (isinstance(sampler, RandomSampler) and len(sampler) == len(source))
+    ):
+        raise DataError(
+            f"your DataLoader has a {type(sampler).__name__}, but the recipe sets the order; return the data set"
+        )
+    usual = loader.collate_fn is collate or loader.batch_size is None
+    return source if usual else _Collated(source, loader.collate_fn)
+
+
+class _Collated:
+    """A data set whose examples went through a DataLoader's collate_fn, one by one."""
+
+    def __init__(self, source: Any, collate_fn: Any) -> None:
+        self.source, self.collate_fn = source, collate_fn
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, row: int) -> Any:
+        return next(_rows(self.collate_fn([self.source[row]])))
+
+
+class _Unbatched:
+    """The examples in the batches of a DataLoader."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self.loader:
+            yield from (batch,) if self.loader.batch_size is None else _rows(batch)
+
+
+def _rows(batch: Any) -> Iterator[Any]:
+    """Yield the examples of a batch, a dict of columns or a pair (x, y)."""
+    if isinstance(batch, Mapping):
+        for values in zip(*batch.values(), strict=True):
+            yield dict(zip(batch, values, strict=True))
+    else:
+        yield from zip(*batch, strict=True)

@@ -1,0 +1,82 @@
+"""`captured` without a GPU: the step runs as it is, and mistakes get a message. See tests/gpu for captured steps."""
+
+import pytest
+import torch
+from torch import nn
+
+from maxup import Gaussian, MaxUp, captured
+
+
+def loop(wrap):
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3)
+    objective = MaxUp(Gaussian(0.5), m=3, generator=torch.Generator().manual_seed(1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def step(x, y):
+        loss = objective(model, x, y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    step = wrap(step, objective, optimizer)
+    for _ in range(5):
+        loss = step(torch.rand(6, 4), torch.randint(3, (6,)))
+    return model.weight.detach(), loss
+
+
+def test_on_a_cpu_the_step_runs_as_it_is():
+    (expected, loss), (weight, captured_loss) = loop(lambda step, *_: step), loop(captured)
+    assert torch.equal(weight, expected)
+    assert torch.equal(captured_loss, loss)
+    assert not captured_loss.requires_grad  # a replayed loss has no graph either
+
+
+def objects():
+    model = nn.Linear(4, 3)
+    return len, MaxUp(Gaussian(0.5)), torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("position", "value", "message"),
+    [
+        (0, 3, "step=3: pass a function that trains on a batch"),
+        (1, None, "objective=None: pass the MaxUp object that the step calls"),
+        (2, nn.Linear(1, 1), "pass the torch.optim.Optimizer that the step calls"),
+    ],
+)
+def test_wrong_arguments_are_named(position, value, message):
+    arguments = list(objects())
+    arguments[position] = value
+    with pytest.raises(TypeError, match=message):
+        captured(*arguments)
+
+
+def test_a_batch_must_be_tensors():
+    with pytest.raises(TypeError, match="takes tensors, but got dict, Tensor; pass each tensor as an argument"):
+        captured(*objects())({"x": torch.rand(2, 4)}, torch.zeros(2))
+
+
+def test_a_graph_depends_on_m_and_on_settings_but_not_on_the_learning_rate():
+    step, objective, optimizer = objects()
+    function = captured(step, objective, optimizer)
+    before = function._key()
+    optimizer.param_groups[0]["lr"] = 0.01
+    assert function._key() == before
+    optimizer.param_groups[0]["momentum"] = 0.5
+    assert function._key() != before
+    before = function._key()
+    objective.m = 7
+    assert function._key() != before
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "setting"),
+    [(torch.optim.SGD, {}, "fused"), (torch.optim.AdamW, {"fused": True}, "capturable")],
+)
+def test_an_optimizer_that_cannot_be_captured_is_refused(kind, settings, setting):
+    optimizer = kind(nn.Linear(4, 3).parameters(), lr=0.1, **settings)
+    function = captured(len, MaxUp(Gaussian(0.5)), optimizer)
+    with pytest.raises(ValueError, match=f"{kind.__name__} cannot be captured as it is; build it with {setting}=True"):
+        function._check_optimizer()

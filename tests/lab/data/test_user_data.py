@@ -1,0 +1,361 @@
+"""Everything that --data_from may return gives the same examples as reading it by hand."""
+
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
+
+from maxup.errors import DataError
+from maxup.lab.data import user_data
+from maxup.lab.data.images import Images
+from maxup.lab.data.stream import Stream
+from maxup.lab.data.user_data import from_user
+from tests.waiting import PATIENCE, until_said
+
+ROOT = Path(__file__).parents[3]
+G = torch.Generator().manual_seed(0)
+X = torch.randint(256, (30, 3, 6, 5), generator=G, dtype=torch.uint8)
+Y = torch.arange(30) % 3
+
+
+class Map(Dataset):
+    def __init__(self, x=X, y=Y, transform=torch.clone):
+        self.x, self.y, self.transform = x, y, transform
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, i):
+        return self.transform(self.x[i]), self.y[i]
+
+
+class Endless(Dataset):
+    """Never raises IndexError."""
+
+    def __getitem__(self, i):
+        return X[0], 0
+
+
+class EndlessIterable(IterableDataset):
+    def __iter__(self):
+        return ((X[i % 30], int(Y[i % 30])) for i in itertools.count())
+
+
+class Iterable(IterableDataset):
+    def __iter__(self):
+        return zip(X, Y.tolist(), strict=True)
+
+
+class ClassLabel:
+    names = ("ant", "bee", "cat")
+
+
+class HuggingFace:
+    """The interface of `datasets.Dataset`: rows are dicts, columns are read by name, and there is no base class."""
+
+    def __init__(self, rows=range(30), column="image"):
+        self.rows, self.column = list(rows), column
+        self.column_names, self.features = [column, "label"], {column: object(), "label": ClassLabel()}
+        self.read = 0
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, key):
+        if isinstance(key, str):
+            assert key == "label"
+            return [int(Y[i]) for i in self.rows]
+        self.read += 1
+        i = self.rows[key]
+        return {self.column: Image.fromarray(X[i].permute(1, 2, 0).numpy()), "label": int(Y[i])}
+
+
+def collate_fn(items):
+    return {"x": torch.stack([x for x, _ in items]), "y": torch.tensor([int(y) for _, y in items])}
+
+
+SAME = {
+    "arrays": lambda: (X, Y),
+    "numpy": lambda: (X.numpy(), Y.numpy()),
+    "lists": lambda: [X.numpy(), Y.tolist()],
+    "map": Map,
+    "tensors": lambda: TensorDataset(X, Y),
+    "list of examples": lambda: [(x, int(y)) for x, y in zip(X, Y, strict=True)],
+    "dicts": lambda: [{"image": x.numpy(), "label": y} for x, y in zip(X, Y, strict=True)],
+    "iterable": Iterable,
+    "generator": lambda: zip(X, Y, strict=True),
+    "loader": lambda: DataLoader(Map(), batch_size=7, shuffle=True),
+    "loader of an iterable": lambda: DataLoader(Iterable(), batch_size=7),
+    "loader with collate_fn": lambda: DataLoader(Map(), batch_size=7, collate_fn=collate_fn),
+    "Hugging Face": HuggingFace,
+}
+
+
+@pytest.mark.parametrize("kind", SAME)
+def test_every_kind_has_the_same_examples(kind):
+    train, test = from_user(SAME[kind]())
+    assert test is None
+    assert isinstance(train, Images)
+    assert torch.equal(train.x, X)
+    assert torch.equal(train.y, Y)
+    assert train.classes == (("ant", "bee", "cat") if "Hugging" in kind else ("0", "1", "2"))
+    pixels = X.double() / 255
+    assert train.mean == pytest.approx(pixels.mean((0, 2, 3)).tolist())
+    assert torch.allclose(train.normalize(X).mean((0, 2, 3)), torch.zeros(3), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        lambda: (X[:20], Y[:20], X[20:], Y[20:]),
+        lambda: ((X[:20], Y[:20]), (X[20:], Y[20:])),
+        lambda: (Subset(Map(), range(20)), Subset(Map(), range(20, 30))),
+        lambda: {"train": HuggingFace(range(20)), "test": HuggingFace(range(20, 30))},
+        lambda: {"train": HuggingFace(range(20)), "validation": HuggingFace(range(20, 30))},
+        lambda: (
+            DataLoader(Map(), sampler=SubsetRandomSampler(range(20))),
+            DataLoader(Map(), sampler=SubsetRandomSampler(range(20, 30))),
+        ),
+    ],
+)
+def test_a_pair_is_train_and_test(pair):
+    train, test = from_user(pair())
+    assert torch.equal(train.x, X[:20])
+    assert torch.equal(test.x, X[20:])
+    assert torch.equal(test.y, Y[20:])
+    assert (test.mean, test.std, test.classes) == (train.mean, train.std, train.classes)
+
+
+def test_three_parts_are_train_validation_and_test():
+    parts = [Subset(Map(), rows) for rows in (range(20), range(20, 26), range(26, 30))]
+    for returned in (tuple(parts), dict(zip(("train", "val", "test"), parts, strict=True))):
+        train, validation, test = from_user(returned)
+        assert [len(part) for part in (train, validation, test)] == [20, 6, 4]
+        assert torch.equal(validation.x, X[20:26])
+
+
+def test_float_images_rows_and_tokens():
+    g = torch.Generator().manual_seed(0)
+    images, rows = torch.rand(30, 7, 6, 5, generator=g), torch.randn(30, 4, generator=g, dtype=torch.double) * 3 + 5
+    tokens = torch.randint(50, (30, 9), generator=g, dtype=torch.int32)
+    for x, shape, dtype in (
+        (images, (7, 6, 5), torch.float32),
+        (images[:, 0], (1, 6, 5), torch.float32),
+        (rows, (4,), torch.float32),
+        (tokens, (9,), torch.int64),
+        (X[:, 0, 0], (5,), torch.float32),
+    ):
+        for returned in ((x, Y), TensorDataset(x, Y)):
+            train, _ = from_user(returned)
+            assert (train.shape, train.dtype) == (shape, dtype)
+            expected = x.double().reshape(30, *shape)
+            if dtype == torch.float32:
+                dims = [d for d in range(expected.ndim) if d != 1]
+                expected = (expected - expected.mean(dims, keepdim=True)) / expected.std(dims, keepdim=True)
+            assert torch.allclose(train.normalize(train.x).double(), expected, atol=1e-4)
+
+
+def test_rows_of_named_columns_and_classes():
+    table = [{"width": float(i), "height": i * 2, "label": "odd" if i % 2 else "even"} for i in range(10)]
+    train, _ = from_user(table)
+    assert train.x.tolist() == [[i, 2 * i] for i in range(10)]
+    assert train.classes == ("even", "odd")
+    assert train.y.tolist() == [0, 1] * 5
+    train, _ = from_user((np.random.default_rng(0).normal(size=(4, 2)), ["b", "a", "b", "a"]))
+    assert train.y.tolist() == [1, 0, 1, 0]
+
+
+def flip(x):
+    return x.flip(-1) if torch.rand(()) < 0.5 else x
+
+
+def brighter(x):
+    return (x // 2 + random.randrange(9) + np.random.randint(9)).to(torch.uint8)
+
+
+def read(loader, epochs):
+    return [list(loader) for _ in range(epochs)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_random_transform_gives_new_images_in_every_epoch(workers):
+    """They depend only on the seed, the epoch and the index, and the global random states are unchanged."""
+    train, _ = from_user((Map(transform=brighter), Map()), workers=0)
+    assert isinstance(train, Stream)
+    torch.manual_seed(3)
+    random.seed(3)
+    drawn = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
+    streams = [replace(train, workers=n).loader(8, training=True, seed=5, device="cpu") for n in (workers, 0)]
+    (first, second), again = read(streams[0], 2), read(streams[1], 2)[1]
+    assert torch.equal(drawn[0], torch.get_rng_state())
+    assert (drawn[1], drawn[2]) == (random.getstate(), np.random.get_state()[1].tolist())
+    images = [{int(i): x for rows, xs, _ in e for i, x in zip(rows, xs, strict=True)} for e in (first, second, again)]
+    assert sorted(images[0]) == list(range(30))
+    assert sum(not torch.equal(images[0][i], images[1][i]) for i in range(30)) > 20
+    assert all(torch.equal(images[1][i], images[2][i]) for i in range(30))
+    assert torch.equal(torch.cat([b[2] for b in first]), Y[torch.cat([b[0] for b in first])])
+
+
+def test_a_resumed_stream_sees_the_same_images():
+    train = replace(from_user(Map(transform=flip), workers=0)[0], workers=0)
+    loader, resumed = (train.loader(8, training=True, seed=5, device="cpu") for _ in range(2))
+    iterator = iter(loader)
+    next(iterator)
+    resumed.load_state_dict(loader.state_dict())
+    for ours, theirs in zip(iterator, resumed, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.fixture
+def _little_memory(monkeypatch):
+    monkeypatch.setattr(user_data, "MEMORY", 1000)
+
+
+@pytest.mark.usefixtures("_little_memory")
+@pytest.mark.parametrize("kind", ["map", "Hugging Face", "tensors"])
+def test_large_data_are_streamed_by_workers(kind):
+    train, _ = from_user(SAME[kind](), workers=2)
+    assert isinstance(train, Stream)
+    assert (train.y.tolist(), train.shape, train.dtype) == (Y.tolist(), (3, 6, 5), torch.uint8)
+    assert train.classes == (("ant", "bee", "cat") if kind == "Hugging Face" else ("0", "1", "2"))
+    kept = from_user((X, Y))[0]
+    assert train.mean == pytest.approx(kept.mean)
+    assert train.std == pytest.approx(kept.std)
+    part = train.subset([4, 20, 7])
+    (batch,) = part.loader(8, training=False, seed=0, device="cpu")
+    assert torch.equal(batch[1], X[[4, 20, 7]])
+    assert torch.equal(part.normalize(batch[1]), train.normalize(X[[4, 20, 7]]))
+    assert train.digest == from_user(SAME[kind](), workers=0)[0].digest
+    assert train.digest != from_user(Map(X.flip(0)), workers=0)[0].digest
+
+
+@pytest.mark.usefixtures("_little_memory")
+def test_labels_of_a_column_are_read_without_the_images():
+    source = HuggingFace(list(range(30)) * 40)
+    train, _ = from_user(source)
+    assert len(train) == 1200
+    assert source.read < 1200  # a sample for mean and std
+
+
+class Wrong(Map):
+    targets = torch.zeros(30).long()
+
+
+@pytest.mark.usefixtures("_little_memory")
+def test_targets_that_are_not_the_labels_are_not_used():
+    assert from_user(Wrong(), workers=0)[0].y.tolist() == Y.tolist()
+
+
+class Fails(Map):
+    def __getitem__(self, i):
+        return super().__getitem__(i) if i < 25 else {}[i]
+
+
+class Grows(Map):
+    def __getitem__(self, i):
+        return (self.x[i], 0) if i < 25 else (self.x[i, :, :4], 0)
+
+
+class Empty(Map):
+    def __len__(self):
+        return 0
+
+
+MISTAKES = {
+    "nothing": (lambda: None, r"your data is a NoneType; return \(x, y\)"),
+    "a string": (lambda: "photos", "your data is a str; return"),
+    "an array": (lambda: X, "your data is a Tensor; return"),
+    "an endless Dataset": (Endless, "your Endless has no length; define __len__"),
+    "two endless Datasets": (lambda: (Endless(), Endless()), "your Endless has no length; define __len__"),
+    "an endless iterable": (EndlessIterable, "your EndlessIterable did not end after 12 examples"),
+    "an endless loader": (lambda: DataLoader(EndlessIterable()), "did not end after 12 examples"),
+    "an endless iterator": (itertools.count, "an example of your data is a int; it must be a pair"),
+    "empty": (Empty, "your Empty is empty"),
+    "an empty iterator": (lambda: iter(()), "is empty; return at least one example"),
+    "an error": (lambda: Subset(Fails(), range(29, 30)), "your data set raised KeyError: 29 for example 0"),
+    "an error in a stream": (Fails, "your data set raised KeyError: 2[5-9] for example 2[5-9]"),
+    "shapes": (lambda: iter([(X[0], 0), (X[0, :, :4], 1)]), r"example 1 of your data has shape \(3, 4, 5\), but"),
+    "types": (lambda: iter([(X[0], 0), (X[0].float(), 1)]), "example 1 of your data is torch.float32, but the first"),
+    "float labels": (lambda: [(X[0], 0.5)], "the label of an example is a float; it must be one integer class"),
+    "one-hot labels": (lambda: [(X[0], torch.eye(3)[0])], r"the label of an example is a Tensor of shape \(3,\)"),
+    "no label": (lambda: [{"image": X[0]}], "your data have the columns image, but none of label, labels"),
+    "text": (lambda: [{"text": "hi", "label": 0}], "column 'text' of your data is a str; tokenize it"),
+    "a path": (lambda: [("a.jpg", 0)], "the input of an example is a str, which is not a tensor"),
+    "triples": (lambda: [(X[0], 0, 1)], "an example of your data is a tuple of 3; it must be a pair"),
+    "names": (lambda: {"a": Map()}, "your data are a dict with a; call its parts train and test"),
+    "sampler": (
+        lambda: DataLoader(Map(), sampler=WeightedRandomSampler([1.0] * 30, 30)),
+        "your DataLoader has a WeightedRandomSampler, but the recipe sets the order",
+    ),
+    "short sampler": (
+        lambda: DataLoader(Map(), sampler=RandomSampler(Y, num_samples=5)),
+        "your DataLoader has a RandomSampler, but",
+    ),
+    "channels last": (lambda: Map(X.permute(0, 2, 3, 1)), r"shape \(N, 6, 5, 3\), which looks like \(N, H, W, C\)"),
+    "test classes": (lambda: (Subset(Map(), [0, 3]), Map()), "your test images have classes without a training image"),
+    "a lambda": (
+        lambda: Map(transform=lambda x: x),
+        "your data set cannot be sent to worker processes .*set data.workers to 0",
+    ),
+}
+
+
+@pytest.mark.usefixtures("_little_memory")
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes(mistake):
+    make, message = MISTAKES[mistake]
+    with pytest.raises(DataError, match=message) as caught:
+        from_user(make(), workers=1 if mistake == "a lambda" else 0)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_error_in_a_worker_is_one_sentence(monkeypatch):
+    monkeypatch.setattr(user_data, "MEMORY", 1000)
+    stream = replace(from_user(Map(), workers=0)[0], source=Grows(), workers=2)
+    loader = stream.loader(8, training=False, seed=0, device="cpu")
+    with pytest.raises(DataError, match=r"^example 2[5-9] of your data has shape \(3, 4, 5\), but the fir") as caught:
+        list(loader)
+    assert "\n" not in str(caught.value)
+
+
+def test_sigterm_ends_a_function_that_never_returns(tmp_path):
+    (tmp_path / "mine.py").write_text("def data():\n    print('started', flush=True)\n    while True:\n        pass\n")
+    command = [
+        sys.executable,
+        "-m",
+        "maxup",
+        "train",
+        "digits/mlp-gaussian",
+        "--data_from",
+        "mine:data",
+        "--out",
+        "run",
+    ]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    until_said(process, "started")
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=PATIENCE)
+    assert process.returncode == -signal.SIGTERM
+    assert not (tmp_path / "run").exists()
