@@ -94,7 +94,7 @@ def test_it_first_says_what_is_trained(tmp_path, capsys, monkeypatch):
     device = "cpu" if not torch.cuda.is_available() else torch.cuda.get_device_name(0)
     assert capsys.readouterr().out.splitlines()[:2] == [
         "digits/mlp-gaussian-maxup, in run",
-        f"model mlp (310 parameters); data digits (100 images, 10 classes); objective maxup, m = 4; {device}",
+        f"model mlp (310 parameters); data digits (100 examples, 10 classes); objective maxup, m = 4; {device}",
     ]
     assert main(["ls", "run", "--runs", "."]) == 0
     assert capsys.readouterr().out.splitlines()[1].split()[:3] == ["run", "digits/mlp-gaussian-maxup", "4"]

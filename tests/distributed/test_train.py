@@ -190,3 +190,19 @@ def test_accelerate_launches_it_too(tmp_path, whole):
     assert json.loads((tmp_path / "run" / "run.json").read_text())["processes"] == 2
     for name, tensor in weights(whole[0]).items():
         assert torch.equal(tensor, weights(tmp_path / "run")[name]), name
+
+
+@pytest.mark.slow
+def test_a_run_is_extended_and_restarted_in_two_processes(tmp_path):
+    constant = RECIPE + "optim: {schedule: constant}\n"
+    finish(torchrun(tmp_path, tmp_path / "run", recipe=constant, options=["--epochs", "2", "--objective.warmup", "1"]))
+    longer = ["--objective.warmup", "1", "--epochs", "4"]
+    out = finish(torchrun(tmp_path, tmp_path / "run", recipe=constant, options=[*longer, "--extend"]))
+    assert out.count("resuming at step 20 of 40") == 1
+    finish(torchrun(tmp_path, tmp_path / "whole", recipe=constant, options=longer))
+    extended, whole = weights(tmp_path / "run"), weights(tmp_path / "whole")
+    assert all(torch.equal(extended[name], whole[name]) for name in whole)
+    out = finish(torchrun(tmp_path, tmp_path / "run", recipe=constant, options=["--epochs", "1", "--restart"]))
+    assert out.count(f"the earlier run is now in {tmp_path / 'run-old-1'}\n") == 1
+    assert json.loads((tmp_path / "run/run.json").read_text())["last"]["epoch"] == 1
+    assert all(torch.equal(weight, whole[name]) for name, weight in weights(tmp_path / "run-old-1").items())

@@ -50,6 +50,7 @@ def train(
 
     Raises:
         RecipeError: The recipe or an override is invalid.
+        DataError: The data is missing.
         RunError: The run cannot be trained or resumed.
 
     Example:

@@ -16,12 +16,12 @@ def describe(recipe: Recipe, task: Any, accelerator: Accelerator) -> str:
     if recipe.task == "language":
         size = f"{len(task.text.train):,} words, vocabulary of {len(task.text.words):,}"
     else:
-        size = f"{len(task.train):,} images, {len(task.train.classes)} classes"
+        size = f"{len(task.train):,} examples, {len(task.train.classes)} classes"
     objective = recipe.objective["name"]
     if "m" in recipe.objective:
         objective += f", m = {recipe.objective['m']}"
     device = accelerator.device
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     several = f"{accelerator.num_processes} x " if accelerator.num_processes > 1 else ""
     parameters = format_count(count_parameters(task.model))
     return f"model {model} ({parameters} parameters); data {data} ({size}); objective {objective}; {several}{name}"

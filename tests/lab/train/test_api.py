@@ -8,7 +8,7 @@ from torch import nn
 
 import maxup
 from maxup.cli.main import main
-from maxup.errors import RecipeError
+from maxup.errors import DataError, RecipeError
 from tests.lab.train.test_resume_exact import fingerprint
 
 RECIPE = "digits/mlp-gaussian-maxup"
@@ -52,7 +52,7 @@ def test_your_functions_and_your_recipe_file(tmp_path):
     ],
 )
 def test_a_wrong_override_gives_one_sentence(tmp_path, overrides, message):
-    with pytest.raises(RecipeError, match=message) as caught:
+    with pytest.raises((RecipeError, DataError), match=message) as caught:
         maxup.train(RECIPE, overrides, tmp_path / "run")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()

@@ -14,6 +14,7 @@ from maxup.lab.storage import checkpoint
 from maxup.lab.storage.locks import locked
 from maxup.lab.tasks.vision import Vision
 from maxup.lab.train import loop, step
+from maxup.lab.train.runs import open_run
 from tests.waiting import PATIENCE
 
 RECIPE = {
@@ -203,8 +204,8 @@ def test_a_finished_run_keeps_its_record(tmp_path, monkeypatch):
 
 
 def test_a_run_that_cannot_begin_leaves_nothing_behind(tmp_path):
-    with pytest.raises(DataError, match=r"set data\.train_size"):
-        train(tmp_path / "a", {"data": {"train_size": None}, "precision": "bf16"})
+    with pytest.raises(DataError, match=r"train_size"):
+        train(tmp_path / "a", {"data": {"name": "digits", "train_size": 5000}, "precision": "bf16"})
     assert not (tmp_path / "a").exists()
     train(tmp_path / "b", {"epochs": 1})
 
@@ -249,9 +250,11 @@ def test_an_average_of_the_weights_is_what_is_evaluated(tmp_path):
     assert result["last"]["test_loss"] != pytest.approx(losses["model"], rel=1e-3)
 
 
-def test_own_data_without_a_test_split_needs_a_size(tmp_path):
+def test_own_data_without_a_test_split_is_split(tmp_path):
     def data():
-        return torch.zeros(60, 4, 4, dtype=torch.uint8), torch.arange(60) % 3
+        return torch.arange(60 * 16).remainder(251).byte().view(60, 4, 4), torch.arange(60) % 3
 
-    with pytest.raises(DataError, match=r"set data\.train_size"):
-        train(tmp_path, {"data": {"train_size": None}}, data_from=data)
+    train(tmp_path, {"data": {"train_size": None}, "epochs": 1}, data_from=data)
+    run = open_run(tmp_path, data_from=data)
+    assert (len(run.task.train), len(run.task.test)) == (48, 12)
+    assert run.task.test.y.bincount().tolist() == [4, 4, 4]
