@@ -44,7 +44,7 @@ def find_verbs() -> dict[str, Verb]:
 
     Example:
         >>> find_verbs()["ls"].summary
-        'List recipes and networks.'
+        'List your runs, recipes and networks.'
     """
     verbs = {path.stem: _parse_verb(path) for path in sorted(FOLDER.glob("*.py")) if path.stem != "main"}
     return {name: verb for name, verb in verbs.items() if verb is not None}

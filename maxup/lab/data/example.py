@@ -25,7 +25,7 @@ def to_example(item: Any) -> tuple[Tensor, Label]:
 
     Example:
         >>> to_example({"width": 2.5, "height": 4, "label": "cat"})
-        (tensor([2.5000, 4.0000]), 'cat')
+        (tensor([2.5000, 4.0000], dtype=torch.float64), 'cat')
     """
     if isinstance(item, Mapping):
         x, y = _columns(item)

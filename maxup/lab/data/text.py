@@ -80,7 +80,7 @@ def from_text(text: str) -> Text:
     Example:
         >>> text = from_text("Yes, yes! " * 5)
         >>> text.words, len(text.train), len(text.validation), len(text.test)
-        (('yes', ',', '!'), 16, 2, 3)
+        (('<unk>', 'yes', ',', '!'), 16, 2, 3)
     """
     tokens = [word for paragraph in paragraphs(text) for word in (*paragraph, END)]
     return from_tokens(*split_tokens(tokens), min_count=2)
