@@ -17,9 +17,11 @@ from maxup.lab.data import load_data
 from maxup.lab.data.images import Images
 from maxup.lab.data.user_data import from_user
 from maxup.lab.models import create_model
+from maxup.lab.models.count import count_parameters
 from maxup.lab.recipes.build import build_perturbation
 from maxup.lab.recipes.document import check_document, parse_yaml
-from maxup.objectives.base import Forward, LossFn, call_model, cross_entropy
+from maxup.losses import cross_entropy
+from maxup.objectives.base import Forward, LossFn, call_model
 from maxup.perturb.in_model import in_model_parts
 from maxup.perturb.noise import Gaussian
 
@@ -66,7 +68,7 @@ class Workload:
         first = self.batches(0)
         return {
             "network": self.name,
-            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "parameters": count_parameters(self.model),
             "perturbation": repr(self.perturbation),
             "data": self.data,
             "batch_size": batch_size(first),
