@@ -43,7 +43,7 @@ def build_network(
     if is_tokens and model_from is None:
         raise RecipeError(
             f"your data are token ids, but {settings.name} takes images or rows of numbers; return floats for rows of "
-            "numbers, or a network that starts with an embedding with --model_from"
+            "numbers, or give a network that starts with an embedding with --model_from"
         )
     create = model_from or partial(create_model, settings.name, pretrained=settings.pretrained)
     model = check_module(create(shape=images.shape, num_classes=num_classes, **settings.args))
