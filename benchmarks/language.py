@@ -11,7 +11,6 @@ and the same tied softmax, without regularization.
 import argparse
 import json
 import statistics
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -23,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from maxup.lab.bench.timing import interleaved
 from maxup.lab.data.windows import Windows
 from maxup.lab.environment import environment
 from maxup.lab.recipes.load import parse_recipe
@@ -97,23 +97,6 @@ def fixed(task: Language, recipe: Recipe, device: torch.device, length: int) -> 
                 yield batch
 
 
-def interleaved(variants: dict[str, Callable[[], None]], rounds: int, steps: int, cuda: bool) -> dict[str, list[float]]:
-    """Return the seconds per step of every variant. The variants alternate."""
-    times: dict[str, list[float]] = {name: [] for name in variants}
-    for round_ in range(rounds + 1):  # one round to warm up
-        for name, run in variants.items():
-            if cuda:
-                torch.cuda.synchronize()
-            start = time.perf_counter()
-            for _ in range(steps):
-                run()
-            if cuda:
-                torch.cuda.synchronize()
-            if round_:
-                times[name].append((time.perf_counter() - start) / steps)
-    return times
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", default="ptb/adv_awd_lstm-embedding_dropout-maxup", help="a language recipe")
@@ -134,14 +117,14 @@ def main() -> None:
     for name in ("embedding", "hidden"):
         recipe.model.args[name] = max(2, round(args.scale * recipe.model.args[name]))
     maxup = recipe.objective | {"warmup": 0}
-    variants: dict[str, Callable[[], None]] = {"plain nn.LSTM": plain_step(recipe, device, length)}
+    variants: dict[str, Callable[[], object]] = {"plain nn.LSTM": plain_step(recipe, device, length)}
     variants["standard"] = task_step(replace(recipe, objective={"name": "standard"}), device, length)
     for strategy in ("recompute", "retain"):
         recipe = replace(recipe, objective=maxup | {"strategy": strategy})
         variants[f"MaxUp m = {maxup['m']}, {strategy}"] = task_step(recipe, device, length)
     with warnings.catch_warnings(record=True) as caught:  # cuDNN must not warn that weights are not contiguous
         warnings.simplefilter("always")
-        times = interleaved(variants, args.rounds, args.steps, device.type == "cuda")
+        times = interleaved(variants, args.rounds, device.type, calls=args.steps)
     median = {name: statistics.median(values) for name, values in times.items()}
     tokens = recipe.batch_size * length
     print(f"{args.recipe}, {recipe.batch_size} columns of {length}, {device}, median of {args.rounds} rounds")

@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import Any
 
 from PIL import Image
 
+from maxup.lab.bench.timing import interleaved
 from maxup.lab.data import decode, load_data
 from maxup.lab.data.decode import FORMATS, read_rgb
 from maxup.lab.data.folder import Folder
@@ -61,11 +61,11 @@ def with_pil(run: Callable[[], object]) -> Callable[[], object]:
     """Decode with PIL in this process, as if simplejpeg were not installed."""
 
     def run_with_pil() -> None:
-        before, decode._simplejpeg = decode._simplejpeg, lambda: None  # type: ignore[assignment]
+        before, decode.find_simplejpeg = decode.find_simplejpeg, lambda: None  # type: ignore[assignment]
         try:
             run()
         finally:
-            decode._simplejpeg = before
+            decode.find_simplejpeg = before
 
     return run_with_pil
 
@@ -103,18 +103,12 @@ def main() -> None:
     folder = folder.subset(list(range(len(folder))) * args.repeat)
     cores = len(os.sched_getaffinity(0))
     ways = {"bare PIL": bare(folder), "evaluation, 0 workers": loading(folder, 0, args.batch_size, False)}
-    if decoder := decode._simplejpeg():
+    if decoder := decode.find_simplejpeg():
         ways["bare simplejpeg"] = bare_simplejpeg(folder)
         ways["training, 0 workers, PIL"] = with_pil(loading(folder, 0, args.batch_size, True))
     for workers in (n for n in args.workers if n <= cores):
         ways[f"training, {workers} workers"] = loading(folder, workers, args.batch_size, True)
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for round_ in range(args.rounds + 1):  # the first round fills the disk cache
-        for name, run in ways.items():
-            start = time.perf_counter()
-            run()
-            if round_:
-                times[name].append(time.perf_counter() - start)
+    times = interleaved(ways, args.rounds, "cpu")
     rate = {name: len(folder) / statistics.median(seconds) for name, seconds in times.items()}
     ratio = {name: value / rate["bare PIL"] for name, value in rate.items()}
     print(f"{len(folder)} images to {args.size} x {args.size}, {cores} cores")

@@ -1,4 +1,4 @@
-"""MaxUp in timm's task interface: replace `ClassificationTask` by `MaxUpTask`.
+"""MaxUp in timm's task interface: replace `ClassificationTask` with `MaxUpTask`.
 
 python examples/timm_digits.py            # m = 4 copies
 python examples/timm_digits.py --m 1      # standard augmentation

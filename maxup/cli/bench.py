@@ -1,17 +1,16 @@
 """Measure the cost of a training step: time, memory and fidelity."""
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from maxup.cli.parser import Parser, check_count, folder, new_folder, parser_of
+from maxup.cli.parser import Parser, add_json, check_count, folder, free_stdout, new_folder, parser_of
 from maxup.cli.user_code import add_user_code, load_function, user_functions
 from maxup.errors import RecipeError, RunError, unknown_name
 from maxup.lab.bench.settings import DEFAULT, NAMES, SIZES
 from maxup.lab.limits import Limit, option
-from maxup.lab.output import say
+from maxup.lab.output import say, say_json
 
 if TYPE_CHECKING:
     import torch
@@ -49,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
     add("--m", type=option("bench --m"), nargs="+", default=[2, 4, 8], help="copies per example (default: 2 4 8)")
     add(
         "--variants", nargs="+", metavar="NAME", default=DEFAULT,
-        help=f"what to measure beside the standard step, of {', '.join(NAMES)} (default: {' '.join(DEFAULT)})",
+        help=f"what to measure besides the standard step, of {', '.join(NAMES)} (default: {' '.join(DEFAULT)})",
     )  # fmt: skip
     cpu, gpu = SIZES["cpu"], SIZES["cuda"]
     for name, what in (
@@ -69,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
     add("--step", choices=["eager", "captured"], default="eager", help="captured: run steps as CUDA graphs")
     add("--device", metavar="NAME", help="cpu or cuda (default: cuda if there is one)")
     add("--out", type=new_folder, metavar="DIR", help="folder for bench.json, cost.png and gap.png")
-    add("--json", action="store_true", help="print the content of bench.json instead of the table")
+    add_json(parser)
     args = parser.parse_args(argv)
     check_count(parser, "--m", args.m)
     _check_options(parser, args)
@@ -78,28 +77,31 @@ def main(argv: Sequence[str]) -> int:
     from maxup.lab.bench.measure import bench, summarize
 
     captured, show_progress = args.step == "captured", sys.stderr.isatty()
-    work = _workload(args, _device(args.device, captured=captured))
+    device = _device(args.device, captured=captured)
     options = {
         "ms": args.m, "names": args.variants, "rounds": args.rounds, "compile": args.compile, "captured": captured,
         "train_steps": 0 if args.train_steps is None and _is_setup(args) else args.train_steps,
     }  # fmt: skip
+
+    def tell(line: str) -> None:
+        if show_progress:
+            say(line, file=sys.stderr, flush=True)
+
     try:
-        result = summarize(
-            bench(work, **options, say=lambda line: say(line, file=sys.stderr, flush=True) if show_progress else None)
-        )
+        with free_stdout(args.json):
+            result = summarize(bench(_workload(args, device), **options, say=tell))
     except torch.OutOfMemoryError as error:
         raise RunError("the standard step does not fit into memory; use a smaller --batch_size") from error
-    from maxup.lab.storage import atomic_io
-
     if args.out:
         from maxup.lab.bench.plot import plot_cost, plot_gap
+        from maxup.lab.storage import atomic_io
 
         atomic_io.make_folder(args.out)
         atomic_io.write_json(args.out / "bench.json", result)
         plot_cost(result, args.out / "cost.png")
         plot_gap(result, args.out / "gap.png")
     if args.json:
-        say(json.dumps(atomic_io.encode_nonfinite(result), indent=1, allow_nan=False))
+        say_json(result)
         return 0
     from maxup.lab.bench.table import show
 

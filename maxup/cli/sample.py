@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--seed", type=option("sample --seed"), default=0, metavar="N", help="random seed (default: 0)")
     add_checkpoint(parser)
     add_root(parser)
-    add_user_code(parser)
+    add_user_code(parser, recorded=True)
     args = parser.parse_args(argv)
     from torch import Generator
 

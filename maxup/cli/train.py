@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
     )
     again = parser.add_mutually_exclusive_group()
     again.add_argument("--extend", action="store_true", help="continue a run in --out that has fewer epochs")
-    again.add_argument("--restart", action="store_true", help="begin anew; an earlier run in --out is renamed")
+    again.add_argument("--restart", action="store_true", help="start over; an earlier run in --out is renamed")
     parser.add_argument("--certify", action="store_true", help="run maxup certify after training")
     add_accept(parser)
     add_user_code(parser)

@@ -1,6 +1,6 @@
 """The options --model_from and --data_from, which name functions in the user's code, and --trust.
 
-A run records the names of its functions. Only the command line can allow to import them: with --trust.
+A run records the names of its functions. They are imported only if the command line says --trust.
 """
 
 import functools

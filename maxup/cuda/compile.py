@@ -14,11 +14,16 @@ def compile_blocks(model: nn.Module, **options: Any) -> int:
 
     `options` are passed to `torch.compile`. Returns the number of compiled blocks.
     """
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, VARIANTS)
+    allow_variants()
     blocks = _repeated(model)
     for block in blocks:
         block.compile(dynamic=False, **options)
     return len(blocks)
+
+
+def allow_variants() -> None:
+    """Let torch.compile recompile a module for every shape and mode, up to `VARIANTS` times."""
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, VARIANTS)
 
 
 def _repeated(model: nn.Module) -> list[nn.Module]:

@@ -1,4 +1,4 @@
-"""What the integrations share: checks of the objective, and losses and calls that fit the trainer."""
+"""What the integrations share: checks of the objective, and a trainer's loss and call of the model."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

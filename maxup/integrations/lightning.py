@@ -16,7 +16,7 @@ UNSUPPORTED = ("FSDPStrategy", "DeepSpeedStrategy")
 
 
 def _import_lightning() -> Any:
-    """Import `pytorch_lightning` or `lightning.pytorch`: the one that is imported already, or else installed."""
+    """Import `pytorch_lightning` or `lightning.pytorch`, whichever is already imported, or otherwise installed."""
     names = sorted(("pytorch_lightning", "lightning.pytorch"), key=lambda name: name not in sys.modules)
     for name in names:
         if find_spec(name.partition(".")[0]) is not None:

@@ -68,15 +68,17 @@ class MaxUpTask(ClassificationTask):
 
 
 def loss_per_example(criterion: Any) -> LossFn:
-    """Return a criterion of timm or torch per example, `loss_fn(output, target) -> (B,)`."""
+    """Return the per-example version of a criterion of timm or torch, `loss_fn(output, target) -> (B,)`."""
     plain = type(criterion) is nn.CrossEntropyLoss and criterion.weight is None and not criterion.label_smoothing
     if plain or isinstance(criterion, SoftTargetCrossEntropy):
         return cross_entropy
     if isinstance(criterion, LabelSmoothingCrossEntropy):
         return partial(F.cross_entropy, reduction="none", label_smoothing=criterion.smoothing)
     if isinstance(criterion, JsdCrossEntropy) or not hasattr(criterion, "reduction"):
-        name = type(criterion).__name__
-        raise ValueError(f"the criterion {name} is not known per example; pass its loss: MaxUp(..., loss_fn=)")
+        raise ValueError(
+            f"the criterion {type(criterion).__name__} is not known per example; pass a per-example loss, "
+            "MaxUp(..., loss_fn=)"
+        )
     return partial(_unreduced, criterion)
 
 

@@ -67,7 +67,9 @@ class MaxUpTrainer(Trainer):
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         labels = inputs.get("labels")
         if not isinstance(labels, Tensor):
-            raise ValueError(f"MaxUpTrainer needs a tensor of labels, but the batch has the keys {list(inputs)}")
+            raise ValueError(
+                f"MaxUpTrainer needs a tensor of labels, but the batch has the keys {list(inputs)}; add 'labels'"
+            )
         if self._maxup_loss_fn is None:
             self._maxup_loss_fn = loss_per_example(self.model, labels, self.args.label_smoothing_factor)
         x = {key: value for key, value in inputs.items() if key != "labels"}
@@ -92,22 +94,24 @@ class MaxUpTrainer(Trainer):
 
 def call_for_logits(model: Any, x: dict[str, Any]) -> Tensor:
     """Call a Hugging Face model: the `forward` of an objective."""
-    output = model(**x)
-    return output["logits"] if isinstance(output, dict) else output[0]
+    return _logits(model(**x))
 
 
 def soft_cross_entropy(outputs: Any, labels: Tensor, num_items_in_batch: Any = None, **options: Any) -> Tensor:
     """Return the cross-entropy with labels that are probabilities, as a `compute_loss_func`."""
-    logits = outputs["logits"] if isinstance(outputs, dict) else outputs[0]
-    total = F.cross_entropy(logits.float(), labels.float(), reduction="sum", **options)
+    total = F.cross_entropy(_logits(outputs).float(), labels.float(), reduction="sum", **options)
     return total / (len(labels) if num_items_in_batch is None else num_items_in_batch)
+
+
+def _logits(output: Any) -> Tensor:
+    return output["logits"] if isinstance(output, dict) else output[0]
 
 
 def loss_per_example(model: Any, labels: Tensor, label_smoothing: float = 0.0) -> LossFn:
     """Return the loss per example of a Hugging Face model, `loss_fn(logits, labels) -> (B,)`."""
     kind, config = getattr(model, "loss_type", None) or "", getattr(model, "config", None)
     if kind and not kind.endswith((*PER_EXAMPLE, *PER_TOKEN)):
-        raise ValueError(f"the loss {kind} is not known per example; pass it: MaxUp(..., loss_fn=)")
+        raise ValueError(f"the loss {kind} is not known per example; pass a per-example loss, MaxUp(..., loss_fn=)")
     problem = getattr(config, "problem_type", None)
     if problem == "regression" or (problem is None and getattr(config, "num_labels", None) == 1):
         return squared_error
@@ -143,20 +147,15 @@ def smoothed(output: Tensor, target: Tensor, *, loss_fn: LossFn, label_smoothing
     return losses.view(len(target), -1).sum(1) / counted.clamp(min=1)
 
 
-def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, Tensor) else value
-
-
 def _state_callback(objective: MaxUp) -> Any:
     """Return a callback that saves the objective's state with the Trainer's, and restores it."""
 
     class MaxUpState(TrainerCallback, ExportableState):
         # Trainer may create it again without arguments, so the class holds the objective.
         def state(self) -> dict[str, Any]:
-            state = {
-                k: v.tolist() if isinstance(v, Tensor) else v for k, v in objective.state_dict().items()
-            }  # for JSON
-            return {"args": {}, "attributes": {"maxup": state}}
+            values = objective.state_dict().items()
+            saved = {k: v.tolist() if isinstance(v, Tensor) else v for k, v in values}  # for JSON
+            return {"args": {}, "attributes": {"maxup": saved}}
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if (saved := state.stateful_callbacks.get("MaxUpState")) is not None:  # the current state if not resumed

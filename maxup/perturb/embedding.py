@@ -41,7 +41,8 @@ class EmbeddingDropout(InModelPerturbation):
         layer = self._embedding(model)
         if max(self.keep, default=0) >= len(layer.weight):
             raise ValueError(
-                f"EmbeddingDropout(keep=...): id {max(self.keep)} is not in the vocabulary of {len(layer.weight)} words"
+                f"EmbeddingDropout(keep=...): id {max(self.keep)} is not in the vocabulary of {len(layer.weight)} "
+                "words; remove it"
             )
         self.hooks, self.words = (attach_to(layer, scale_words),), layer.weight
         return model

@@ -1,4 +1,4 @@
-"""Token dropout: replace random tokens by the mask token, as the masking of BERT does (Devlin et al., 2019)."""
+"""Token dropout: replace random tokens with the mask token, as the masking of BERT does (Devlin et al., 2019)."""
 
 from collections.abc import Hashable, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from maxup.validate import check_ids, check_int, check_real
 
 
 class TokenDropout(Perturbation):
-    """Replace each token by the mask token with probability p. The draw is a boolean mask, (B, T).
+    """With probability p, replace each token with the mask token. The draw is a boolean mask, (B, T).
 
     It changes the token ids in x, so it works with `select`, and needs no `attach`. Targets are unchanged.
 

@@ -41,7 +41,7 @@ def _files(tmp_path, monkeypatch):
 def test_every_command_runs(tmp_path):
     """In the order of the page, in one folder."""
     assert len(FILES) == 5
-    assert len(COMMANDS) == 11
+    assert len(COMMANDS) == 12
     for verb, *words in COMMANDS:
         small = [*shlex.split(SMALL.get(words[0], "")), "--trackers", "none"] if verb == "train" else []
         assert main([verb, *words, *small]) == 0, (verb, words)

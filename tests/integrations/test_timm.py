@@ -198,7 +198,7 @@ def test_messages(timm, task_class, monkeypatch):
     with pytest.raises(TypeError, match="MaxUpTask expects a MaxUp objective"):
         task_class(build(timm), nn.CrossEntropyLoss(), maxup=mu.Gaussian(0.3))
     for criterion in (timm.loss.JsdCrossEntropy(), timm.loss.AsymmetricLossMultiLabel(), F.cross_entropy):
-        with pytest.raises(ValueError, match=r"the criterion \w+ is not known per example; pass its loss"):
+        with pytest.raises(ValueError, match=r"the criterion \w+ is not known per example; pass a per-example loss"):
             task_class(build(timm), criterion, maxup=objective)
     monkeypatch.setitem(sys.modules, "timm", None)
     monkeypatch.delitem(sys.modules, "maxup.integrations.timm")

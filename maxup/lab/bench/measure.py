@@ -12,7 +12,7 @@ from torch import Tensor
 
 from maxup.batch import Batch
 from maxup.cuda.capture import CapturedStep, why_not_capturable
-from maxup.cuda.compile import VARIANTS
+from maxup.cuda.compile import allow_variants
 from maxup.cuda.graph import WARMUP, capture_graph
 from maxup.errors import NonFiniteError, RecipeError, format_error
 from maxup.lab.bench.fidelity import Fidelity, measure_fidelity, to_record
@@ -64,7 +64,7 @@ def bench(
     if captured:
         _check_capturable(work)
     if compile:
-        torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, VARIANTS)
+        allow_variants()
         work.model.compile(dynamic=False)
     if train_steps:
         say(f"training for {train_steps} steps")

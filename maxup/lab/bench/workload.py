@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -12,14 +12,17 @@ from torch.utils._pytree import tree_map
 
 from maxup.batch import Batch, batch_size, leaves
 from maxup.diagnostics.inputs import make_inputs
-from maxup.errors import DataError, RecipeError, UserCodeError, error_message
+from maxup.errors import DataError, RecipeError, error_message
 from maxup.lab.data import load_data
 from maxup.lab.data.images import Images
 from maxup.lab.data.user_data import from_user
 from maxup.lab.models import create_model
+from maxup.lab.models.count import count_parameters
 from maxup.lab.recipes.build import build_perturbation
 from maxup.lab.recipes.document import check_document, parse_yaml
-from maxup.objectives.base import Forward, LossFn, call_model, cross_entropy
+from maxup.lab.tasks.network import check_module
+from maxup.losses import cross_entropy
+from maxup.objectives.base import Forward, LossFn, call_model
 from maxup.perturb.in_model import in_model_parts
 from maxup.perturb.noise import Gaussian
 
@@ -66,7 +69,7 @@ class Workload:
         first = self.batches(0)
         return {
             "network": self.name,
-            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "parameters": count_parameters(self.model),
             "perturbation": repr(self.perturbation),
             "data": self.data,
             "batch_size": batch_size(first),
@@ -106,12 +109,8 @@ def from_network(
     if images is not None:
         shape, num_classes = images.shape, len(images.classes)
     shape = tuple(shape)
-    if model_from is None:
-        model = create_model(name or "", shape=shape, num_classes=num_classes)
-    else:
-        model = model_from(shape=shape, num_classes=num_classes)
-        if not isinstance(model, nn.Module):
-            raise UserCodeError(f"model_from returned a {type(model).__name__}; it must return a torch.nn.Module")
+    create = model_from or partial(create_model, name or "")
+    model = check_module(create(shape=shape, num_classes=num_classes))
     channels_last = device.type == "cuda" and len(shape) == 3
     model.train().to(device)
     if channels_last:

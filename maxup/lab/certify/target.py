@@ -140,7 +140,9 @@ def _target(name: str, model: nn.Module, recipe: Recipe, images: Any) -> Target:
 def _check_pixels(images: Images, name: str) -> None:
     """Raise a RunError if examples are not images with pixels in [0, 1], the unit of a certified radius."""
     if len(images.shape) != 3:
-        raise RunError(f"{name} has examples of shape {images.shape}, but only images can be certified")
+        raise RunError(f"{name} has examples of shape {images.shape}, but only images can be certified; use images")
     if images.x.is_floating_point() and not 0 <= float(images.x.min()) <= float(images.x.max()) <= 1:
         low, high = float(images.x.min()), float(images.x.max())
-        raise RunError(f"{name} has pixels from {low:.3g} to {high:.3g}, but certification needs pixels in [0, 1]")
+        raise RunError(
+            f"{name} has pixels from {low:.3g} to {high:.3g}, but certification needs pixels in [0, 1]; scale them"
+        )

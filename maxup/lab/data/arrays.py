@@ -71,9 +71,17 @@ def make_images(
             f"your {kind}images are {x.dtype} of shape {tuple(x.shape)}, but your training images are {like.dtype} of "
             f"shape {(len(like), *like.shape)}; return images of the same type and size"
         )
-    if unseen := sorted(set(y.tolist()) - set(like.y.tolist())):
-        raise DataError(f"your {kind}images have classes without a training image: {str(unseen)[1:-1]}")
+    check_seen(y, like, part)
     return Images(x, y, like.classes, like.mean, like.std, like.top)
+
+
+def check_seen(y: Tensor, train: "Images | Stream", part: str) -> None:
+    """Raise a DataError if validation or test examples have a class that no training example has."""
+    if unseen := sorted(set(y.tolist()) - set(train.y.tolist())):
+        raise DataError(
+            f"your {part} images have classes without a training image: {str(unseen)[1:-1]}; add training images of "
+            "these classes, or leave the classes out"
+        )
 
 
 def to_tensor(values: Any) -> Tensor:
@@ -132,7 +140,10 @@ def to_classes(y: Any, classes: tuple[str, ...] | None = None) -> tuple[Tensor, 
             raise DataError("your labels are names and numbers; return one or the other")
         classes = classes or tuple(sorted(set(names)))
         if unknown := sorted(set(names) - set(classes)):
-            raise DataError(f"your labels have classes without a training image: {first_names(unknown)}")
+            raise DataError(
+                f"your labels have classes without a training image: {first_names(unknown)}; add training images of "
+                "these classes, or leave the classes out"
+            )
         index = {name: i for i, name in enumerate(classes)}
         return torch.tensor([index[name] for name in names]), classes
     labels = to_tensor(y)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Root = str | os.PathLike[str] | None  # a folder to search first
 Load = Callable[[Root], "tuple[Images | Folder, ...] | tuple[Images | Folder, None] | Text"]
 LoadT = TypeVar("LoadT", bound=Callable[..., object])
+SPLITS = {"train": ("train", "training"), "validation": ("validation", "valid", "val"), "test": ("test", "testing")}
 
 _registered: dict[str, "DataSet"] = {}
 

@@ -27,8 +27,8 @@ SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)  # of a random crop: fraction of the 
 def read_rgb(path: str | os.PathLike[str]) -> Image.Image:
     """Read an image in RGB. Grayscale, palette, CMYK and 16-bit images are converted, and transparency is dropped.
 
-    EXIF rotation is not applied, as is usual for ImageNet. If simplejpeg is installed, it decodes usual JPEG files, in
-    about a third of the time and to the same pixels. PIL decodes all other files.
+    EXIF rotation is not applied, as is usual for ImageNet. If simplejpeg is installed, it decodes usual JPEG files
+    faster, to the same pixels. PIL decodes all other files.
 
     Raises:
         OSError: The file is damaged, or not in one of `FORMATS`. PIL may raise other errors too.
@@ -50,7 +50,7 @@ def read_rgb(path: str | os.PathLike[str]) -> Image.Image:
 
 
 @cache
-def _simplejpeg() -> Any:
+def find_simplejpeg() -> Any:
     """Return the module, or None if it is not installed."""
     try:
         return import_module("simplejpeg")
@@ -60,7 +60,7 @@ def _simplejpeg() -> Any:
 
 def _fast_jpeg(path: str | os.PathLike[str]) -> Image.Image | None:
     """Decode a JPEG in YCbCr, as nearly all are. Returns None for PIL to decide: another format, or a damaged file."""
-    if (simplejpeg := _simplejpeg()) is None:
+    if (simplejpeg := find_simplejpeg()) is None:
         return None
     with open(path, "rb") as file:
         data = file.read(3)

@@ -47,13 +47,18 @@ def label_column(names: Any) -> str | None:
 def _columns(item: Mapping[str, Any]) -> tuple[Any, Any]:
     label, x = label_column(item), next((name for name in INPUTS if name in item), None)
     if label is None:
-        raise DataError(f"your data have the columns {first_names(list(item))}, but none of {', '.join(LABELS)}")
+        raise DataError(
+            f"your data have the columns {first_names(list(item))}, but none of {', '.join(LABELS)}; rename the column "
+            "with the labels"
+        )
     if x is not None:
         return item[x], item[label]
     others = {name: value for name, value in item.items() if name != label}
     if wrong := [name for name, value in others.items() if not isinstance(value, Real | Tensor | np.generic)]:
         is_text = isinstance(others[wrong[0]], str)
-        advice = "tokenize it, and call the token ids input_ids" if is_text else f"call the input one of {INPUTS}"
+        advice = (
+            "tokenize it, and call the token ids input_ids" if is_text else f"call the input one of {', '.join(INPUTS)}"
+        )
         raise DataError(f"column {wrong[0]!r} of your data is {_describe(others[wrong[0]])}; {advice}")
     return [float(value) for value in others.values()], item[label]
 
@@ -65,9 +70,9 @@ def _to_tensor(x: Any) -> Tensor:
     try:
         return x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x))
     except (TypeError, ValueError, RuntimeError):
-        advice = "; tokenize it and return the token ids" if isinstance(x, str) else ""
+        advice = "tokenize it and return the token ids" if isinstance(x, str) else "return one of them"
         raise DataError(
-            f"the input of an example is {_describe(x)}, which is not a tensor, an array or an image{advice}"
+            f"the input of an example is {_describe(x)}, which is not a tensor, an array or an image; {advice}"
         ) from None
 
 

@@ -9,14 +9,14 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 from torch.utils.data import default_collate as collate
 
 from maxup.errors import DataError, first_names, format_error
-from maxup.lab.data.arrays import check_layout, from_arrays, is_array, make_images, prepare, to_classes
+from maxup.lab.data.arrays import check_layout, check_seen, from_arrays, is_array, make_images, prepare, to_classes
+from maxup.lab.data.catalog import SPLITS
 from maxup.lab.data.example import Label, label_column, to_example
 from maxup.lab.data.images import Images
 from maxup.lab.data.stream import PROBE, Reader, Stream, check_shape, read_batches, read_example
 
 MEMORY = 2**31  # bytes of examples that are kept in memory; a larger data set is streamed
 MOST_EXAMPLES = 10**7  # from an iterable
-SPLITS = {"train": ("train", "training"), "validation": ("validation", "valid", "val"), "test": ("test", "testing")}
 EXPECTED = "return (x, y), (x, y, x_test, y_test), a data set, or (train, test)"
 Data = Images | Stream
 
@@ -40,7 +40,7 @@ def from_user(returned: Any, workers: int = 8) -> tuple[Any, ...]:
 
 def _parts(returned: Any) -> list[Any]:
     if isinstance(returned, Mapping):
-        found = {key: _by_name(returned, names) for key, names in SPLITS.items()}
+        found = named_parts(returned)
         if found["train"] is None:
             raise DataError(
                 f"your data are a dict with {first_names([*map(str, returned)])}; call its parts train and test"
@@ -51,8 +51,9 @@ def _parts(returned: Any) -> list[Any]:
     return [returned]
 
 
-def _by_name(parts: Mapping[str, Any], names: tuple[str, ...]) -> Any:
-    return next((parts[name] for name in names if name in parts), None)
+def named_parts(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts train, validation and test of a dict, which may have other usual names. None if missing."""
+    return {key: next((parts[name] for name in names if name in parts), None) for key, names in SPLITS.items()}
 
 
 def _names(parts: list[Any]) -> list[str]:
@@ -74,8 +75,9 @@ def _load(source: Any, workers: int, like: Data | None = None, part: str = "trai
     if hasattr(source, "__getitem__") and not isinstance(source, IterableDataset):
         count = _length(source)
         x, _ = read_example(source, 0)
-        if count * x.numel() * x.element_size() > MEMORY or _is_augmented(source, count):
-            return _stream(source, count, workers, like, part)
+        augmented = _is_augmented(source, count)
+        if augmented or count * x.numel() * x.element_size() > MEMORY:
+            return _stream(source, count, workers, like, part, augmented=augmented)
         return make_images(*_read(source, count, x), _class_names(source), like=like, part=part)
     if not isinstance(source, Iterable):
         raise DataError(f"your data is a {type(source).__name__}; {EXPECTED}")
@@ -152,19 +154,16 @@ def _is_augmented(source: Any, count: int) -> bool:
     return any(not torch.equal(x, other) for others in reads[1:] for x, other in zip(reads[0], others, strict=True))
 
 
-def _stream(source: Any, count: int, workers: int, like: Data | None, part: str) -> Data:
+def _stream(source: Any, count: int, workers: int, like: Data | None, part: str, *, augmented: bool) -> Data:
     x, _ = read_example(source, 0)
     check_layout(tuple(x.shape))
     y, classes = to_classes(_labels(source, count, workers), like.classes if like else _class_names(source))
-    stream = Stream(
-        source, torch.arange(count), y, classes, tuple(x.shape), x.dtype, augmented=_is_augmented(source, count)
-    )
+    stream = Stream(source, torch.arange(count), y, classes, tuple(x.shape), x.dtype, augmented=augmented)
     if like is None:
         return stream.with_statistics()
     small = make_images(x[None], y[:1], like=like, part=part)  # checks the type and size
-    if unseen := sorted(set(y.tolist()) - set(like.y.tolist())):
-        raise DataError(f"your {part} images have classes without a training image: {str(unseen)[1:-1]}")
-    return Stream(source, stream.rows, y, small.classes, stream.shape, x.dtype, like.mean, like.std, stream.augmented)
+    check_seen(y, like, part)
+    return Stream(source, stream.rows, y, small.classes, stream.shape, x.dtype, like.mean, like.std, augmented)
 
 
 def _labels(source: Any, count: int, workers: int) -> list[Label]:

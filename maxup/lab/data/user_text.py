@@ -9,7 +9,7 @@ from torch import Tensor
 
 from maxup.errors import DataError, first_names
 from maxup.lab.data.text import END, MAX_BYTES, Text, from_tokens, paragraphs, split_tokens
-from maxup.lab.data.user_data import SPLITS
+from maxup.lab.data.user_data import named_parts
 
 EXPECTED = "return a string, lines, rows with a text column, or token ids; or (train, validation, test) of them"
 
@@ -33,7 +33,7 @@ def from_user_text(returned: Any) -> Text:
 
 def _parts(returned: Any) -> list[Any]:
     if isinstance(returned, Mapping):
-        found = [next((returned[name] for name in names if name in returned), None) for names in SPLITS.values()]
+        found = list(named_parts(returned).values())
         if found[0] is not None and found[1] is None and found[2] is None:
             return found[:1]
         if any(part is None for part in found):

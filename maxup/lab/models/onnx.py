@@ -18,7 +18,9 @@ PACKAGES = ("onnx", "onnxscript")
 def check_onnx() -> None:
     """Raise a LoadError if a package that PyTorch's exporter needs is missing."""
     if missing := [name for name in PACKAGES if find_spec(name) is None]:
-        raise LoadError(f"--onnx needs packages that are not installed: pip install {' '.join(missing)}")
+        raise LoadError(
+            f"--onnx needs packages that are not installed ({', '.join(missing)}): pip install 'maxup[onnx]'"
+        )
 
 
 def save_onnx(path: Path, model: nn.Module, shape: Sequence[int]) -> None:

@@ -4,7 +4,7 @@
     results/runs/<recipe>/seed-0-m-10-budget-0.3.json    with m = 10, for 0.3 of the recipe's epochs
 
 The run.json in the folder of a run, <runs>/<recipe>/seed-0/run.json, has the same content. A run that differs from
-the recipe of its name in other settings, or that was trained with your code, has a name of its own, such as
+the recipe of its name in other settings, or that was trained with your code, has a separate name, such as
 "digits/mlp-gaussian (optim.lr 0.05)".
 """
 

@@ -43,12 +43,10 @@ def build_network(
     if is_tokens and model_from is None:
         raise RecipeError(
             f"your data are token ids, but {settings.name} takes images or rows of numbers; return floats for rows of "
-            "numbers, or a network that starts with an embedding with --model_from"
+            "numbers, or give a network that starts with an embedding with --model_from"
         )
     create = model_from or partial(create_model, settings.name, pretrained=settings.pretrained)
-    model = create(shape=images.shape, num_classes=num_classes, **settings.args)
-    if not isinstance(model, nn.Module):
-        raise UserCodeError(f"model_from returned a {type(model).__name__}; it must return a torch.nn.Module")
+    model = check_module(create(shape=images.shape, num_classes=num_classes, **settings.args))
     model = Normalized(model, images.mean, images.std) if settings.normalize else model
     if settings.weights is not None:
         load_weights(model, settings.weights, new_head=settings.new_head)
@@ -65,6 +63,13 @@ def build_network(
         for shape in [images.shape, *([(3, side, side)] if side else [])]:
             x = torch.zeros(2, *shape, device=device, dtype=torch.int64 if is_tokens else torch.float32)
             _check_output(who, model, x, num_classes)
+    return model
+
+
+def check_module(model: Any) -> nn.Module:
+    """Return what `model_from` returned, if it is a network."""
+    if not isinstance(model, nn.Module):
+        raise UserCodeError(f"model_from returned a {type(model).__name__}; it must return a torch.nn.Module")
     return model
 
 

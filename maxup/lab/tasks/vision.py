@@ -104,7 +104,7 @@ class Vision:
         self.generator, self.objective.generator = (Generator(device).manual_seed(seed) for seed in seeds)
 
     def _has_validation_folder(self) -> bool:
-        """Whether the validation images are in a folder of their own, not split from the training images."""
+        """Whether the validation images are in a separate folder, not split from the training images."""
         return self.validation is not None and self.validation.root != self.train.root
 
     def step(self, model: Any, batch: Batch) -> Outcome:

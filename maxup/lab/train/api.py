@@ -39,7 +39,7 @@ def train(
         model_from: Your network, `(shape, num_classes, **model.args)`, instead of the recipe's.
         data_from: Your data instead of the recipe's, such as `() -> (x, y)`, a Dataset, or (train, test).
         extend: Continue a run with fewer epochs, if its schedule allows it.
-        restart: Begin anew. The folder of an earlier run is renamed.
+        restart: Start over. The folder of an earlier run is renamed.
         save_every: Seconds between checkpoints.
         trackers: Trackers of Accelerate, such as `["tensorboard"]`.
         accept_changed_data: Resume even if the images have changed since the run started.

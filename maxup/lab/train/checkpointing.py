@@ -111,7 +111,7 @@ def _reject_other_run(
         longer = "continue it with --extend, " if changed == ["epochs"] else ""
         raise RunError(
             f"{folder} contains a run of another recipe (different: {', '.join(changed)}); "
-            f"{longer}choose another folder with --out, or begin anew with maxup train --restart"
+            f"{longer}choose another folder with --out, or start over with maxup train --restart"
         )
     identity = {key: value for key, value in saved["task"].items() if key != "data" or not accept_changed_data}
     state.task.check_identity(identity, folder)

@@ -1,4 +1,4 @@
-"""Continue a run for more epochs, or set it aside to begin anew.
+"""Continue a run for more epochs, or set it aside to start over.
 
 A run can be extended if the steps that are done would have been the same in the longer run. Milestones and warmups are
 fractions of the epochs, so they must be given again for the longer run; the error says which values keep the past.
@@ -31,17 +31,19 @@ def check_extension(
         steps: Returns the number of steps in n epochs.
         folder: The folder of the run, for the message.
     """
-    anew = "choose another folder with --out, or begin anew with --restart"
+    advice = "choose another folder with --out, or start over with --restart"
     if other := [name for name in changed if name not in SCHEDULE]:
-        raise RunError(f"--extend changes only the number of epochs, but {', '.join(other)} differ in {folder}; {anew}")
+        raise RunError(
+            f"--extend changes only the number of epochs, but {', '.join(other)} differ in {folder}; {advice}"
+        )
     if now.epochs < before.epochs:
         raise RunError(f"{folder} has {before.epochs} epochs; to extend it, give more than that with --epochs")
     if before.optim.restarts:
-        raise RunError(f"{folder} cannot be extended: optim.restarts ends its stages by the number of epochs; {anew}")
+        raise RunError(f"{folder} cannot be extended: optim.restarts ends its stages by the number of epochs; {advice}")
     if before.optim.schedule == "cosine":
         raise RunError(
             f"{folder} cannot be extended: a cosine schedule depends on the number of epochs from its first step; "
-            f"{anew}, or train with --optim.schedule constant or steps"
+            f"{advice}, or train with --optim.schedule constant or steps"
         )
     if keep := _settings_that_keep_the_past(before, now, done=done, steps=steps):
         raise RunError(f"{folder} can be extended only if the steps that are done stay the same; add {' '.join(keep)}")

@@ -68,7 +68,7 @@ def train(
         accept_changed_data: Whether to resume even if the images have changed since the run started.
         name: The name of the recipe, to print and record it.
         extend: Whether to continue a run with fewer epochs, if its schedule allows it.
-        restart: Whether to rename the folder of an earlier run and begin anew.
+        restart: Whether to rename the folder of an earlier run and start over.
         model_from: Builds the model instead of the recipe's: (shape, num_classes, **model.args).
         data_from: Returns the data instead of the recipe's, such as (x, y, x_test, y_test), a Dataset, or a pair
             (train, test) of them.
@@ -172,7 +172,7 @@ class Trainer:
             self._describe_step(progress)
             finished = stages.done or (stages.over and stages.stage == self.recipe.optim.restarts)
             if self.resumed_at and finished:
-                progress.say(f"already finished, at step {state.step}; --restart trains it anew")
+                progress.say(f"already finished, at step {state.step}; --restart trains it again")
             elif self.resumed_at:
                 progress.say(f"resuming at step {state.step} of {state.total}")
             while not stages.done:

@@ -190,6 +190,6 @@ def test_pil_decides_about_unusual_and_damaged_files(tmp_path, counted, monkeypa
 
 
 def test_without_the_fast_decoder_pil_decodes(tmp_path, monkeypatch):
-    monkeypatch.setattr("maxup.lab.data.decode._simplejpeg", lambda: None)
+    monkeypatch.setattr("maxup.lab.data.decode.find_simplejpeg", lambda: None)
     picture(16, 16).save(tmp_path / "a.jpg")
     assert np.array_equal(np.array(read_rgb(tmp_path / "a.jpg")), np.array(Image.open(tmp_path / "a.jpg")))

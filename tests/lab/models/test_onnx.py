@@ -40,5 +40,5 @@ def test_the_file_computes_the_same(tmp_path, name, shape):
 
 def test_a_missing_package_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr("maxup.lab.models.onnx.find_spec", lambda name: None if name == "onnxscript" else sys)
-    with pytest.raises(LoadError, match=r"pip install onnxscript$"):
+    with pytest.raises(LoadError, match=r"not installed \(onnxscript\): pip install 'maxup\[onnx\]'$"):
         save_onnx(tmp_path / "model.onnx", torch.nn.Linear(2, 2), (2,))

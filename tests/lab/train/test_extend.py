@@ -94,11 +94,11 @@ def test_a_run_whose_past_would_change_is_not_extended(tmp_path, first, then, me
 
 def test_without_the_option_the_message_names_it(tmp_path):
     train(tmp_path, {"epochs": 1})
-    with pytest.raises(RunError, match="continue it with --extend, choose another folder with --out, or begin anew"):
+    with pytest.raises(RunError, match="continue it with --extend, choose another folder with --out, or start over"):
         train(tmp_path, {"epochs": 2})
 
 
-def test_a_restarted_run_begins_anew_and_keeps_the_old_one(tmp_path, capsys):
+def test_a_restarted_run_starts_over_and_keeps_the_old_one(tmp_path, capsys):
     run = tmp_path / "run"
     train(run, {"epochs": 2})
     old = fingerprint(run)

@@ -5,13 +5,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from maxup.errors import DataError
-from maxup.lab.data.catalog import Root, register_data
+from maxup.lab.data.catalog import SPLITS, Root, register_data
 from maxup.lab.data.find import find
 
 if TYPE_CHECKING:
     from maxup.lab.data.folder import Folder
-
-TRAIN, VALIDATION, TEST = ("train", "training"), ("val", "valid", "validation"), ("test", "testing")
 
 
 @register_data(
@@ -30,7 +28,7 @@ def load_imagefolder(root: Root = None) -> "tuple[Folder, Folder | None] | tuple
     from maxup.lab.data.folder import scan
 
     folder = find("imagefolder", root)
-    train, validation, test = (_part(folder, names) for names in (TRAIN, VALIDATION, TEST))
+    train, validation, test = (_part(folder, names) for names in SPLITS.values())
     if train is None or not _has_folders(train):  # train may also be a class, of images of trains
         return _several_classes(scan(folder)), None
     images = _several_classes(scan(train))
