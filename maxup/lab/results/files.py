@@ -26,6 +26,7 @@ from maxup.lab.upgrade import upgrade_recipe
 from maxup.smoothing.sampling import max_radius, plan
 
 LIMITS = {"accuracy": (0, 1), "perplexity": (1, math.inf)}
+USER_DATA = ("imagefolder", "text")  # data sets whose content is that of data.root
 LONGEST = 1e9  # seconds, about 30 years
 OLD = re.compile(r"-old-\d+$", re.ASCII)  # the folder of a run that was restarted
 NAME = re.compile(r"seed-(\d+)(?:-m-(\d+))?(?:-budget-([\d.e-]+))?", re.ASCII)
@@ -136,6 +137,8 @@ def _result(name: str, path: Path, stem: str, recipe: str) -> Result:
     else:
         settings = flat({**used, "objective": resolve_objective(used.get("objective", "standard"))})
         changed = [key for key in difference(used, known) if key not in ("seed", "epochs", "objective.m")]
+        if settings.get("data.name") in USER_DATA and settings.get("data.root") != known.data.root:
+            changed.append("data.root")
         changes += [f"{key} {format_value(settings.get(key, 'default'))}" for key in changed]
         epochs = int(used.get("epochs", known.epochs))
         default_m = m == num_copies(known)

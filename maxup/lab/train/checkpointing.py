@@ -13,7 +13,7 @@ from maxup.errors import RunError, error_message
 from maxup.lab.recipes.difference import difference
 from maxup.lab.recipes.load import recipe_from
 from maxup.lab.storage import checkpoint
-from maxup.lab.train.extend import check_extension
+from maxup.lab.train.extend import SCHEDULE, check_extension
 from maxup.lab.train.log import Metrics
 from maxup.lab.train.state import RunState
 
@@ -37,7 +37,8 @@ def resume(
 ) -> int:
     """Load the newest valid checkpoint of this run, if there is one.
 
-    Damaged checkpoints are skipped with a warning. So are checkpoints of another run if an older one is of this run.
+    Damaged checkpoints are skipped with a warning. So are checkpoints of another run if an older one is of this run. A
+    checkpoint of this run with another number of epochs is never skipped.
 
     Args:
         state: The state of the run.
@@ -55,13 +56,17 @@ def resume(
     folder, size = run_folder / "checkpoints", None
     foreign: dict[int, RunError] = {}
     for step, saved in checkpoint.each(folder, warn):
+        changed: list[str] = []
         try:
-            changed = _reject_other_run(state, saved, run_folder, accept_changed_data, extend)
+            changed = _changed_settings(state, saved)
+            _reject_other_run(state, saved, run_folder, changed, accept_changed_data, extend)
             state.load_state_dict(saved)
             if changed:
                 state.stages.extend(state.task.loader.epoch)
             size = int(saved["metrics_size"])
         except RunError as error:
+            if changed and (extend or set(changed) <= set(SCHEDULE)):  # this run, longer or shorter: lose no steps
+                raise
             foreign[step] = error
         except Exception as error:  # load_state_dict of models, optimizers and generators raise many types
             why = f"{error} is missing" if isinstance(error, KeyError) else error_message(error)
@@ -92,32 +97,41 @@ def load_best(state: RunState, folder: Path) -> None:
     state.network.load_state_dict(saved["model"] if saved["ema"] is None else saved["ema"])
 
 
-def _reject_other_run(
-    state: RunState, saved: dict[str, Any], folder: Path, accept_changed_data: bool, extend: bool
-) -> list[str]:
-    """Raise a RunError if a checkpoint is of another recipe, other data, or another number of processes.
-
-    Returns:
-        The settings that differ, which is allowed only in an extended run.
-    """
+def _changed_settings(state: RunState, saved: dict[str, Any]) -> list[str]:
+    """Return the settings of the recipe that differ between a checkpoint and this run."""
     ignore = ["data.workers"]  # has no effect on the result
     if state.recipe.task == "language":
         ignore.append("data.root")  # the task compares the text itself
-    changed = difference(saved["recipe"], state.recipe, ignore=ignore)
+    return difference(saved["recipe"], state.recipe, ignore=ignore)
+
+
+def _reject_other_run(
+    state: RunState,
+    saved: dict[str, Any],
+    folder: Path,
+    changed: list[str],
+    accept_changed_data: bool,
+    extend: bool,
+) -> None:
+    """Raise a RunError if a checkpoint is of another recipe, other data, or another number of processes.
+
+    Settings may have changed only in an extended run.
+    """
     if changed and extend:
         options: dict[str, Any] = {"done": int(saved["step"]), "steps": state.task.loader.steps, "folder": folder}
         check_extension(recipe_from(saved["recipe"]), state.recipe, changed, **options)
     elif changed:
-        longer = "continue it with --extend, " if changed == ["epochs"] else ""
+        longer = changed == ["epochs"] and state.recipe.epochs > saved["recipe"]["epochs"]
+        extensible = longer and state.recipe.optim.schedule != "cosine" and not state.recipe.optim.restarts
         raise RunError(
             f"{folder} contains a run of another recipe (different: {', '.join(changed)}); "
-            f"{longer}choose another folder with --out, or start over with maxup train --restart"
+            f"{'continue it with --extend, ' if extensible else ''}choose another folder with --out, or start over with "
+            "maxup train --restart"
         )
     identity = {key: value for key, value in saved["task"].items() if key != "data" or not accept_changed_data}
     state.task.check_identity(identity, folder)
-    before, now = len(saved["ranks"]), state.accelerator.num_processes
-    if before != now:
+    processes, now = len(saved["ranks"]), state.accelerator.num_processes
+    if processes != now:
         raise RunError(
-            f"{folder} was started with {before} processes, but now has {now}; run it with {before} processes"
+            f"{folder} was started with {processes} processes, but now has {now}; run it with {processes} processes"
         )
-    return changed

@@ -100,6 +100,21 @@ def test_a_run_on_user_data_has_a_name_of_its_own_only_beside_others(tmp_path):
     assert not notes
 
 
+@pytest.mark.parametrize(
+    ("recipe", "name"), [("images/resnet18-cutmix", "imagefolder"), ("text/awd_lstm-embedding_dropout", "text")]
+)
+def test_runs_on_different_folders_have_different_names(tmp_path, recipe, name):
+    """They are never averaged. For a data set of the literature, the folder says nothing."""
+    for seed, root in enumerate(("photos", "other")):
+        settings = {"data": {"name": name, "root": root, **({"size": 128} if name == "imagefolder" else {})}}
+        write_run(tmp_path, recipe, seed, 0.9, known=True, recipe=settings)
+    write_run(tmp_path, "cifar10/resnet110-cutout", 0, 0.9, known=True, recipe={"data": {"root": "d"}})
+    found, _ = load_results(tmp_path, tmp_path / "nowhere")
+    assert [r.recipe for r in found] == [
+        "cifar10/resnet110-cutout", f"{recipe} (data.root 'other')", f"{recipe} (data.root 'photos')"
+    ]  # fmt: skip
+
+
 def test_a_run_that_was_set_aside_is_ignored(tmp_path):
     write_run(tmp_path, BASELINE, 0, 0.9, known=True, curve="")
     write_run(tmp_path, BASELINE, 0, 0.8, known=True, curve="", stem="seed-0-old-1")

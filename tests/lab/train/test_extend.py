@@ -92,10 +92,40 @@ def test_a_run_whose_past_would_change_is_not_extended(tmp_path, first, then, me
     assert (tmp_path / "run.json").read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    ("then", "extend", "message"),
+    [
+        ({**CONSTANT, "epochs": 2}, False, r"another recipe \(different: epochs\); choose another folder"),
+        ({**CONSTANT, "epochs": 3}, True, "has 4 epochs; to extend it, give more than that"),
+    ],
+)
+def test_an_extended_run_keeps_all_its_steps(tmp_path, then, extend, message):
+    """An older checkpoint that fits the shorter recipe is not used instead."""
+    run = tmp_path / "run"
+    train(run, {**CONSTANT, "epochs": 2})
+    train(run, {**CONSTANT, "epochs": 4}, extend=True)
+    shutil.copytree(run, tmp_path / "before")
+    with pytest.raises(RunError, match=message):
+        train(run, then, extend=extend)
+    assert fingerprint(run) == fingerprint(tmp_path / "before")
+    for name in ("run.json", "metrics.jsonl"):
+        assert (run / name).read_bytes() == (tmp_path / "before" / name).read_bytes()
+
+
+def test_a_schedule_that_cannot_be_extended_is_an_error_with_any_checkpoint(tmp_path):
+    steps = {"optim": {"schedule": "steps", "milestones": [0.5]}}
+    train(tmp_path, {**steps, "epochs": 2}, save_every=0.0)  # also checkpoints before the milestone
+    with pytest.raises(RunError, match=r"add --optim\.milestones \[0\.25\]"):
+        train(tmp_path, {**steps, "epochs": 4}, extend=True)
+
+
 def test_without_the_option_the_message_names_it(tmp_path):
-    train(tmp_path, {"epochs": 1})
+    train(tmp_path / "constant", {**CONSTANT, "epochs": 1})
     with pytest.raises(RunError, match="continue it with --extend, choose another folder with --out, or start over"):
-        train(tmp_path, {"epochs": 2})
+        train(tmp_path / "constant", {**CONSTANT, "epochs": 2})
+    train(tmp_path / "cosine", {"epochs": 1})
+    with pytest.raises(RunError, match=r"different: epochs\); choose another folder"):
+        train(tmp_path / "cosine", {"epochs": 2})
 
 
 def test_a_restarted_run_starts_over_and_keeps_the_old_one(tmp_path, capsys):
