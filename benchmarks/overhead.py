@@ -21,10 +21,10 @@ import torch
 from torch import nn
 
 from maxup import Average, Cutout, MaxUp, MaxUpWarning
+from maxup.integrations.torchvision import import_torchvision
 from maxup.isolation import preserve_state
 from maxup.lab.bench.timing import interleaved
 from maxup.lab.environment import environment
-from maxup.lab.models.external import import_torchvision
 from maxup.lab.models.resnet import resnet20
 
 

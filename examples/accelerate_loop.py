@@ -10,12 +10,11 @@ import argparse
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
+from maxup import Gaussian, MaxUp
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
-
-from maxup import Gaussian, MaxUp
 
 
 def main() -> None:

@@ -7,11 +7,10 @@ python examples/certify_one_image.py --index 7
 import argparse
 
 import torch
+from maxup import Gaussian, MaxUp, Smooth
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional as F
-
-from maxup import Gaussian, MaxUp, Smooth
 
 SIGMA = 0.25
 

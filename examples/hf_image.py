@@ -8,11 +8,10 @@ import argparse
 import tempfile
 
 import torch
-from sklearn.datasets import load_digits
-from transformers import ResNetConfig, ResNetForImageClassification, TrainingArguments
-
 from maxup import CutMix, MaxUp
 from maxup.integrations import MaxUpTrainer
+from sklearn.datasets import load_digits
+from transformers import ResNetConfig, ResNetForImageClassification, TrainingArguments
 
 
 def main() -> None:

@@ -9,10 +9,9 @@ import tempfile
 from pydoc_data.topics import topics  # Python's help: text without a download
 
 import torch
-from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
-
 from maxup import EmbeddingDropout, MaxUp
 from maxup.integrations import MaxUpTrainer
+from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
 
 TOPICS, LENGTH = ["specialnames", "compound", "formatstrings", "import"], 16
 

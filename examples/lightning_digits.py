@@ -2,18 +2,17 @@
 
 import argparse
 
-import pytorch_lightning as pl
 import torch
+from maxup import Gaussian, MaxUp
+from maxup.integrations import MaxUpCallback
+from pytorch_lightning import LightningModule, Trainer, seed_everything
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from maxup import Gaussian, MaxUp
-from maxup.integrations import MaxUpCallback
 
-
-class Classifier(pl.LightningModule):
+class Classifier(LightningModule):
     """A module without any MaxUp code."""
 
     def __init__(self) -> None:
@@ -41,15 +40,13 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=20, help="epochs to train (default: 20)")
     args = parser.parse_args()
 
-    pl.seed_everything(0, verbose=False)
+    seed_everything(0, verbose=False)
     digits = load_digits()
     x, y = torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.target)
     loader = DataLoader(TensorDataset(x[:500], y[:500]), batch_size=50, shuffle=True)
     callbacks = [MaxUpCallback(MaxUp(Gaussian(0.2), m=args.m))]
     module = Classifier()
-    pl.Trainer(max_epochs=args.epochs, callbacks=callbacks, logger=False, enable_checkpointing=False).fit(
-        module, loader
-    )
+    Trainer(max_epochs=args.epochs, callbacks=callbacks, logger=False, enable_checkpointing=False).fit(module, loader)
     with torch.no_grad():
         accuracy = (module.eval()(x[500:]).argmax(1) == y[500:]).float().mean()
     print(f"test accuracy {100 * accuracy.item():.2f} %")

@@ -7,12 +7,11 @@ python examples/plain_loop.py --m 1      # standard augmentation
 import argparse
 
 import torch
+from maxup import Gaussian, MaxUp
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
-
-from maxup import Gaussian, MaxUp
 
 
 def main() -> None:

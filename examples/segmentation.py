@@ -7,10 +7,9 @@ python examples/segmentation.py --m 1      # standard augmentation
 import argparse
 
 import torch
+from maxup import Affine, Compose, Gaussian, MaxUp
 from torch import Tensor, nn
 from torch.nn import functional as F
-
-from maxup import Affine, Compose, Gaussian, MaxUp
 
 SIZE, CLASSES = 20, 3  # background, disk, square
 

@@ -8,11 +8,10 @@ import argparse
 from typing import Any
 
 import torch
+from maxup import Gaussian, MaxUp
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional as F
-
-from maxup import Gaussian, MaxUp
 
 
 def semi_supervised_loss(

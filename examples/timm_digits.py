@@ -6,16 +6,15 @@ python examples/timm_digits.py --m 1      # standard augmentation
 
 import argparse
 
-import timm
 import torch
+from maxup import Cutout, MaxUp
+from maxup.integrations import MaxUpTask
 from sklearn.datasets import load_digits
+from timm import create_model
 from timm.loss import LabelSmoothingCrossEntropy
 from timm.optim import create_optimizer_v2
 from timm.scheduler import create_scheduler_v2
 from torch.utils.data import DataLoader, TensorDataset
-
-from maxup import Cutout, MaxUp
-from maxup.integrations import MaxUpTask
 
 
 def main() -> None:
@@ -29,7 +28,7 @@ def main() -> None:
     digits = load_digits()
     x, y = torch.tensor(digits.images / 16, dtype=torch.float32)[:, None], torch.tensor(digits.target)
     loader = DataLoader(TensorDataset(x[:1000], y[:1000]), batch_size=50, shuffle=True)
-    model = timm.create_model("test_resnet", in_chans=1, num_classes=10)  # timm's smallest
+    model = create_model("test_resnet", in_chans=1, num_classes=10)  # timm's smallest
 
     task = MaxUpTask(model, LabelSmoothingCrossEntropy(0.1), maxup=MaxUp(Cutout(3), m=args.m))
     optimizer = create_optimizer_v2(model, opt="adamw", lr=2e-3, weight_decay=0.05)

@@ -1,6 +1,6 @@
 """Other libraries to compare with."""
 
-from maxup.lab.models.external import import_torchvision
+from maxup.integrations.torchvision import import_torchvision
 
 
 def torchvision_v2():

@@ -1,19 +1,27 @@
 """What the integrations share: checks of the objective, and a trainer's loss and call of the model."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from typing import Any
 
+from maxup.integrations.torchvision import import_torchvision
 from maxup.losses import cross_entropy
 from maxup.objectives.base import Forward, LossFn, call_model
 from maxup.objectives.maxup import MaxUp
 
 
 def require(module: str, who: str, install: str) -> None:
-    """Raise if a package is not installed, and name what to install."""
+    """Prepare the import of a package. If it is not installed, raise an error that names what to install."""
     if find_spec(module) is None:
         raise ImportError(f"{who} needs {module}, which is not installed: pip install {install}")
+    prepare_torchvision()
+
+
+def prepare_torchvision() -> None:
+    """Repair torchvision, which the trainers import. If it is missing or cannot be repaired, they say so themselves."""
+    with suppress(Exception):
+        import_torchvision()
 
 
 def check_objective(objective: Any, who: str) -> MaxUp:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from operator import attrgetter
 from typing import Any
 
-from maxup.integrations.common import check_generator, check_objective
+from maxup.integrations.common import check_generator, check_objective, prepare_torchvision
 from maxup.objectives.base import call_model
 from maxup.objectives.maxup import MaxUp
 
@@ -17,6 +17,7 @@ UNSUPPORTED = ("FSDPStrategy", "DeepSpeedStrategy")
 
 def _import_lightning() -> Any:
     """Import `pytorch_lightning` or `lightning.pytorch`, whichever is already imported, or otherwise installed."""
+    prepare_torchvision()
     names = sorted(("pytorch_lightning", "lightning.pytorch"), key=lambda name: name not in sys.modules)
     for name in names:
         if find_spec(name.partition(".")[0]) is not None:

@@ -9,10 +9,10 @@ from fnmatch import fnmatch
 from importlib import import_module
 from typing import Annotated, Any
 
-import torch
 from torch import nn
 
 from maxup.errors import ModelError, error_message, format_error, unknown_name
+from maxup.integrations.torchvision import import_torchvision
 from maxup.lab.limits import DROP, check_range
 from maxup.lab.models.weights import load_weights
 
@@ -27,7 +27,6 @@ PAPER = {  # the paper's networks and their image size
     "timm/tf_efficientnet_b7": 600,
     "timm/tf_efficientnet_b8": 845,
 }
-_libraries: list[torch.library.Library] = []  # operator definitions live as long as these objects
 
 
 def is_external(name: str) -> bool:
@@ -74,25 +73,6 @@ def list_external(pattern: str) -> list[str]:
     """Return the names that match a pattern, such as "timm/resnet*"."""
     family = pattern.partition("/")[0]
     return sorted(name for name in (f"{family}/{short}" for short in _names(family)) if fnmatch(name, pattern))
-
-
-def import_torchvision() -> Any:
-    """Import torchvision even if its wheel was built for another torch.
-
-    Next to a CPU-only torch, the import of a CUDA wheel fails with "operator torchvision::nms does not exist", and so
-    do imports of timm and others. This function then declares the missing operators without defining them. Nothing in
-    this package calls them.
-    """
-    try:
-        return import_module("torchvision")
-    except RuntimeError as error:
-        if "nms" not in str(error):
-            raise
-    library = torch.library.Library("torchvision", "FRAGMENT")
-    for operator in ("nms", "qnms"):
-        library.define(f"{operator}(Tensor boxes, Tensor scores, float threshold) -> Tensor")
-    _libraries.append(library)
-    return import_module("torchvision")
 
 
 def _import(module: str) -> Any:

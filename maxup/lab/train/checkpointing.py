@@ -123,10 +123,10 @@ def _reject_other_run(
     elif changed:
         longer = changed == ["epochs"] and state.recipe.epochs > saved["recipe"]["epochs"]
         extensible = longer and state.recipe.optim.schedule != "cosine" and not state.recipe.optim.restarts
+        advice = "continue it with --extend, " if extensible else ""
         raise RunError(
             f"{folder} contains a run of another recipe (different: {', '.join(changed)}); "
-            f"{'continue it with --extend, ' if extensible else ''}choose another folder with --out, or start over with "
-            "maxup train --restart"
+            f"{advice}choose another folder with --out, or start over with maxup train --restart"
         )
     identity = {key: value for key, value in saved["task"].items() if key != "data" or not accept_changed_data}
     state.task.check_identity(identity, folder)

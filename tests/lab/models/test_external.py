@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from maxup.errors import ModelError
+from maxup.integrations.torchvision import import_torchvision
 from maxup.isolation import drop_probability
 from maxup.lab.models import create_model, list_models
-from maxup.lab.models.external import import_torchvision
 
 
 def test_names_with_a_pattern():
@@ -104,7 +104,7 @@ def test_a_missing_extra_is_an_error(monkeypatch):
 def test_torchvision_imports_next_to_a_torch_without_its_operators():
     """In a new process, with any wheel, twice, and with timm."""
     code = """
-from maxup.lab.models.external import import_torchvision
+from maxup.integrations.torchvision import import_torchvision
 assert import_torchvision() is import_torchvision()
 import torchvision.transforms.v2, timm
 """
