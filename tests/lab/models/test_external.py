@@ -1,11 +1,9 @@
-import subprocess
 import sys
 
 import pytest
 import torch
 
 from maxup.errors import ModelError
-from maxup.integrations.torchvision import import_torchvision
 from maxup.isolation import drop_probability
 from maxup.lab.models import create_model, list_models
 
@@ -99,23 +97,3 @@ def test_a_missing_extra_is_an_error(monkeypatch):
     for name in ("timm/resnet50", "pytorchcv/proxylessnas_cpu"):
         with pytest.raises(ModelError, match=r"need the imagenet extra: in the clone, pip install"):
             create_model(name, shape=(3, 64, 64), num_classes=10)
-
-
-def test_torchvision_imports_next_to_a_torch_without_its_operators():
-    """In a new process, with any wheel, twice, and with timm."""
-    code = """
-from maxup.integrations.torchvision import import_torchvision
-assert import_torchvision() is import_torchvision()
-import torchvision.transforms.v2, timm
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)
-    assert import_torchvision().__name__ == "torchvision"
-
-
-def test_other_failures_of_torchvision_are_not_hidden(monkeypatch):
-    def broken(module):
-        raise RuntimeError("something else")
-
-    monkeypatch.setattr("maxup.lab.models.external.import_module", broken)
-    with pytest.raises(RuntimeError, match="something else"):
-        import_torchvision()
