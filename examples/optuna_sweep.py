@@ -47,7 +47,10 @@ def run_trial(trial: Any, epochs: int = 10) -> float:
 
 
 if __name__ == "__main__":
-    import optuna
+    try:
+        import optuna
+    except ImportError:
+        raise SystemExit("this example needs Optuna, which is not installed: pip install optuna") from None
 
     parser = argparse.ArgumentParser(description="Search m and sigma on scikit-learn's digits.")
     parser.add_argument("--trials", type=int, default=20, help="settings to try (default: 20)")

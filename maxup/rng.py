@@ -131,4 +131,7 @@ def _device_states(devices: Iterable[torch.device]) -> list[tuple[torch.device, 
 def _rank() -> int:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank()
-    return int(os.environ.get("RANK", 0))
+    try:
+        return int(os.environ.get("RANK", 0))
+    except ValueError:  # not a launcher's RANK
+        return 0

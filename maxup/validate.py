@@ -302,7 +302,9 @@ def check_int(who: str, name: str, value: Any, low: int, unit: str = "") -> int:
 
 
 def check_ids(who: str, name: str, values: Any) -> tuple[int, ...]:
-    """Return token ids as a tuple, or raise unless they are a list of whole numbers."""
+    """Return token ids as a tuple, or raise unless they are a list or a tensor of whole numbers."""
+    if isinstance(values, Tensor):
+        values = values.flatten().tolist()
     if not isinstance(values, list | tuple | set):
         raise ValueError(f"{who}({name}={format_value(values)}): {name} must be a list of token ids")
     return tuple(check_int(who, name, value, 0, ", a token id") for value in values)

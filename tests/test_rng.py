@@ -3,6 +3,7 @@ import subprocess
 import sys
 
 import numpy
+import pytest
 import torch
 
 import maxup as mu
@@ -108,3 +109,11 @@ def test_global_random_states_survive_a_checkpoint(tmp_path):
     assert torch.equal(torch.rand(5), drawn[0])
     assert random.gauss(0, 1) == drawn[1]
     assert (numpy.random.randn(5) == drawn[2]).all()
+
+
+@pytest.mark.parametrize("rank", ["", "abc"])
+def test_a_rank_that_is_not_a_number_is_0(monkeypatch, rank):
+    monkeypatch.delenv("RANK", raising=False)
+    expected = run()[1]
+    monkeypatch.setenv("RANK", rank)
+    assert all(map(torch.equal, run()[1], expected))

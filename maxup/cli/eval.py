@@ -50,7 +50,8 @@ def _evaluate(args: argparse.Namespace) -> dict[str, Any]:
         top5 = f"  top-5 {100 * found['top5_accuracy']:.2f} %" if "top5_accuracy" in found else ""
         metric = "perplexity" if words else "accuracy"
         score = f"{metric} {format_metric(metric, found[metric])}{top5}"
-        say(f"  {name:<10}  {score}  loss {found['loss']:.4f}  ({found['count']:,} {'words' if words else 'images'})")
+        unit = "words" if words else "examples"
+        say(f"  {name:<10}  {score}  loss {found['loss']:.4f}  ({found['count']:,} {unit})")
     if skipped := sorted(run.task.skipped()):
         document["skipped"] = skipped
         say(f"  skipped {len(skipped)} images that cannot be read, such as {skipped[0]}")

@@ -37,11 +37,14 @@ def main(argv: Sequence[str]) -> int:
 
     from maxup.lab.models.card import model_card
     from maxup.lab.models.export import save
+    from maxup.lab.models.hub import check_repo, push_to_hub
     from maxup.lab.models.onnx import FILE, check_onnx, save_onnx
     from maxup.lab.results.files import read_run
 
     if args.onnx:
         check_onnx()
+    if args.push_to_hub is not None:
+        check_repo(args.push_to_hub)
     run = open_from(args, task="vision" if args.onnx else None)
     metrics, record = run.metrics, None
     with suppress(OSError, ValueError, TypeError, KeyError):  # run.json of a finished run has more metrics
@@ -55,8 +58,6 @@ def main(argv: Sequence[str]) -> int:
     name = run.task.identity.get("model_from")
     argument = f", model_from={name.replace(':', '.')}" if name else ""
     say(f'{args.dir}: now  maxup.load("{args.dir}"{argument})')
-    if args.push_to_hub:
-        from maxup.lab.models.hub import push_to_hub
-
+    if args.push_to_hub is not None:
         say(push_to_hub(args.dir, args.push_to_hub))
     return 0

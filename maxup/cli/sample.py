@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
         "--prompt",
         default="",
         metavar="TEXT",
-        help="first words, spelled as in the vocabulary; a line break ends a sentence",
+        help="first words, separated as in the text; a line break ends a sentence",
     )
     parser.add_argument("--seed", type=option("sample --seed"), default=0, metavar="N", help="random seed (default: 0)")
     add_checkpoint(parser)
@@ -51,8 +51,8 @@ def main(argv: Sequence[str]) -> int:
     run = open_run(args.run, args.checkpoint, task="language", root=args.root, **user_functions(args))
     generator = Generator(run.task.generator.device).manual_seed(args.seed)
     options = {"words": args.words, "temperature": args.temperature, "prompt": args.prompt}
-    vocabulary = run.task.text.words
-    if UNKNOWN in vocabulary and (unknown := [word for word in args.prompt.split() if word not in vocabulary]):
+    text = run.task.text
+    if UNKNOWN in text.words and (unknown := [word for word in text.split(args.prompt) if word not in text.words]):
         say(f"not in the vocabulary, replaced by {UNKNOWN}: {' '.join(unknown)}", file=sys.stderr)
-    say(sample(run.model, run.task.text, generator=generator, **options))
+    say(sample(run.model, text, generator=generator, **options))
     return 0

@@ -67,12 +67,12 @@ class _Captured:
             kinds = ", ".join(type(part).__name__ for part in batch)
             raise TypeError(f"a captured step takes tensors, but got {kinds}; pass each tensor as an argument")
         if not batch or not batch[0].is_cuda or self.changes == math.inf:
-            return self.step(*batch).detach()
+            return self._step(batch)
         if self.graphed is None:
             self._check_optimizer()
             self.rates = [torch.zeros((), device=batch[0].device) for _ in self.optimizer.param_groups]
             self.graphed = CapturedStep(
-                lambda parts: self.step(*parts).detach(),
+                self._step,
                 key=self._key,
                 generators=self._generators,
                 seed=self.objective.seed_step,
@@ -82,6 +82,12 @@ class _Captured:
         self._update_rates()
         self._watch()
         return self.graphed(batch)
+
+    def _step(self, batch: tuple[Tensor, ...]) -> Tensor:
+        loss = self.step(*batch)
+        if not isinstance(loss, Tensor):
+            raise TypeError(f"the captured step returned {loss!r:.60}, not a tensor; let it return the loss")
+        return loss.detach()
 
     def _check_optimizer(self) -> None:
         for group in self.optimizer.param_groups:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Hashable, Mapping
 from functools import wraps
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import signature
 from operator import attrgetter
 from typing import Any
 
@@ -55,6 +56,8 @@ class MaxUpCallback(pl.Callback):
         x: Hashable | None = None,
         y: Hashable | None = None,
     ) -> None:
+        if not (model is None or isinstance(model, str) or callable(model)):
+            raise TypeError(f"model={model!r:.60}: pass the name of an attribute of your module, or a function of it")
         self.objective, self.model, self.x, self.y = check_objective(objective, "MaxUpCallback"), model, x, y
         self._before: dict[str, Any] | None = None  # the module's attribute `training_step`, set by torch.compile
 
@@ -101,9 +104,18 @@ class MaxUpCallback(pl.Callback):
         if strategy is not None:
             raise ValueError(f"MaxUpCallback does not support {strategy}; use DDPStrategy")
         check_generator(self.objective, "MaxUpCallback", trainer.world_size)
+        name = type(pl_module).__name__
+        if "dataloader_iter" in signature(pl_module.training_step).parameters:
+            raise TypeError(f"{name}.training_step takes dataloader_iter, but MaxUpCallback needs training_step(batch)")
+        if isinstance(self.model, str):
+            try:
+                attrgetter(self.model)(pl_module)
+            except AttributeError as error:
+                raise AttributeError(
+                    f"MaxUpCallback(..., model={self.model!r}): {error}; name an attribute of the module, such as 'net'"
+                ) from None
         no_forward = type(pl_module).forward is pl.LightningModule.forward
         if self.model is None and no_forward and self.objective.forward is call_model:
-            name = type(pl_module).__name__
             raise TypeError(f"{name} has no forward to score copies with; pass MaxUpCallback(..., model='attribute')")
 
     def _keys(self, batch: Any) -> tuple[Any, Any]:

@@ -13,7 +13,7 @@ class TieCheck:
     """Warn once if all copies have the same loss: training then costs m times as much for nothing.
 
     If all examples also have the same loss, the network may only be untrained (for example, a zero-initialized last
-    layer), so wait a few batches before warning.
+    layer), so wait a few batches before warning. Do not warn if all losses are 0: the network then fits every copy.
     """
 
     def __init__(self) -> None:
@@ -28,10 +28,12 @@ class TieCheck:
         self.ties = self.ties + 1 if tied else None
         if tied and (self.ties == PATIENCE or not bool((losses == losses[0, 0]).all())):
             self.ties = None
-            warn(
-                f"all {len(losses)} copies of every example have the same loss, so the perturbation changes nothing "
-                "that the model sees; check its strength, and for an in-model perturbation that its layer is called"
-            )
+            if bool(losses.any()):
+                warn(
+                    f"all {len(losses)} copies of every example have the same loss, so the perturbation changes "
+                    "nothing that the model sees; check its strength, and for an in-model perturbation that its layer "
+                    "is called"
+                )
 
 
 def warn_if_winners_change(worst: RunningMax, losses: Tensor) -> None:

@@ -31,7 +31,7 @@ class EmbeddingDropout(InModelPerturbation):
         >>> loss.backward()
     """
 
-    def __init__(self, p: float = 0.1, *, layer: str | None = None, keep: Sequence[int] = ()) -> None:
+    def __init__(self, p: float = 0.1, *, layer: str | None = None, keep: Sequence[int] | Tensor = ()) -> None:
         self.p = check_real("EmbeddingDropout", "p", p, "at least 0 and below 1", 0, BELOW_1)
         self.layer = layer if layer is None else str(layer)  # YAML may read "1" as a number
         self.keep = check_ids("EmbeddingDropout", "keep", keep)

@@ -19,7 +19,7 @@ class TokenDropout(Perturbation):
     Args:
         p: Probability of replacing a token.
         mask_id: Id that replaces it: the id of a mask token or of an unknown word, such as `tokenizer.mask_token_id`.
-        keep: Ids that are never replaced, such as `tokenizer.all_special_ids`, which include padding.
+        keep: Ids that are never replaced, such as `tokenizer.all_special_ids`, which include padding. A list or tensor.
         key: Which entry of x holds the token ids, such as "input_ids". Default: x itself.
 
     Example:
@@ -29,7 +29,9 @@ class TokenDropout(Perturbation):
         tensor([[101, 103, 103, 102,   0,   0]])
     """
 
-    def __init__(self, p: float, mask_id: int, *, keep: Sequence[int] = (), key: Hashable | None = None) -> None:
+    def __init__(
+        self, p: float, mask_id: int, *, keep: Sequence[int] | Tensor = (), key: Hashable | None = None
+    ) -> None:
         self.p = check_real("TokenDropout", "p", p, "between 0 and 1", 0, 1)
         self.mask_id = check_int("TokenDropout", "mask_id", mask_id, 0, ", a token id")
         self.keep, self.key = check_ids("TokenDropout", "keep", keep), key
@@ -44,7 +46,12 @@ class TokenDropout(Perturbation):
 
     def apply(self, batch: Batch, draw: Tensor) -> Batch:
         x, y = batch
-        return set_leaves(x, [self._tokens(x).masked_fill(draw, self.mask_id)], self.key), y
+        tokens = self._tokens(x)
+        if self.mask_id > torch.iinfo(tokens.dtype).max:
+            raise ValueError(
+                f"TokenDropout(mask_id={self.mask_id}) does not fit {tokens.dtype} token ids; convert them to int64"
+            )
+        return set_leaves(x, [tokens.masked_fill(draw, self.mask_id)], self.key), y
 
     def _tokens(self, x: Any) -> Tensor:
         found = get_leaves(x, self.key) if isinstance(x, Tensor) or self.key is not None else []

@@ -175,3 +175,24 @@ def test_an_unknown_word_in_a_prompt_is_replaced(folder, tmp_path, capsys):  # n
     assert printed.out.startswith("n1 <unk> ")
     assert printed.out.count("<unk>") == 1  # none is drawn
     assert printed.err == "not in the vocabulary, replaced by <unk>: zebra\n"
+
+
+def test_a_prompt_is_split_like_the_text_of_a_file(tmp_path, capsys):
+    path = tmp_path / "book.txt"
+    path.write_text("The cat sat on the mat. It isn't big!\n" * 60)
+    loop.train(recipe(path, epochs=1), tmp_path / "run", quiet=True)
+    texts = []
+    for prompt in ("The CAT sat on the mat.\nIt isn't", "the cat sat on the mat . <eos> it isn ' t"):
+        assert main(["sample", str(tmp_path / "run"), "--prompt", prompt]) == 0
+        printed = capsys.readouterr()
+        texts.append(printed.out)
+        assert printed.err == ""
+    assert texts[0] == texts[1]
+    assert texts[0].startswith("the cat sat on the mat . \nit isn ' t ")
+    assert main(["sample", str(tmp_path / "run"), "--prompt", "the Zebra!"]) == 1
+    assert "'zebra' in the prompt is not in the vocabulary" in capsys.readouterr().err
+
+
+def test_a_prompt_for_a_folder_is_split_at_spaces(run, capsys):
+    assert main(["sample", str(run), "--prompt", "N1"]) == 1
+    assert "'N1' in the prompt is not in the vocabulary" in capsys.readouterr().err

@@ -58,6 +58,13 @@ def test_a_batch_must_be_tensors():
         captured(*objects())({"x": torch.rand(2, 4)}, torch.zeros(2))
 
 
+@pytest.mark.parametrize("returned", [None, 0.5])
+def test_a_step_must_return_the_loss(returned):
+    step = captured(lambda x: returned, *objects()[1:])
+    with pytest.raises(TypeError, match=f"the captured step returned {returned}, not a tensor; let it return"):
+        step(torch.rand(2, 4))
+
+
 def test_a_graph_depends_on_m_and_on_settings_but_not_on_the_learning_rate():
     step, objective, optimizer = objects()
     function = captured(step, objective, optimizer)

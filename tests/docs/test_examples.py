@@ -120,6 +120,12 @@ def test_optuna_sweep(monkeypatch, capsys):
     assert float(test) > 80
 
 
+def test_optuna_sweep_without_optuna(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(SystemExit, match=r"^this example needs Optuna, which is not installed: pip install optuna$"):
+        run("optuna_sweep.py", monkeypatch=monkeypatch, capsys=capsys)
+
+
 def test_accelerate_loop(monkeypatch, capsys):
     from accelerate.state import AcceleratorState
 

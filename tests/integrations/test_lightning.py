@@ -233,6 +233,25 @@ def test_messages(pl, callback):
         fit(pl, build(pl), [callback(objective())], collate=lambda pairs: {"image": torch.rand(4), "label": 1})
 
 
+def test_a_model_that_the_module_lacks(pl, callback):
+    with pytest.raises(
+        AttributeError, match=r"^MaxUpCallback\(..., model='zzz'\): .* no attribute 'zzz'; name an attr"
+    ):
+        fit(pl, build(pl), [callback(objective(), model="zzz")])
+    with pytest.raises(TypeError, match="model=3: pass the name of an attribute of your module, or a function of it"):
+        callback(objective(), model=3)
+
+
+def test_a_step_that_reads_the_loader_is_refused(pl, callback):
+    def step(self, dataloader_iter):
+        raise AssertionError
+
+    module = build(pl, step)
+    with pytest.raises(TypeError, match=r"takes dataloader_iter, but MaxUpCallback needs training_step\(batch\)"):
+        fit(pl, module, [callback(objective())])
+    assert "training_step" not in vars(module)
+
+
 def test_unsupported_strategy(pl, callback):
     class DeepSpeedStrategy:
         pass

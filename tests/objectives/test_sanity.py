@@ -67,3 +67,13 @@ def test_a_last_layer_of_zeros_warns_late():
         objective(model, x, y)
     with pytest.warns(mu.MaxUpWarning, match="all 4 copies"):
         objective(model, x, y)
+
+
+def test_a_network_that_fits_every_copy_does_not_warn():
+    """Its cross-entropy is exactly 0. Warnings are errors here."""
+    model, x = nn.Linear(4, 2), torch.ones(6, 4)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[500.0] * 4, [-500.0] * 4]))
+    objective = MaxUp(Gaussian(0.1), m=4)
+    for _ in range(12):
+        assert objective(model, x, torch.zeros(6, dtype=torch.long)).item() == 0

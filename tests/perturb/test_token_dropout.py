@@ -70,3 +70,18 @@ def test_other_inputs_are_refused(x, key, what):
 def test_invalid_arguments_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         mu.TokenDropout(**arguments)
+
+
+def test_a_mask_id_that_does_not_fit_the_ids_is_refused():
+    ids = torch.zeros(2, 3, dtype=torch.uint8)
+    assert (mu.TokenDropout(1.0, mask_id=255)(ids)[0] == 255).all()
+    with pytest.raises(ValueError, match=r"^TokenDropout\(mask_id=300\) does not fit torch.uint8 token ids; convert"):
+        mu.TokenDropout(1.0, mask_id=300)(ids)
+
+
+def test_ids_to_keep_may_be_a_tensor():
+    ids = torch.tensor([[101, 7592, 2088, 102, 0, 0]])
+    x, _ = mu.TokenDropout(1.0, mask_id=103, keep=torch.tensor([0, 101, 102]))(ids)
+    assert x.tolist() == [[101, 103, 103, 102, 0, 0]]
+    with pytest.raises(ValueError, match="keep must be a whole number, a token id"):
+        mu.TokenDropout(1.0, mask_id=103, keep=torch.tensor([0.5]))

@@ -5,7 +5,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ class Text:
         train: Training tokens, int64, (N,).
         validation: Validation tokens, likewise.
         test: Test tokens, likewise.
+        plain: Whether it is plain text, so that tokens are lowercase words and punctuation marks.
 
     Example:
         >>> text = from_lines(["a b", "b c"], ["c a"], ["b d"])
@@ -42,6 +43,7 @@ class Text:
     train: Tensor
     validation: Tensor
     test: Tensor
+    plain: bool = field(default=False, kw_only=True)
 
     @property
     def digest(self) -> str:
@@ -53,6 +55,18 @@ class Text:
     def read(self, tokens: Iterable[int]) -> str:
         """Return tokens as text, one sentence per line."""
         return " ".join(self.words[token] for token in tokens).replace(END, "\n").replace("\n ", "\n")
+
+    def split(self, prompt: str) -> list[str]:
+        """Split a prompt into words as the text was split. A line break ends a sentence.
+
+        Example:
+            >>> from_text("Yes, yes! " * 5).split("YES! <unk>")
+            ['yes', '!', '<unk>']
+        """
+        words = prompt.replace("\n", f" {END} ").split()
+        if not self.plain:
+            return words
+        return [part for word in words for part in ([word] if word in (END, UNKNOWN) else tokenize(word))]
 
 
 def from_folder(folder: Path) -> Text:
@@ -83,7 +97,7 @@ def from_text(text: str) -> Text:
         (('<unk>', 'yes', ',', '!'), 16, 2, 3)
     """
     tokens = [word for paragraph in paragraphs(text) for word in (*paragraph, END)]
-    return from_tokens(*split_tokens(tokens), min_count=2)
+    return from_tokens(*split_tokens(tokens), min_count=2, plain=True)
 
 
 def split_tokens(tokens: Any) -> tuple[Any, Any, Any]:
@@ -96,16 +110,21 @@ def paragraphs(text: str) -> list[list[str]]:
     """Return the lowercase words and punctuation marks of each paragraph, or of each line without blank lines."""
     blank = re.compile(r"\n\s*\n")
     parts = blank.split(text) if blank.search(text.strip()) else text.split("\n")
-    return [words for part in parts if (words := re.findall(r"\w+|[^\w\s]", part.lower()))]
+    return [words for part in parts if (words := tokenize(part))]
 
 
-def from_lines(train: Iterable[str], validation: Iterable[str], test: Iterable[str], *, min_count: int = 1) -> Text:
-    """Tokenize lines of words separated by spaces, see `from_tokens`."""
-    parts = ([word for line in lines for word in (*line.split(), END)] for lines in (train, validation, test))
-    return from_tokens(*parts, min_count=min_count)
+def tokenize(text: str) -> list[str]:
+    """Return the lowercase words and punctuation marks of plain text."""
+    return re.findall(r"\w+|[^\w\s]", text.lower())
 
 
-def from_tokens(*parts: list[str], min_count: int = 1) -> Text:
+def from_lines(*splits: Iterable[str], min_count: int = 1, plain: bool = False) -> Text:
+    """Tokenize the lines of three splits, words separated by spaces, see `from_tokens`."""
+    parts = ([word for line in lines for word in (*line.split(), END)] for lines in splits)
+    return from_tokens(*parts, min_count=min_count, plain=plain)
+
+
+def from_tokens(*parts: list[str], min_count: int = 1, plain: bool = False) -> Text:
     """Make a `Text` from words.
 
     The vocabulary has the training words in order of appearance. All other words become `<unk>`.
@@ -113,6 +132,7 @@ def from_tokens(*parts: list[str], min_count: int = 1) -> Text:
     Args:
         *parts: The words of the training, validation and test splits.
         min_count: Number of times a word must appear in the training split to be in the vocabulary.
+        plain: Whether the words are those of `tokenize`.
     """
     counts = Counter(parts[0])
     words = [word for word in counts if counts[word] >= min_count]
@@ -121,7 +141,7 @@ def from_tokens(*parts: list[str], min_count: int = 1) -> Text:
     index = {word: i for i, word in enumerate(words)}
     unknown = index.get(UNKNOWN, -1)
     tokens = [torch.tensor([index.get(word, unknown) for word in part]) for part in parts]
-    return Text(tuple(words), *tokens)
+    return Text(tuple(words), *tokens, plain=plain)
 
 
 def _lines(path: Path) -> list[str]:

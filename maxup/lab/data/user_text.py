@@ -28,7 +28,7 @@ def from_user_text(returned: Any) -> Text:
     if all(isinstance(part, Tensor | np.ndarray) for part in parts):
         return _from_ids([torch.as_tensor(part) for part in parts])
     words = [_words(part) for part in parts]
-    return from_tokens(*(words if len(words) == 3 else split_tokens(words[0])), min_count=2)
+    return from_tokens(*(words if len(words) == 3 else split_tokens(words[0])), min_count=2, plain=True)
 
 
 def _parts(returned: Any) -> list[Any]:

@@ -18,11 +18,11 @@ def sample(model: Any, text: Text, *, words: int, temperature: float, prompt: st
         text: The text with its vocabulary.
         words: Number of words to draw.
         temperature: Below 1 prefers probable words. 0 always takes the most probable one.
-        prompt: The first words, spelled as in the vocabulary. They start a sentence, and a line break ends one.
+        prompt: The first words. They start a sentence, and a line break ends one.
         generator: Source of randomness, on the device of the model.
     """
     ids = {word: i for i, word in enumerate(text.words)}
-    first = prompt.replace("\n", f" {END} ").split()
+    first = text.split(prompt)
     given = [ids.get(word, ids.get(UNKNOWN)) for word in first]
     if None in given:
         raise DataError(f"{first[given.index(None)]!r} in the prompt is not in the vocabulary; choose another word")

@@ -9,7 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy
 from torch import nn
+
+from maxup.errors import RecipeError, RunError
 
 if TYPE_CHECKING:
     from maxup.lab.recipes.schema import Recipe
@@ -34,7 +37,7 @@ def train(
     Args:
         recipe: The name of a recipe, or a YAML file.
         overrides: Settings by dotted name, such as `{"objective.m": 8, "seed": 1}`, or options of the command line,
-            such as `["--objective.m", "8"]`.
+            such as `["--objective.m", "8"]`. Values are text, numbers, paths, None, and lists and dicts of them.
         out: The folder of the run. None: `runs/RECIPE/seed-N`. The same call resumes the run in this folder.
         model_from: Your network, `(shape, num_classes, **model.args)`, instead of the recipe's.
         data_from: Your data instead of the recipe's, such as `() -> (x, y)`, a Dataset, or (train, test).
@@ -49,9 +52,13 @@ def train(
         The content of run.json: the metrics of the last and the best epoch, the recipe, seed, seconds and environment.
 
     Raises:
+        TypeError: An argument has a wrong type.
         RecipeError: The recipe or an override is invalid.
-        DataError: The data is missing.
-        RunError: The run cannot be trained or resumed.
+        UserCodeError: `model_from` did not return a network.
+        DataError: The data, or what `data_from` returned, is missing or invalid.
+        ModelError: The network cannot be built, or its weights do not match.
+        CheckpointError: A checkpoint cannot be written or read, or another process trains in the folder.
+        RunError: The run cannot be trained or resumed, or was interrupted. All of these but TypeError are `MaxUpError`.
 
     Example:
         >>> import tempfile
@@ -66,10 +73,11 @@ def train(
     from maxup.lab.train import loop
 
     name = os.fspath(recipe)
-    words = (
-        [f"--{key}={_text(value)}" for key, value in overrides.items()] if isinstance(overrides, Mapping) else overrides
-    )
-    parsed = parse_recipe(name, list(words))
+    parsed = parse_recipe(name, _words(overrides))
+    _check_function("model_from", model_from, "shape, num_classes")
+    _check_function("data_from", data_from, "")
+    if out is not None and not os.fspath(out):
+        raise RunError("out is empty; name a folder for the run, or use None for runs/RECIPE/seed-N")
     if data_from is None:
         check_root(parsed.data.name, parsed.data.root)
     return loop.train(
@@ -94,6 +102,36 @@ def run_folder(name: str, recipe: "Recipe") -> Path:
     return Path("runs") / run_name(name) / f"seed-{recipe.seed}"
 
 
-def _text(value: Any) -> str:
+def _words(overrides: Any) -> list[str]:
+    """Return overrides as options of the command line."""
+    if isinstance(overrides, Mapping):
+        return [f"--{key}={_text(value, str(key))}" for key, value in overrides.items()]
+    if isinstance(overrides, list | tuple):
+        return [_text(word, "an option") for word in overrides]
+    raise TypeError(
+        f"overrides={overrides!r:.60}: pass a dict such as {{'objective.m': 8}}, or a list such as "
+        "['--objective.m', '8']"
+    )
+
+
+def _text(value: Any, name: str) -> str:
     """Return a value as the command line has it. JSON is YAML; text needs no quotes."""
-    return value if isinstance(value, str) else json.dumps(value)
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, numpy.generic):
+            return value.item()
+        return os.fspath(value)  # or TypeError
+
+    value = os.fspath(value) if isinstance(value, os.PathLike) else value
+    try:
+        return value if isinstance(value, str) else json.dumps(value, default=plain)
+    except (TypeError, ValueError):
+        raise RecipeError(
+            f"{name} is {value!r:.60}, a {type(value).__name__}; use text, a number, a path, None, or a list or "
+            "dict of them"
+        ) from None
+
+
+def _check_function(name: str, function: Any, arguments: str) -> None:
+    if function is not None and not callable(function):
+        raise TypeError(f"{name}={function!r:.60}: pass a function ({arguments}), not its name or its result")

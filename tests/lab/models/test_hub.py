@@ -48,13 +48,23 @@ def test_what_is_uploaded_loads_again(tmp_path, monkeypatch, capsys, remote):
     assert f"| test accuracy | {100 * record['last']['test_accuracy']:.2f} % |" in card
 
 
+@pytest.mark.parametrize("name", ["", "a/b/c", "me/my model", "me/a--b"])
+def test_an_invalid_name_is_refused_before_the_export(tmp_path, capsys, remote, name):
+    assert main(["export", str(tmp_path / "run"), str(tmp_path / "model"), "--push_to_hub", name]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(f"maxup export: --push_to_hub {name!r} is not the name of a repository on the Hub; use ")
+    assert err.count("\n") == 1
+    assert not (tmp_path / "model").exists()
+    assert remote[1] == {}
+
+
 def test_an_error_of_the_hub_is_one_sentence_and_the_files_stay(tmp_path, monkeypatch):
     def create_repo(api, repo, **options):
         raise hub.errors.LocalTokenNotFoundError("Token is required,\nbut no token found.")
 
     monkeypatch.setattr(hub.HfApi, "create_repo", create_repo)
     with pytest.raises(
-        LoadError, match=r"cannot upload \S+ to me/x \(Token is required, .*run  hf upload me/x"
+        LoadError, match=r"cannot upload \S+ to me/x \(Token is required, .*run  hf upload me/x \S+ --private$"
     ) as caught:
         push_to_hub(tmp_path, "me/x")
     assert "\n" not in str(caught.value)

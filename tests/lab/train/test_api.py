@@ -1,14 +1,17 @@
 """`maxup.train` does what the command does, and returns what run.json holds."""
 
 import json
+from pathlib import Path
 
+import numpy
 import pytest
 import torch
 from torch import nn
 
 import maxup
 from maxup.cli.main import main
-from maxup.errors import DataError, RecipeError
+from maxup.errors import DataError, RecipeError, RunError
+from maxup.lab.train.api import _words
 from tests.lab.train.test_resume_exact import fingerprint
 
 RECIPE = "digits/mlp-gaussian-maxup"
@@ -49,6 +52,11 @@ def test_your_functions_and_your_recipe_file(tmp_path):
         ({"epochs": 0}, "epochs=0 is out of range"),
         ({"epochs": "many"}, "epochs"),
         ({"data.root": "/nowhere"}, "data.root: there is no folder /nowhere"),
+        ({"data.root": Path("/nowhere")}, "data.root: there is no folder /nowhere"),
+        ({"epochs": numpy.int64(0)}, "epochs=0 is out of range"),
+        (["--epochs", numpy.int64(0)], "epochs=0 is out of range"),
+        ({"model.args": {"hidden": object()}}, "model.args is .*, a dict; use text, a number, a path"),
+        ({"optim.lr": torch.device("cpu")}, r"optim.lr is device\(type='cpu'\), a device; use text, a number, a path"),
     ],
 )
 def test_a_wrong_override_gives_one_sentence(tmp_path, overrides, message):
@@ -56,3 +64,30 @@ def test_a_wrong_override_gives_one_sentence(tmp_path, overrides, message):
         maxup.train(RECIPE, overrides, tmp_path / "run")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_numpy_numbers_and_paths_in_overrides_are_plain_values():
+    given = {"optim.lr": numpy.float32(0.5), "model.args": {"hidden": [numpy.int64(8)]}, "data.root": Path("a b")}
+    assert _words(given) == ["--optim.lr=0.5", '--model.args={"hidden": [8]}', "--data.root=a b"]
+    assert _words({"model.args": {"weights": Path("w.pt"), "bias": numpy.bool_(True)}}) == [
+        '--model.args={"weights": "w.pt", "bias": true}'
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        ({"overrides": None}, TypeError, "overrides=None: pass a dict such as"),
+        ({"overrides": 5}, TypeError, "overrides=5: pass a dict such as"),
+        ({"overrides": "--epochs 1"}, TypeError, "overrides='--epochs 1': pass a dict such as"),
+        ({"data_from": 5}, TypeError, r"data_from=5: pass a function \(\), not its name or its result"),
+        ({"model_from": "x"}, TypeError, r"model_from='x': pass a function \(shape, num_classes\)"),
+        ({"out": ""}, RunError, "out is empty; name a folder for the run"),
+    ],
+)
+def test_a_wrong_argument_gives_one_sentence(tmp_path, monkeypatch, arguments, kind, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(kind, match=message) as caught:
+        maxup.train(RECIPE, **arguments)
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())

@@ -48,7 +48,7 @@ def load_text(root: Root = None) -> "Text":
     from maxup.lab.data.text import from_file, from_folder, from_lines
 
     if root is None:
-        return from_lines(*_help_topics(), min_count=2)
+        return from_lines(*_help_topics(), min_count=2, plain=True)
     path = Path(root).expanduser()
     return from_file(path) if path.is_file() else from_folder(path)
 

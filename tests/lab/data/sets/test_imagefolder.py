@@ -110,7 +110,7 @@ def test_a_folder_of_photos_trains_with_one_command(photos, tmp_path, monkeypatc
     capsys.readouterr()
     assert main(["eval", str(run)]) == 0
     assert f"accuracy {100 * accuracy:.2f} %" in (out := capsys.readouterr().out)
-    assert "(2 images)" in out
+    assert "(2 examples)" in out
     shutil.copy(photos / "train/cat/0.jpeg", photos / "train/cat/new.jpeg")
     assert main(["eval", str(run)]) == 1
     assert f"the images in {photos / 'train'} are not those that" in capsys.readouterr().err
