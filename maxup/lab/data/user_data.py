@@ -1,15 +1,35 @@
 """The data that a user's function returns: arrays, data sets, DataLoaders, or rows of Hugging Face `datasets`."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler, Subset
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+)
 from torch.utils.data import default_collate as collate
 
 from maxup.errors import DataError, first_names, format_error
-from maxup.lab.data.arrays import check_layout, check_seen, from_arrays, is_array, make_images, prepare, to_classes
+from maxup.lab.data.arrays import (
+    Names,
+    are_numbers,
+    check_layout,
+    check_seen,
+    from_arrays,
+    is_array,
+    make_images,
+    match_classes,
+    prepare,
+    to_classes,
+)
 from maxup.lab.data.catalog import SPLITS
 from maxup.lab.data.example import Label, label_column, to_example
 from maxup.lab.data.images import Images
@@ -34,7 +54,9 @@ def from_user(returned: Any, workers: int = 8) -> tuple[Any, ...]:
         return from_arrays(returned)
     parts = _parts(returned)
     train = _load(parts[0], workers)
-    rest = [_load(part, workers, train, name) for part, name in zip(parts[1:], _names(parts), strict=True)]
+    names = _wrapped_names(parts[0]) if are_numbers(train.classes) else None  # for example of a Subset
+    names = names if names and len(names) >= len(train.classes) else None
+    rest = [_load(part, workers, train, names, name) for part, name in zip(parts[1:], _names(parts), strict=True)]
     return (train, *rest) if rest else (train, None)
 
 
@@ -65,11 +87,19 @@ def _are_arrays(values: Any) -> bool:
     return all(is_array(value) or (i % 2 and labels[i]) for i, value in enumerate(values))
 
 
-def _load(source: Any, workers: int, like: Data | None = None, part: str = "training") -> Data:
-    """Load one data set: into memory, or as a stream if it is large or randomly augmented."""
+def _load(
+    source: Any, workers: int, like: Data | None = None, names: Names | None = None, part: str = "training"
+) -> Data:
+    """Load one data set: into memory, or as a stream if it is large or randomly augmented.
+
+    `like` are the training examples, if these are for validation or test. `names` are the names of their classes, if
+    like.classes are numbers.
+    """
     if isinstance(source, tuple) and len(source) == 2 and _are_arrays(source):
-        return make_images(*source, like=like, part=part)
+        return make_images(*source, like=like, names=names, part=part)
+    wrapped = _wrapped_names(source)
     source = _of_loader(source) if isinstance(source, DataLoader) else source
+    classes = wrapped if like else _class_names(source)
     if isinstance(source, str | bytes | Mapping | Tensor) or is_array(source):
         raise DataError(f"your data is a {type(source).__name__}; {EXPECTED}")
     if hasattr(source, "__getitem__") and not isinstance(source, IterableDataset):
@@ -77,11 +107,12 @@ def _load(source: Any, workers: int, like: Data | None = None, part: str = "trai
         x, _ = read_example(source, 0)
         augmented = _is_augmented(source, count)
         if augmented or count * x.numel() * x.element_size() > MEMORY:
-            return _stream(source, count, workers, like, part, augmented=augmented)
-        return make_images(*_read(source, count, x), _class_names(source), like=like, part=part)
+            stream = _stream(source, count, workers, classes, augmented=augmented)
+            return _match(stream, like, names, part) if like else stream.with_statistics()
+        return make_images(*_read(source, count, x), classes, like=like, names=names, part=part)
     if not isinstance(source, Iterable):
         raise DataError(f"your data is a {type(source).__name__}; {EXPECTED}")
-    return make_images(*_exhaust(source), _class_names(source), like=like, part=part)
+    return make_images(*_exhaust(source), classes, like=like, names=names, part=part)
 
 
 def _length(source: Any) -> int:
@@ -154,16 +185,20 @@ def _is_augmented(source: Any, count: int) -> bool:
     return any(not torch.equal(x, other) for others in reads[1:] for x, other in zip(reads[0], others, strict=True))
 
 
-def _stream(source: Any, count: int, workers: int, like: Data | None, part: str, *, augmented: bool) -> Data:
+def _stream(source: Any, count: int, workers: int, classes: Names | None, *, augmented: bool) -> Stream:
     x, _ = read_example(source, 0)
     check_layout(tuple(x.shape))
-    y, classes = to_classes(_labels(source, count, workers), like.classes if like else _class_names(source))
-    stream = Stream(source, torch.arange(count), y, classes, tuple(x.shape), x.dtype, augmented=augmented)
-    if like is None:
-        return stream.with_statistics()
-    small = make_images(x[None], y[:1], like=like, part=part)  # checks the type and size
+    y, classes = to_classes(_labels(source, count, workers), classes)
+    return Stream(source, torch.arange(count), y, classes, tuple(x.shape), x.dtype, augmented=augmented)
+
+
+def _match(stream: Stream, like: Data, names: Names | None, part: str) -> Stream:
+    """Return a stream with the classes, mean and std of the training examples."""
+    y = match_classes(stream.y, stream.classes, names or like.classes, part)
+    x, _ = read_example(stream.source, 0)
+    make_images(x[None], y[:1], like.classes, like=like, part=part)  # checks the type and size
     check_seen(y, like, part)
-    return Stream(source, stream.rows, y, small.classes, stream.shape, x.dtype, like.mean, like.std, augmented)
+    return replace(stream, y=y, classes=like.classes, mean=like.mean, std=like.std)
 
 
 def _labels(source: Any, count: int, workers: int) -> list[Label]:
@@ -181,13 +216,23 @@ def _labels(source: Any, count: int, workers: int) -> list[Label]:
     return [label for _, labels in batches for label in labels]
 
 
-def _class_names(source: Any) -> tuple[str, ...] | None:
+def _class_names(source: Any) -> Names | None:
     """Return the names of the classes that Hugging Face `datasets` or torchvision's data sets have, or None."""
     features = getattr(source, "features", None) or {}
     name = label_column(features)
     names = getattr(features[name], "names", None) if name else getattr(source, "classes", None)
     is_list = isinstance(names, list | tuple) and all(isinstance(one, str) for one in names)
     return tuple(names) if names and is_list else None
+
+
+def _wrapped_names(source: Any) -> Names | None:
+    """Return the names of the classes of a data set, or of the one that torch's wrappers contain, or None."""
+    if isinstance(source, Subset | DataLoader):
+        return _wrapped_names(source.dataset)
+    if isinstance(source, ConcatDataset):
+        found = {_wrapped_names(part) for part in source.datasets}
+        return found.pop() if len(found) == 1 else None
+    return _class_names(source)
 
 
 def _of_loader(loader: DataLoader[Any]) -> Any:

@@ -14,6 +14,7 @@ import pytest
 import torch
 from PIL import Image
 from torch.utils.data import (
+    ConcatDataset,
     DataLoader,
     Dataset,
     IterableDataset,
@@ -151,6 +152,54 @@ def test_three_parts_are_train_validation_and_test():
         train, validation, test = from_user(returned)
         assert [len(part) for part in (train, validation, test)] == [20, 6, 4]
         assert torch.equal(validation.x, X[20:26])
+
+
+class Named(Map):
+    """Numbers the classes of its examples in the order of `classes`, as torchvision's ImageFolder does."""
+
+    def __init__(self, animals, classes, strings=False):
+        super().__init__(X[: len(animals)], [a if strings else classes.index(a) for a in animals])
+        if not strings:
+            self.classes = list(classes)
+
+
+ANIMALS = ["ant", "bee", "cat", "cat"]
+NAMED = {
+    "data set": lambda: Named(ANIMALS, ["ant", "bee", "cat"]),
+    "other order": lambda: Named(ANIMALS, ["cat", "bee", "ant"]),
+    "Subset": lambda: Subset(Named(ANIMALS, ["ant", "bee", "cat"]), range(4)),
+    "parts": lambda: ConcatDataset([Subset(Named(ANIMALS, ["cat", "bee", "ant"]), rows) for rows in ([0, 1], [2, 3])]),
+    "loader": lambda: DataLoader(Named(ANIMALS, ["ant", "bee", "cat"])),
+    "labels": lambda: Named(ANIMALS, None, strings=True),
+    "arrays": lambda: (X[:4], ANIMALS),
+}
+
+
+@pytest.mark.parametrize("memory", [2**31, 100])
+@pytest.mark.parametrize("kind", NAMED)
+def test_classes_of_test_data_are_matched_by_name(kind, memory, monkeypatch):
+    """A test set without a bee numbers the cat 1, as in the test folder of an ImageFolder."""
+    monkeypatch.setattr(user_data, "MEMORY", memory)
+    for returned in (Named(["cat", "ant"], ["ant", "cat"]), Named(["cat", "ant"], None, strings=True)):
+        train, validation, test = from_user((NAMED[kind](), returned, NAMED[kind]()), workers=0)
+        assert validation.classes == train.classes
+        assert validation.y.tolist() == [train.y[2], train.y[0]]
+        assert test.y.tolist() == train.y.tolist()
+
+
+@pytest.mark.parametrize("memory", [2**31, 100])
+def test_names_and_numbers_of_classes_do_not_mix(memory, monkeypatch):
+    monkeypatch.setattr(user_data, "MEMORY", memory)
+    numbered, message = TensorDataset(X[:4], Y[:4]), r"^your {} data have names of classes, but your {} data have only"
+    for named in (NAMED["data set"](), NAMED["labels"](), NAMED["arrays"]()):
+        with pytest.raises(DataError, match=message.format("training", "test")):
+            from_user((named, numbered), workers=0)
+        with pytest.raises(DataError, match=message.format("test", "training")):
+            from_user((numbered, named), workers=0)
+    with pytest.raises(DataError, match=message.format("training", "test")):
+        from_user((X[:4], ANIMALS, X[:4], Y[:4]))
+    with pytest.raises(DataError, match=r"^your test data have classes without a training image: dog; add"):
+        from_user((NAMED["data set"](), Named(["dog"], ["dog"])), workers=0)
 
 
 def test_float_images_rows_and_tokens():
