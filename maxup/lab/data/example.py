@@ -36,7 +36,7 @@ def to_example(item: Any) -> tuple[Tensor, Label]:
             f"an example of your data is {_describe(item)}; it must be a pair (x, y), or a dict with columns such as "
             "image and label"
         )
-    return _to_tensor(x), _to_label(y)
+    return _to_tensor(x), to_label(y)
 
 
 def label_column(names: Any) -> str | None:
@@ -76,7 +76,8 @@ def _to_tensor(x: Any) -> Tensor:
         ) from None
 
 
-def _to_label(y: Any) -> Label:
+def to_label(y: Any) -> Label:
+    """Return a label as an int or a string."""
     if isinstance(y, str):
         return y
     if isinstance(y, Tensor | np.ndarray) and y.reshape(-1).shape == (1,):

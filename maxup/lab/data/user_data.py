@@ -31,7 +31,7 @@ from maxup.lab.data.arrays import (
     to_classes,
 )
 from maxup.lab.data.catalog import SPLITS
-from maxup.lab.data.example import Label, label_column, to_example
+from maxup.lab.data.example import Label, label_column, to_example, to_label
 from maxup.lab.data.images import Images
 from maxup.lab.data.stream import PROBE, Reader, Stream, check_shape, read_batches, read_example
 
@@ -188,8 +188,11 @@ def _is_augmented(source: Any, count: int) -> bool:
 def _stream(source: Any, count: int, workers: int, classes: Names | None, *, augmented: bool) -> Stream:
     x, _ = read_example(source, 0)
     check_layout(tuple(x.shape))
-    y, classes = to_classes(_labels(source, count, workers), classes)
-    return Stream(source, torch.arange(count), y, classes, tuple(x.shape), x.dtype, augmented=augmented)
+    labels = _labels(source, count, workers)
+    y, classes = to_classes(labels, classes)
+    numbers = dict(zip(labels, y.tolist(), strict=True))
+    shape = tuple(x.shape)
+    return Stream(source, torch.arange(count), y, classes, shape, x.dtype, augmented=augmented, numbers=numbers)
 
 
 def _match(stream: Stream, like: Data, names: Names | None, part: str) -> Stream:
@@ -198,7 +201,9 @@ def _match(stream: Stream, like: Data, names: Names | None, part: str) -> Stream
     x, _ = read_example(stream.source, 0)
     make_images(x[None], y[:1], like.classes, like=like, part=part)  # checks the type and size
     check_seen(y, like, part)
-    return replace(stream, y=y, classes=like.classes, mean=like.mean, std=like.std)
+    matched = dict(zip(stream.y.tolist(), y.tolist(), strict=True))
+    numbers = {label: matched[number] for label, number in stream.numbers.items()}
+    return replace(stream, y=y, classes=like.classes, mean=like.mean, std=like.std, numbers=numbers)
 
 
 def _labels(source: Any, count: int, workers: int) -> list[Label]:
@@ -206,7 +211,7 @@ def _labels(source: Any, count: int, workers: int) -> list[Label]:
     rows = range(0, count, max(count // PROBE, 1))
     try:
         name = label_column(getattr(source, "column_names", None) or ())
-        known = list(source[name]) if name else torch.as_tensor(source.targets).tolist()
+        known = [to_label(label) for label in (source[name] if name else torch.as_tensor(source.targets).tolist())]
         if len(known) == count and all(known[row] == read_example(source, row)[1] for row in rows):
             return known
     except Exception:  # of any type: it is not our code; the labels can still be read

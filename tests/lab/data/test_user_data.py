@@ -331,6 +331,46 @@ def test_targets_that_are_not_the_labels_are_not_used():
     assert from_user(Wrong(), workers=0)[0].y.tolist() == Y.tolist()
 
 
+class Remaps(Map):
+    """Returns another label than `targets` for one example, which is not among the first that are compared."""
+
+    def __init__(self, label):
+        super().__init__(X.repeat(3, 1, 1, 1))
+        self.targets, self.label = Y.repeat(3).tolist(), label
+
+    def __getitem__(self, i):
+        return self.x[i], self.label if i == 3 else self.targets[i]
+
+
+@pytest.mark.usefixtures("_little_memory")
+@pytest.mark.parametrize("training", [True, False])
+def test_a_stream_has_the_labels_that_the_data_set_returns(training):
+    parts = from_user((Remaps(2), Remaps(2)), workers=0)
+    for part in (replace(part, workers=0) for part in parts):
+        part = part.subset(torch.arange(90).flip(0))
+        found = {
+            int(part.rows[i]): int(y)
+            for rows, _, ys in part.loader(8, training=training, seed=0, device="cpu")
+            for i, y in zip(rows, ys, strict=True)
+        }
+        assert found == {i: Remaps(2)[i][1] for i in range(90)}
+
+
+@pytest.mark.usefixtures("_little_memory")
+def test_a_label_that_is_not_among_the_targets_is_an_error():
+    part = replace(from_user(Remaps(7), workers=0)[0], workers=0)
+    with pytest.raises(DataError, match=r"^example 3 of your data has the label 7, which is not among the labels"):
+        list(part.loader(8, training=False, seed=0, device="cpu"))
+
+
+@pytest.mark.usefixtures("_little_memory")
+def test_the_labels_of_a_streamed_test_set_are_matched_by_name():
+    train, test = from_user((NAMED["data set"](), Named(["cat", "ant"] * 9, ["ant", "cat"])), workers=0)
+    assert isinstance(test, Stream)
+    ((_, _, y),) = replace(test, workers=0).loader(30, training=False, seed=0, device="cpu")
+    assert [train.classes[i] for i in y] == ["cat", "ant"] * 9
+
+
 class Fails(Map):
     def __getitem__(self, i):
         return super().__getitem__(i) if i < 25 else {}[i]
