@@ -27,6 +27,7 @@ from torch.utils.data import (
 
 from maxup.errors import DataError
 from maxup.lab.data import user_data
+from maxup.lab.data.decode import read_rgb, to_bytes
 from maxup.lab.data.images import Images
 from maxup.lab.data.stream import Stream
 from maxup.lab.data.user_data import from_user
@@ -223,6 +224,17 @@ def test_float_images_rows_and_tokens():
             assert torch.allclose(train.normalize(train.x).double(), expected, atol=1e-4)
 
 
+def test_images_of_16_bits_are_scaled_as_those_of_a_folder(tmp_path):
+    wide = np.arange(0, 65536, 8192, dtype=np.uint16).reshape(2, 4)
+    for image in (Image.fromarray(wide), Image.fromarray(wide.astype(np.int32))):
+        image.save(tmp_path / "image.tiff")
+        train, _ = from_user([(image, 0), (image, 1)])
+        assert train.x[0].tolist() == [(wide // 257).tolist()] * 3
+        assert torch.equal(train.x[0], to_bytes(read_rgb(tmp_path / "image.tiff")))
+    clear = Image.new("RGBA", (4, 3), (10, 20, 30, 0))
+    assert from_user([(clear, 0), (clear, 1)])[0].x[0, :, 0, 0].tolist() == [10, 20, 30]
+
+
 def test_rows_of_named_columns_and_classes():
     table = [{"width": float(i), "height": i * 2, "label": "odd" if i % 2 else "even"} for i in range(10)]
     train, _ = from_user(table)
@@ -406,6 +418,7 @@ MISTAKES = {
     "no label": (lambda: [{"image": X[0]}], "your data have the columns image, but none of label, labels"),
     "text": (lambda: [{"text": "hi", "label": 0}], "column 'text' of your data is a str; tokenize it"),
     "a path": (lambda: [("a.jpg", 0)], "the input of an example is a str, which is not a tensor"),
+    "float pixels": (lambda: [(Image.new("F", (4, 3)), 0)], r"has float pixels \(mode F\), .*return a float array"),
     "triples": (lambda: [(X[0], 0, 1)], "an example of your data is a tuple of 3; it must be a pair"),
     "names": (lambda: {"a": Map()}, "your data are a dict with a; call its parts train and test"),
     "sampler": (
