@@ -49,12 +49,7 @@ class Images:
             )
         if y.dtype != torch.int64 or y.shape != x.shape[:1]:
             raise DataError(f"y is {y.dtype} of shape {tuple(y.shape)}; it must be torch.int64 of shape ({len(x)},)")
-        channels = 0 if x.dtype == torch.int64 else x.shape[1]
-        if not len(self.mean) == len(self.std) == channels or min(self.std, default=1) <= 0 or self.top < 1:
-            raise DataError(
-                f"expected {channels} means, {channels} positive stds and top >= 1, but got mean={self.mean}, "
-                f"std={self.std}, top={self.top}"
-            )
+        check_statistics(self)
         if len(y) and not 0 <= int(y.min()) <= int(y.max()) < len(self.classes):
             raise DataError(
                 f"labels range from {int(y.min())} to {int(y.max())}, but there are {len(self.classes)} classes "
@@ -108,6 +103,16 @@ class Images:
         """Return the same examples with their own mean and std."""
         mean, std = mean_and_std(self.x, self.top)
         return replace(self, mean=mean, std=std)
+
+
+def check_statistics(data: "Images | Stream") -> None:
+    """Raise a DataError if mean, std or top do not fit the examples."""
+    channels, mean, std = 0 if data.dtype == torch.int64 else data.shape[0], data.mean, data.std
+    if not len(mean) == len(std) == channels or min(std, default=1) <= 0 or data.top < 1:
+        raise DataError(
+            f"expected {channels} means, {channels} positive stds and top >= 1, but got mean={mean}, std={std}, "
+            f"top={data.top}"
+        )
 
 
 def normalize(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...], top: int, dims: int = 2) -> Tensor:

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 from maxup.errors import DataError, error_message, format_error
 from maxup.lab.data.arrays import prepare
 from maxup.lab.data.example import Label, to_example
-from maxup.lab.data.images import mean_and_std, normalize
+from maxup.lab.data.images import check_statistics, mean_and_std, normalize
 from maxup.lab.data.loader import Batch, Loader
 from maxup.lab.data.workers import batches_from_workers
 from maxup.rng import hash_seed, remember_rng
@@ -49,11 +49,14 @@ class Stream:
     classes: tuple[str, ...] = field(repr=False)
     shape: tuple[int, ...]
     dtype: torch.dtype
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
     augmented: bool = False
     workers: int = 8
     numbers: dict[Label, int] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        check_statistics(self)
 
     def __len__(self) -> int:
         return len(self.y)

@@ -191,8 +191,10 @@ def _stream(source: Any, count: int, workers: int, classes: Names | None, *, aug
     labels = _labels(source, count, workers)
     y, classes = to_classes(labels, classes)
     numbers = dict(zip(labels, y.tolist(), strict=True))
-    shape = tuple(x.shape)
-    return Stream(source, torch.arange(count), y, classes, shape, x.dtype, augmented=augmented, numbers=numbers)
+    mean = (0.0,) * (0 if x.dtype == torch.int64 else len(x))
+    shape, std = tuple(x.shape), (1.0,) * len(mean)
+    rows = torch.arange(count)
+    return Stream(source, rows, y, classes, shape, x.dtype, mean, std, augmented=augmented, numbers=numbers)
 
 
 def _match(stream: Stream, like: Data, names: Names | None, part: str) -> Stream:

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from maxup.errors import DataError
+from maxup.lab.data import user_data
 from maxup.lab.recipes.load import recipe_from
 from maxup.lab.tasks.splits import load_splits
 from tests.lab.data.fake import write_folders
@@ -32,6 +33,22 @@ def test_what_a_recipe_says_of_image_folders_is_checked(tmp_path):
 def test_a_mean_or_std_that_does_not_fit_arrays_is_refused(said):
     with pytest.raises(DataError, match="expected 1 means, 1 positive stds and top >= 1"):
         load_splits(recipe_from({"data": BASE["data"] | said}))
+
+
+class Rows:
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, i):
+        return torch.full((2,), float(i)), i % 2
+
+
+@pytest.mark.parametrize("said", [{"mean": [0.5]}, {"std": [0.5, 0.5, 0.5]}])
+def test_a_mean_or_std_that_does_not_fit_a_stream_is_refused(said, monkeypatch):
+    monkeypatch.setattr(user_data, "MEMORY", 0)
+    recipe = recipe_from({"data": {"train_size": None, "workers": 0} | said})
+    with pytest.raises(DataError, match="expected 2 means, 2 positive stds and top >= 1, but got mean="):
+        load_splits(recipe, Rows)
 
 
 @pytest.mark.parametrize(
