@@ -30,6 +30,11 @@ def load_splits(recipe: Recipe, data_from: Callable[[], Any] | None = None) -> t
     size = recipe.data.train_size
     if size is None and test is None:
         size = _training_size(len(train))
+    if data_from is not None and len(seen := train.y.unique()) < 2:
+        raise DataError(
+            f"your training data have one class, {train.classes[int(seen[0])]}, but a classifier needs two or more; "
+            "return examples of every class"
+        )
     if size is not None:
         train, rest = split(train, size, recipe.seed)
         if test is None and data_from is not None:

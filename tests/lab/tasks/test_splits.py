@@ -5,6 +5,7 @@ from maxup.errors import DataError
 from maxup.lab.data import user_data
 from maxup.lab.recipes.load import recipe_from
 from maxup.lab.tasks.splits import load_splits
+from maxup.lab.train.loop import train
 from tests.lab.data.fake import write_folders
 
 BASE = {"data": {"name": "digits", "train_size": 500}}
@@ -88,3 +89,14 @@ def test_data_without_test_images_are_split_by_the_seed():
     assert not torch.equal(first[2].x, other[2].x)
     with pytest.raises(DataError, match="the data have 1 example, but training and test need one each"):
         load_splits(recipe_from({}), lambda: (x[:1], y[:1]))
+
+
+@pytest.mark.parametrize("label", [0, 2, "cat"])
+def test_user_data_with_one_class_are_refused(label, tmp_path):
+    def data():
+        return [(torch.full((2,), float(i)), label) for i in range(10)]
+
+    recipe = recipe_from({"data": {"train_size": None}})
+    with pytest.raises(DataError, match=rf"^your training data have one class, {label}, but a classifier needs two or"):
+        train(recipe, tmp_path / "run", data_from=data, quiet=True)
+    assert not (tmp_path / "run").exists()
