@@ -159,13 +159,25 @@ def stratified(y: Tensor, n: int, seed: int) -> Tensor:
     return torch.cat([part[:k] for part, k in zip(parts, take.tolist(), strict=True)]).sort().values
 
 
-def split(images: Data, n: int, seed: int) -> tuple[Data, Data]:
-    """Split images into a stratified subset of n images and the rest."""
+def split(images: Data, n: int, seed: int, *, every_class: bool = False) -> tuple[Data, Data]:
+    """Split images into a stratified subset of n images and the rest.
+
+    With `every_class`, an image of each class that has none among the n images is added to the subset.
+    """
     if n >= len(images):
         raise DataError(
             f"data.train_size={n} must be below the number of images, {len(images)}; use null for all images"
         )
-    chosen = stratified(images.y, n, seed)
+    chosen, y = stratified(images.y, n, seed), images.y.cpu()
+    if every_class:
+        missing = set(y.tolist()) - set(y[chosen].tolist())
+        added = torch.tensor([int((y == c).nonzero()[0]) for c in sorted(missing)], dtype=torch.int64)
+        chosen = torch.cat([chosen, added]).sort().values
+        if len(chosen) == len(images):
+            raise DataError(
+                f"the {len(images)} images are one per class or nearly so, and each class needs one in training, which "
+                "leaves none for evaluation; add images"
+            )
     rest = torch.ones(len(images), dtype=torch.bool)
     rest[chosen] = False
     return images.subset(chosen), images.subset(rest.nonzero()[:, 0])

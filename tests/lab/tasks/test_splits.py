@@ -100,3 +100,20 @@ def test_user_data_with_one_class_are_refused(label, tmp_path):
     with pytest.raises(DataError, match=rf"^your training data have one class, {label}, but a classifier needs two or"):
         train(recipe, tmp_path / "run", data_from=data, quiet=True)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_each_class_keeps_a_training_image(seed):
+    """Of ten classes with one image, 80 % would leave two for the test set alone."""
+    y = torch.tensor([0] * 90 + list(range(1, 11)))
+    x = torch.arange(100, dtype=torch.float32).repeat(2, 1).T
+    train, _, test = load_splits(recipe_from({"data": {"train_size": None}, "seed": seed}), lambda: (x, y))
+    assert set(train.y.tolist()) == set(range(11))
+    assert set(test.y.tolist()) == {0}
+    assert sorted(torch.cat([train.x, test.x])[:, 0].tolist()) == list(range(100))
+    said = {"data": {"train_size": None, "validation": 0.2}, "seed": seed}
+    train, validation, _ = load_splits(recipe_from(said), lambda: (x, y))
+    assert set(train.y.tolist()) == set(range(11))
+    assert set(validation.y.tolist()) == {0}
+    with pytest.raises(DataError, match=r"^the 5 images are one per class or nearly so, .*; add images$"):
+        load_splits(recipe_from({"data": {"train_size": None}}), lambda: (x[-5:], torch.arange(5)))
