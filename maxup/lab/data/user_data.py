@@ -119,10 +119,13 @@ def _length(source: Any) -> int:
     try:
         count = len(source)
     except (TypeError, NotImplementedError):
-        name = type(source).__name__
-        raise DataError(f"your {name} has no length; define __len__, or return an IterableDataset that ends") from None
+        raise DataError(
+            f"your {_kind(source)} has no length; define __len__, or return an IterableDataset that ends"
+        ) from None
+    except Exception as error:  # of any type: it is not our code
+        raise DataError(f"len() of your {_kind(source)} raised {format_error(error)}; fix its __len__") from error
     if count < 1:
-        raise DataError(f"your {type(source).__name__} is empty; return at least one example")
+        raise DataError(f"your {_kind(source)} is empty; return at least one example")
     return count
 
 
@@ -141,7 +144,7 @@ def _read(source: Any, count: int, first: Tensor) -> tuple[Tensor, list[Label]]:
 def _exhaust(source: Iterable[Any]) -> tuple[Tensor, list[Label]]:
     """Read an iterable to its end, but at most `MEMORY` bytes."""
     chunks, chunk, labels = list[Tensor](), list[Tensor](), list[Label]()
-    for row, item in enumerate(_iterate(source)):
+    for row, item in enumerate(iterate(source)):
         value, label = to_example(item)
         chunk.append(prepare(value[None])[0])
         labels.append(label)
@@ -150,17 +153,18 @@ def _exhaust(source: Iterable[Any]) -> tuple[Tensor, list[Label]]:
         _check_dtype(row, chunk[-1], first)
         if len(labels) * first.numel() * first.element_size() > MEMORY or len(labels) > MOST_EXAMPLES:
             raise DataError(
-                f"your {type(source).__name__} did not end after {len(labels):,} examples, which is the most that an "
+                f"your {_kind(source)} did not end after {len(labels):,} examples, which is the most that an "
                 "iterable may have; return a Dataset with __len__ and __getitem__, which is read batch by batch"
             )
         if len(chunk) == 1024:
             chunks, chunk = [*chunks, torch.stack(chunk)], []
     if not labels:
-        raise DataError(f"your {type(source).__name__} is empty; return at least one example")
+        raise DataError(f"your {_kind(source)} is empty; return at least one example")
     return torch.cat([*chunks, *([torch.stack(chunk)] if chunk else [])]), labels
 
 
-def _iterate(source: Iterable[Any]) -> Iterator[Any]:
+def iterate(source: Iterable[Any]) -> Iterator[Any]:
+    """Yield the items of a user's iterable. Raise its errors as DataError."""
     iterator = None
     while True:
         try:
@@ -169,7 +173,7 @@ def _iterate(source: Iterable[Any]) -> Iterator[Any]:
         except StopIteration:
             return
         except Exception as error:  # of any type: it is not our code
-            raise DataError(f"your {type(source).__name__} raised {format_error(error)}") from error
+            raise DataError(f"your {_kind(source)} raised {format_error(error)}; fix it") from error
         yield item
 
 
@@ -251,13 +255,24 @@ def _of_loader(loader: DataLoader[Any]) -> Any:
     if hasattr(sampler, "indices"):  # of a SubsetRandomSampler
         source = Subset(source, list(sampler.indices))
     elif type(loader.batch_sampler) not in (BatchSampler, type(None)) or not (
-        isinstance(sampler, SequentialSampler) or (isinstance(sampler, RandomSampler) and len(sampler) == len(source))
+        isinstance(sampler, SequentialSampler) or _is_permutation(sampler, source)
     ):
         raise DataError(
             f"your DataLoader has a {type(sampler).__name__}, but the recipe sets the order; return the data set"
         )
     usual = loader.collate_fn is collate or loader.batch_size is None
     return source if usual else _Collated(source, loader.collate_fn)
+
+
+def _is_permutation(sampler: Any, source: Any) -> bool:
+    """Whether a sampler takes each example exactly once, in random order."""
+    return isinstance(sampler, RandomSampler) and not sampler.replacement and len(sampler) == len(source)
+
+
+def _kind(source: Any) -> str:
+    """Return the class name of a user's data set, also if it came in a DataLoader."""
+    source = source.loader.dataset if isinstance(source, _Unbatched) else source
+    return type(source.source if isinstance(source, _Collated) else source).__name__
 
 
 class _Collated:

@@ -398,16 +398,34 @@ class Empty(Map):
         return 0
 
 
+class Negative(Map):
+    def __len__(self):
+        return -1
+
+
+class FailingIterable(IterableDataset):
+    def __iter__(self):
+        yield X[0], 0
+        raise KeyError("x")
+
+
 MISTAKES = {
+    "a negative length": (Negative, "^len.. of your Negative raised ValueError: .*; fix its __len__$"),
+    "a failing loader": (lambda: DataLoader(FailingIterable()), "^your FailingIterable raised KeyError: 'x'; fix it$"),
+    "replacement": (
+        lambda: DataLoader(Map(), sampler=RandomSampler(Y, replacement=True)),
+        "your DataLoader has a RandomSampler, but",
+    ),
     "nothing": (lambda: None, r"your data is a NoneType; return \(x, y\)"),
     "a string": (lambda: "photos", "your data is a str; return"),
     "an array": (lambda: X, "your data is a Tensor; return"),
     "an endless Dataset": (Endless, "your Endless has no length; define __len__"),
     "two endless Datasets": (lambda: (Endless(), Endless()), "your Endless has no length; define __len__"),
     "an endless iterable": (EndlessIterable, "your EndlessIterable did not end after 12 examples"),
-    "an endless loader": (lambda: DataLoader(EndlessIterable()), "did not end after 12 examples"),
+    "an endless loader": (lambda: DataLoader(EndlessIterable()), "^your EndlessIterable did not end after 12 examples"),
     "an endless iterator": (itertools.count, "an example of your data is a int; it must be a pair"),
     "empty": (Empty, "your Empty is empty"),
+    "an empty loader": (lambda: DataLoader(Empty(), collate_fn=collate_fn), "^your Empty is empty"),
     "an empty iterator": (lambda: iter(()), "is empty; return at least one example"),
     "an error": (lambda: Subset(Fails(), range(29, 30)), "your data set raised KeyError: 29 for example 0"),
     "an error in a stream": (Fails, "your data set raised KeyError: 2[5-9] for example 2[5-9]"),
