@@ -75,7 +75,11 @@ def _parts(returned: Any) -> list[Any]:
 
 def named_parts(parts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parts train, validation and test of a dict, which may have other usual names. None if missing."""
-    return {key: next((parts[name] for name in names if name in parts), None) for key, names in SPLITS.items()}
+    found = {key: [name for name in names if name in parts] for key, names in SPLITS.items()}
+    for names in found.values():
+        if len(names) > 1:
+            raise DataError(f"your data have {' and '.join(names)}, which mean the same part; return one of them")
+    return {key: parts[names[0]] if names else None for key, names in found.items()}
 
 
 def _names(parts: list[Any]) -> list[str]:

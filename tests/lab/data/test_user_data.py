@@ -438,6 +438,10 @@ MISTAKES = {
     "a path": (lambda: [("a.jpg", 0)], "the input of an example is a str, which is not a tensor"),
     "float pixels": (lambda: [(Image.new("F", (4, 3)), 0)], r"has float pixels \(mode F\), .*return a float array"),
     "triples": (lambda: [(X[0], 0, 1)], "an example of your data is a tuple of 3; it must be a pair"),
+    "two names": (
+        lambda: {"train": Map(), "val": Map(), "valid": Map()},
+        "^your data have valid and val, which mean the same part; return one of them$",
+    ),
     "names": (lambda: {"a": Map()}, "your data are a dict with a; call its parts train and test"),
     "sampler": (
         lambda: DataLoader(Map(), sampler=WeightedRandomSampler([1.0] * 30, 30)),
