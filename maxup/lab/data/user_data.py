@@ -6,16 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import (
-    BatchSampler,
-    ConcatDataset,
-    DataLoader,
-    IterableDataset,
-    RandomSampler,
-    SequentialSampler,
-    Subset,
-)
-from torch.utils.data import default_collate as collate
+from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset
 
 from maxup.errors import DataError, first_names, format_error
 from maxup.lab.data.arrays import (
@@ -34,6 +25,7 @@ from maxup.lab.data.catalog import SPLITS
 from maxup.lab.data.example import Label, label_column, to_example, to_label
 from maxup.lab.data.images import Images
 from maxup.lab.data.stream import PROBE, Reader, Stream, check_shape, read_batches, read_example
+from maxup.lab.data.user_loader import kind_of, of_loader
 
 MEMORY = 2**31  # bytes of examples that are kept in memory; a larger data set is streamed
 MOST_EXAMPLES = 10**7  # from an iterable
@@ -102,7 +94,7 @@ def _load(
     if isinstance(source, tuple) and len(source) == 2 and _are_arrays(source):
         return make_images(*source, like=like, names=names, part=part)
     wrapped = _wrapped_names(source)
-    source = _of_loader(source) if isinstance(source, DataLoader) else source
+    source = of_loader(source) if isinstance(source, DataLoader) else source
     classes = wrapped if like else _class_names(source)
     if isinstance(source, str | bytes | Mapping | Tensor) or is_array(source):
         raise DataError(f"your data is a {type(source).__name__}; {EXPECTED}")
@@ -124,12 +116,12 @@ def _length(source: Any) -> int:
         count = len(source)
     except (TypeError, NotImplementedError):
         raise DataError(
-            f"your {_kind(source)} has no length; define __len__, or return an IterableDataset that ends"
+            f"your {kind_of(source)} has no length; define __len__, or return an IterableDataset that ends"
         ) from None
     except Exception as error:  # of any type: it is not our code
-        raise DataError(f"len() of your {_kind(source)} raised {format_error(error)}; fix its __len__") from error
+        raise DataError(f"len() of your {kind_of(source)} raised {format_error(error)}; fix its __len__") from error
     if count < 1:
-        raise DataError(f"your {_kind(source)} is empty; return at least one example")
+        raise DataError(f"your {kind_of(source)} is empty; return at least one example")
     return count
 
 
@@ -157,13 +149,13 @@ def _exhaust(source: Iterable[Any]) -> tuple[Tensor, list[Label]]:
         _check_dtype(row, chunk[-1], first)
         if len(labels) * first.numel() * first.element_size() > MEMORY or len(labels) > MOST_EXAMPLES:
             raise DataError(
-                f"your {_kind(source)} did not end after {len(labels):,} examples, which is the most that an "
+                f"your {kind_of(source)} did not end after {len(labels):,} examples, which is the most that an "
                 "iterable may have; return a Dataset with __len__ and __getitem__, which is read batch by batch"
             )
         if len(chunk) == 1024:
             chunks, chunk = [*chunks, torch.stack(chunk)], []
     if not labels:
-        raise DataError(f"your {_kind(source)} is empty; return at least one example")
+        raise DataError(f"your {kind_of(source)} is empty; return at least one example")
     return torch.cat([*chunks, *([torch.stack(chunk)] if chunk else [])]), labels
 
 
@@ -177,7 +169,7 @@ def iterate(source: Iterable[Any]) -> Iterator[Any]:
         except StopIteration:
             return
         except Exception as error:  # of any type: it is not our code
-            raise DataError(f"your {_kind(source)} raised {format_error(error)}; fix it") from error
+            raise DataError(f"your {kind_of(source)} raised {format_error(error)}; fix it") from error
         yield item
 
 
@@ -248,65 +240,3 @@ def _wrapped_names(source: Any) -> Names | None:
         found = {_wrapped_names(part) for part in source.datasets}
         return found.pop() if len(found) == 1 else None
     return _class_names(source)
-
-
-def _of_loader(loader: DataLoader[Any]) -> Any:
-    """Return the examples of a DataLoader. The recipe sets batches and order, so those of the loader are not used."""
-    source: Any = loader.dataset
-    if isinstance(source, IterableDataset):
-        return _Unbatched(loader)
-    sampler = loader.sampler
-    if hasattr(sampler, "indices"):  # of a SubsetRandomSampler
-        source = Subset(source, list(sampler.indices))
-    elif type(loader.batch_sampler) not in (BatchSampler, type(None)) or not (
-        isinstance(sampler, SequentialSampler) or _is_permutation(sampler, source)
-    ):
-        raise DataError(
-            f"your DataLoader has a {type(sampler).__name__}, but the recipe sets the order; return the data set"
-        )
-    usual = loader.collate_fn is collate or loader.batch_size is None
-    return source if usual else _Collated(source, loader.collate_fn)
-
-
-def _is_permutation(sampler: Any, source: Any) -> bool:
-    """Whether a sampler takes each example exactly once, in random order."""
-    return isinstance(sampler, RandomSampler) and not sampler.replacement and len(sampler) == len(source)
-
-
-def _kind(source: Any) -> str:
-    """Return the class name of a user's data set, also if it came in a DataLoader."""
-    source = source.loader.dataset if isinstance(source, _Unbatched) else source
-    return type(source.source if isinstance(source, _Collated) else source).__name__
-
-
-class _Collated:
-    """A data set whose examples went through a DataLoader's collate_fn, one by one."""
-
-    def __init__(self, source: Any, collate_fn: Any) -> None:
-        self.source, self.collate_fn = source, collate_fn
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def __getitem__(self, row: int) -> Any:
-        return next(_rows(self.collate_fn([self.source[row]])))
-
-
-class _Unbatched:
-    """The examples in the batches of a DataLoader."""
-
-    def __init__(self, loader: DataLoader[Any]) -> None:
-        self.loader = loader
-
-    def __iter__(self) -> Iterator[Any]:
-        for batch in self.loader:
-            yield from (batch,) if self.loader.batch_size is None else _rows(batch)
-
-
-def _rows(batch: Any) -> Iterator[Any]:
-    """Yield the examples of a batch, a dict of columns or a pair (x, y)."""
-    if isinstance(batch, Mapping):
-        for values in zip(*batch.values(), strict=True):
-            yield dict(zip(batch, values, strict=True))
-    else:
-        yield from zip(*batch, strict=True)
