@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from maxup.lab.data.stream import Stream
 
 Shape = tuple[int, ...]
+Names = tuple[str, ...]
 MOST_CLASSES = 10**6
 
 
@@ -45,7 +46,13 @@ def from_arrays(arrays: Sequence[Any]) -> tuple[Images, Images | None]:
 
 
 def make_images(
-    x: Any, y: Any, classes: tuple[str, ...] | None = None, *, like: "Images | Stream | None" = None, part: str = "test"
+    x: Any,
+    y: Any,
+    classes: Names | None = None,
+    *,
+    like: "Images | Stream | None" = None,
+    names: Names | None = None,
+    part: str = "test",
 ) -> Images:
     """Make `Images` from arrays.
 
@@ -55,24 +62,62 @@ def make_images(
         y: Classes, (N,): whole numbers from 0, or names.
         classes: Names of the classes. Default: the names in y in order, or the numbers.
         like: The training examples, if these are for validation or test.
+        names: Names of the training classes. Default: like.classes.
         part: "test" or "validation", for messages.
     """
     kind = f"{part} " if like else ""
-    x, (y, names) = prepare(to_tensor(x)), to_classes(y, like.classes if like else classes)
+    x, (y, classes) = prepare(to_tensor(x)), to_classes(y, classes)
     if not len(x):
         raise DataError(f"your {kind}data are empty; return at least one example")
     if like is None:
         check_layout(tuple(x.shape[1:]))
         top = 255 if x.dtype == torch.uint8 else 1
         blank = (0.0,) * (0 if x.dtype == torch.int64 else x.shape[1])
-        return Images(x, y, names, blank, (1.0,) * len(blank), top).with_statistics()
+        return Images(x, y, classes, blank, (1.0,) * len(blank), top).with_statistics()
     if x.dtype != like.dtype or tuple(x.shape[1:]) != like.shape:
         raise DataError(
             f"your {kind}images are {x.dtype} of shape {tuple(x.shape)}, but your training images are {like.dtype} of "
             f"shape {(len(like), *like.shape)}; return images of the same type and size"
         )
+    y = match_classes(y, classes, names or like.classes, part)
     check_seen(y, like, part)
     return Images(x, y, like.classes, like.mean, like.std, like.top)
+
+
+def match_classes(y: Tensor, classes: Names, train: Names, part: str) -> Tensor:
+    """Return the classes with the numbers that classes of the same name have in training.
+
+    Args:
+        y: Classes of validation or test examples, (N,).
+        classes: Their names. Names "0", "1", ... mean that the data have numbers only.
+        train: Names of the training classes, likewise.
+        part: "test" or "validation", for messages.
+
+    Example:
+        >>> match_classes(torch.tensor([0, 1]), ("ant", "cat"), ("ant", "bee", "cat"), "test")
+        tensor([0, 2])
+    """
+    if are_numbers(classes) and are_numbers(train):
+        return y
+    index = {name: i for i, name in enumerate(train)}
+    unknown = [classes[i] for i in y.unique().tolist() if classes[i] not in index]
+    if unknown and are_numbers(classes) != are_numbers(train):
+        with_names, with_numbers = (part, "training") if are_numbers(train) else ("training", part)
+        raise DataError(
+            f"your {with_names} data have names of classes, but your {with_numbers} data have only numbers; return "
+            "names in both, as labels or in an attribute classes, or numbers in both"
+        )
+    if unknown:
+        raise DataError(
+            f"your {part} data have classes without a training image: {first_names(unknown)}; add training images of "
+            "these classes, or leave the classes out"
+        )
+    return torch.tensor([index.get(name, -1) for name in classes])[y]
+
+
+def are_numbers(classes: Names) -> bool:
+    """Whether classes are named "0", "1", ..., as those of data without names."""
+    return all(name == str(i) for i, name in enumerate(classes))
 
 
 def check_seen(y: Tensor, train: "Images | Stream", part: str) -> None:

@@ -42,11 +42,16 @@ def read_rgb(path: str | os.PathLike[str]) -> Image.Image:
             if image.width * image.height > PIXELS:
                 size = f"{image.width} x {image.height}"
                 raise ValueError(f"{path} has {size} pixels, but the limit is {PIXELS:,}; make it smaller")
-            if image.mode.startswith("I"):  # 16 bits per pixel; PIL would clip them at 255
-                return Image.fromarray((np.asarray(image).clip(0, 65535) // 257).astype(np.uint8)).convert("RGB")
-            if image.mode == "P":  # PIL converts transparent colors only to RGBA
-                return image.convert("RGBA").convert("RGB")
-            return image.convert("RGB")
+            return to_rgb(image)
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Convert an image to RGB. Pixels of 16 bits are scaled to 8, and transparency is dropped."""
+    if image.mode.startswith("I"):  # 16 bits per pixel; PIL would clip them at 255
+        return Image.fromarray((np.asarray(image).clip(0, 65535) // 257).astype(np.uint8)).convert("RGB")
+    if image.mode == "P":  # PIL converts transparent colors only to RGBA
+        return image.convert("RGBA").convert("RGB")
+    return image.convert("RGB")
 
 
 @cache

@@ -36,7 +36,7 @@ def to_example(item: Any) -> tuple[Tensor, Label]:
             f"an example of your data is {_describe(item)}; it must be a pair (x, y), or a dict with columns such as "
             "image and label"
         )
-    return _to_tensor(x), _to_label(y)
+    return _to_tensor(x), to_label(y)
 
 
 def label_column(names: Any) -> str | None:
@@ -65,7 +65,14 @@ def _columns(item: Mapping[str, Any]) -> tuple[Any, Any]:
 
 def _to_tensor(x: Any) -> Tensor:
     if hasattr(x, "convert") and hasattr(x, "mode"):  # an image of PIL
-        array = np.array(x if x.mode == "L" else x.convert("RGB"))
+        from maxup.lab.data.decode import to_rgb  # imports PIL
+
+        if x.mode == "F":
+            raise DataError(
+                "an image of your data has float pixels (mode F), which bytes cannot hold; return a float array, for "
+                "example np.asarray(image)"
+            )
+        array = np.array(x if x.mode == "L" else to_rgb(x))
         return torch.from_numpy(array).permute(2, 0, 1) if array.ndim == 3 else torch.from_numpy(array)
     try:
         return x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x))
@@ -76,7 +83,8 @@ def _to_tensor(x: Any) -> Tensor:
         ) from None
 
 
-def _to_label(y: Any) -> Label:
+def to_label(y: Any) -> Label:
+    """Return a label as an int or a string."""
     if isinstance(y, str):
         return y
     if isinstance(y, Tensor | np.ndarray) and y.reshape(-1).shape == (1,):

@@ -49,12 +49,7 @@ class Images:
             )
         if y.dtype != torch.int64 or y.shape != x.shape[:1]:
             raise DataError(f"y is {y.dtype} of shape {tuple(y.shape)}; it must be torch.int64 of shape ({len(x)},)")
-        channels = 0 if x.dtype == torch.int64 else x.shape[1]
-        if not len(self.mean) == len(self.std) == channels or min(self.std, default=1) <= 0 or self.top < 1:
-            raise DataError(
-                f"expected {channels} means, {channels} positive stds and top >= 1, but got mean={self.mean}, "
-                f"std={self.std}, top={self.top}"
-            )
+        check_statistics(self)
         if len(y) and not 0 <= int(y.min()) <= int(y.max()) < len(self.classes):
             raise DataError(
                 f"labels range from {int(y.min())} to {int(y.max())}, but there are {len(self.classes)} classes "
@@ -110,6 +105,16 @@ class Images:
         return replace(self, mean=mean, std=std)
 
 
+def check_statistics(data: "Images | Stream") -> None:
+    """Raise a DataError if mean, std or top do not fit the examples."""
+    channels, mean, std = 0 if data.dtype == torch.int64 else data.shape[0], data.mean, data.std
+    if not len(mean) == len(std) == channels or min(std, default=1) <= 0 or data.top < 1:
+        raise DataError(
+            f"expected {channels} means, {channels} positive stds and top >= 1, but got mean={mean}, std={std}, "
+            f"top={data.top}"
+        )
+
+
 def normalize(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...], top: int, dims: int = 2) -> Tensor:
     """Return (x / top - mean) / std, for x with `dims` dimensions after the channels.
 
@@ -154,13 +159,25 @@ def stratified(y: Tensor, n: int, seed: int) -> Tensor:
     return torch.cat([part[:k] for part, k in zip(parts, take.tolist(), strict=True)]).sort().values
 
 
-def split(images: Data, n: int, seed: int) -> tuple[Data, Data]:
-    """Split images into a stratified subset of n images and the rest."""
+def split(images: Data, n: int, seed: int, *, every_class: bool = False) -> tuple[Data, Data]:
+    """Split images into a stratified subset of n images and the rest.
+
+    With `every_class`, an image of each class that has none among the n images is added to the subset.
+    """
     if n >= len(images):
         raise DataError(
             f"data.train_size={n} must be below the number of images, {len(images)}; use null for all images"
         )
-    chosen = stratified(images.y, n, seed)
+    chosen, y = stratified(images.y, n, seed), images.y.cpu()
+    if every_class:
+        missing = set(y.tolist()) - set(y[chosen].tolist())
+        added = torch.tensor([int((y == c).nonzero()[0]) for c in sorted(missing)], dtype=torch.int64)
+        chosen = torch.cat([chosen, added]).sort().values
+        if len(chosen) == len(images):
+            raise DataError(
+                f"the {len(images)} images are one per class or nearly so, and each class needs one in training, which "
+                "leaves none for evaluation; add images"
+            )
     rest = torch.ones(len(images), dtype=torch.bool)
     rest[chosen] = False
     return images.subset(chosen), images.subset(rest.nonzero()[:, 0])

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 from maxup.errors import DataError, error_message, format_error
 from maxup.lab.data.arrays import prepare
 from maxup.lab.data.example import Label, to_example
-from maxup.lab.data.images import mean_and_std, normalize
+from maxup.lab.data.images import check_statistics, mean_and_std, normalize
 from maxup.lab.data.loader import Batch, Loader
 from maxup.lab.data.workers import batches_from_workers
 from maxup.rng import hash_seed, remember_rng
@@ -32,7 +32,7 @@ class Stream:
     Args:
         source: The data set: `source[i]` is an example that `to_example` takes.
         rows: Indices of the examples in the data set, (N,).
-        y: Classes, int64, (N,).
+        y: Classes, int64, (N,). They split the examples; a batch has the labels that the data set returned for it.
         classes: Names of the classes.
         shape: Shape of an example.
         dtype: Type of an example: bytes, float32 or int64.
@@ -40,6 +40,7 @@ class Stream:
         std: Standard deviation, likewise.
         augmented: Whether an example differs from call to call, because of a random transform.
         workers: Worker processes that read. 0 reads in the main process.
+        numbers: The class of each label of the data set.
     """
 
     source: Any = field(repr=False)
@@ -48,10 +49,14 @@ class Stream:
     classes: tuple[str, ...] = field(repr=False)
     shape: tuple[int, ...]
     dtype: torch.dtype
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
     augmented: bool = False
     workers: int = 8
+    numbers: dict[Label, int] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        check_statistics(self)
 
     def __len__(self) -> int:
         return len(self.y)
@@ -117,10 +122,23 @@ class StreamLoader(Loader):
         stream = self.stream
         where = [stream.rows[part].tolist() for part in rows]
         reader = Reader(stream.source, where, (self.seed, self.epoch) if self.training else (), stream.shape)
-        for indices, (x, _) in zip(rows, read_batches(reader, stream.workers, self.device), strict=True):
+        for indices, (x, labels) in zip(rows, read_batches(reader, stream.workers, self.device), strict=True):
             if x.dtype != stream.dtype:
                 raise DataError(f"your data are {stream.dtype} at first, but later {x.dtype}; return one type")
-            yield self._to_device(indices), self._to_device(x), self._to_device(stream.y[indices])
+            y = self._classes(indices, labels)
+            yield self._to_device(indices), self._to_device(x), self._to_device(y)
+
+    def _classes(self, indices: Tensor, labels: list[Label]) -> Tensor:
+        """Return the classes of the labels that the data set returned. They may differ from its column or `targets`."""
+        numbers = self.stream.numbers
+        for i, label in zip(indices.tolist(), labels, strict=True):
+            if label not in numbers:
+                raise DataError(
+                    f"example {int(self.stream.rows[i])} of your data has the label {label!r}, which is not among the "
+                    "labels that were read at the start, from its column or targets if there are some; return the "
+                    "same labels there"
+                )
+        return torch.tensor([numbers[label] for label in labels])
 
     def _to_device(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.device, non_blocking=True)

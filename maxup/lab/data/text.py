@@ -47,9 +47,18 @@ class Text:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the vocabulary and the training tokens."""
+        """SHA-256 of the vocabulary and the tokens."""
+        return self._digest(self.train, self.validation, self.test)
+
+    @property
+    def train_digest(self) -> str:
+        """SHA-256 of the vocabulary and the training tokens, which old runs record."""
+        return self._digest(self.train)
+
+    def _digest(self, *parts: Tensor) -> str:
         digest = hashlib.sha256("\n".join(self.words).encode())
-        digest.update(self.train.numpy().tobytes())
+        for i, part in enumerate(parts):
+            digest.update(f"{len(part)} ".encode() * (i > 0) + part.numpy().tobytes())
         return digest.hexdigest()
 
     def read(self, tokens: Iterable[int]) -> str:

@@ -1,19 +1,31 @@
 """The data that a user's function returns: arrays, data sets, DataLoaders, or rows of Hugging Face `datasets`."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler, Subset
-from torch.utils.data import default_collate as collate
+from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset
 
 from maxup.errors import DataError, first_names, format_error
-from maxup.lab.data.arrays import check_layout, check_seen, from_arrays, is_array, make_images, prepare, to_classes
+from maxup.lab.data.arrays import (
+    Names,
+    are_numbers,
+    check_layout,
+    check_seen,
+    from_arrays,
+    is_array,
+    make_images,
+    match_classes,
+    prepare,
+    to_classes,
+)
 from maxup.lab.data.catalog import SPLITS
-from maxup.lab.data.example import Label, label_column, to_example
+from maxup.lab.data.example import Label, label_column, to_example, to_label
 from maxup.lab.data.images import Images
 from maxup.lab.data.stream import PROBE, Reader, Stream, check_shape, read_batches, read_example
+from maxup.lab.data.user_loader import kind_of, of_loader
 
 MEMORY = 2**31  # bytes of examples that are kept in memory; a larger data set is streamed
 MOST_EXAMPLES = 10**7  # from an iterable
@@ -34,7 +46,9 @@ def from_user(returned: Any, workers: int = 8) -> tuple[Any, ...]:
         return from_arrays(returned)
     parts = _parts(returned)
     train = _load(parts[0], workers)
-    rest = [_load(part, workers, train, name) for part, name in zip(parts[1:], _names(parts), strict=True)]
+    names = _wrapped_names(parts[0]) if are_numbers(train.classes) else None  # for example of a Subset
+    names = names if names and len(names) >= len(train.classes) else None
+    rest = [_load(part, workers, train, names, name) for part, name in zip(parts[1:], _names(parts), strict=True)]
     return (train, *rest) if rest else (train, None)
 
 
@@ -53,7 +67,11 @@ def _parts(returned: Any) -> list[Any]:
 
 def named_parts(parts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parts train, validation and test of a dict, which may have other usual names. None if missing."""
-    return {key: next((parts[name] for name in names if name in parts), None) for key, names in SPLITS.items()}
+    found = {key: [name for name in names if name in parts] for key, names in SPLITS.items()}
+    for names in found.values():
+        if len(names) > 1:
+            raise DataError(f"your data have {' and '.join(names)}, which mean the same part; return one of them")
+    return {key: parts[names[0]] if names else None for key, names in found.items()}
 
 
 def _names(parts: list[Any]) -> list[str]:
@@ -65,11 +83,19 @@ def _are_arrays(values: Any) -> bool:
     return all(is_array(value) or (i % 2 and labels[i]) for i, value in enumerate(values))
 
 
-def _load(source: Any, workers: int, like: Data | None = None, part: str = "training") -> Data:
-    """Load one data set: into memory, or as a stream if it is large or randomly augmented."""
+def _load(
+    source: Any, workers: int, like: Data | None = None, names: Names | None = None, part: str = "training"
+) -> Data:
+    """Load one data set: into memory, or as a stream if it is large or randomly augmented.
+
+    `like` are the training examples, if these are for validation or test. `names` are the names of their classes, if
+    like.classes are numbers.
+    """
     if isinstance(source, tuple) and len(source) == 2 and _are_arrays(source):
-        return make_images(*source, like=like, part=part)
-    source = _of_loader(source) if isinstance(source, DataLoader) else source
+        return make_images(*source, like=like, names=names, part=part)
+    wrapped = _wrapped_names(source)
+    source = of_loader(source) if isinstance(source, DataLoader) else source
+    classes = wrapped if like else _class_names(source)
     if isinstance(source, str | bytes | Mapping | Tensor) or is_array(source):
         raise DataError(f"your data is a {type(source).__name__}; {EXPECTED}")
     if hasattr(source, "__getitem__") and not isinstance(source, IterableDataset):
@@ -77,21 +103,25 @@ def _load(source: Any, workers: int, like: Data | None = None, part: str = "trai
         x, _ = read_example(source, 0)
         augmented = _is_augmented(source, count)
         if augmented or count * x.numel() * x.element_size() > MEMORY:
-            return _stream(source, count, workers, like, part, augmented=augmented)
-        return make_images(*_read(source, count, x), _class_names(source), like=like, part=part)
+            stream = _stream(source, count, workers, classes, augmented=augmented)
+            return _match(stream, like, names, part) if like else stream.with_statistics()
+        return make_images(*_read(source, count, x), classes, like=like, names=names, part=part)
     if not isinstance(source, Iterable):
         raise DataError(f"your data is a {type(source).__name__}; {EXPECTED}")
-    return make_images(*_exhaust(source), _class_names(source), like=like, part=part)
+    return make_images(*_exhaust(source), classes, like=like, names=names, part=part)
 
 
 def _length(source: Any) -> int:
     try:
         count = len(source)
     except (TypeError, NotImplementedError):
-        name = type(source).__name__
-        raise DataError(f"your {name} has no length; define __len__, or return an IterableDataset that ends") from None
+        raise DataError(
+            f"your {kind_of(source)} has no length; define __len__, or return an IterableDataset that ends"
+        ) from None
+    except Exception as error:  # of any type: it is not our code
+        raise DataError(f"len() of your {kind_of(source)} raised {format_error(error)}; fix its __len__") from error
     if count < 1:
-        raise DataError(f"your {type(source).__name__} is empty; return at least one example")
+        raise DataError(f"your {kind_of(source)} is empty; return at least one example")
     return count
 
 
@@ -110,7 +140,7 @@ def _read(source: Any, count: int, first: Tensor) -> tuple[Tensor, list[Label]]:
 def _exhaust(source: Iterable[Any]) -> tuple[Tensor, list[Label]]:
     """Read an iterable to its end, but at most `MEMORY` bytes."""
     chunks, chunk, labels = list[Tensor](), list[Tensor](), list[Label]()
-    for row, item in enumerate(_iterate(source)):
+    for row, item in enumerate(iterate(source)):
         value, label = to_example(item)
         chunk.append(prepare(value[None])[0])
         labels.append(label)
@@ -119,17 +149,18 @@ def _exhaust(source: Iterable[Any]) -> tuple[Tensor, list[Label]]:
         _check_dtype(row, chunk[-1], first)
         if len(labels) * first.numel() * first.element_size() > MEMORY or len(labels) > MOST_EXAMPLES:
             raise DataError(
-                f"your {type(source).__name__} did not end after {len(labels):,} examples, which is the most that an "
+                f"your {kind_of(source)} did not end after {len(labels):,} examples, which is the most that an "
                 "iterable may have; return a Dataset with __len__ and __getitem__, which is read batch by batch"
             )
         if len(chunk) == 1024:
             chunks, chunk = [*chunks, torch.stack(chunk)], []
     if not labels:
-        raise DataError(f"your {type(source).__name__} is empty; return at least one example")
+        raise DataError(f"your {kind_of(source)} is empty; return at least one example")
     return torch.cat([*chunks, *([torch.stack(chunk)] if chunk else [])]), labels
 
 
-def _iterate(source: Iterable[Any]) -> Iterator[Any]:
+def iterate(source: Iterable[Any]) -> Iterator[Any]:
+    """Yield the items of a user's iterable. Raise its errors as DataError."""
     iterator = None
     while True:
         try:
@@ -138,7 +169,7 @@ def _iterate(source: Iterable[Any]) -> Iterator[Any]:
         except StopIteration:
             return
         except Exception as error:  # of any type: it is not our code
-            raise DataError(f"your {type(source).__name__} raised {format_error(error)}") from error
+            raise DataError(f"your {kind_of(source)} raised {format_error(error)}; fix it") from error
         yield item
 
 
@@ -154,16 +185,27 @@ def _is_augmented(source: Any, count: int) -> bool:
     return any(not torch.equal(x, other) for others in reads[1:] for x, other in zip(reads[0], others, strict=True))
 
 
-def _stream(source: Any, count: int, workers: int, like: Data | None, part: str, *, augmented: bool) -> Data:
+def _stream(source: Any, count: int, workers: int, classes: Names | None, *, augmented: bool) -> Stream:
     x, _ = read_example(source, 0)
     check_layout(tuple(x.shape))
-    y, classes = to_classes(_labels(source, count, workers), like.classes if like else _class_names(source))
-    stream = Stream(source, torch.arange(count), y, classes, tuple(x.shape), x.dtype, augmented=augmented)
-    if like is None:
-        return stream.with_statistics()
-    small = make_images(x[None], y[:1], like=like, part=part)  # checks the type and size
+    labels = _labels(source, count, workers)
+    y, classes = to_classes(labels, classes)
+    numbers = dict(zip(labels, y.tolist(), strict=True))
+    mean = (0.0,) * (0 if x.dtype == torch.int64 else len(x))
+    shape, std = tuple(x.shape), (1.0,) * len(mean)
+    rows = torch.arange(count)
+    return Stream(source, rows, y, classes, shape, x.dtype, mean, std, augmented=augmented, numbers=numbers)
+
+
+def _match(stream: Stream, like: Data, names: Names | None, part: str) -> Stream:
+    """Return a stream with the classes, mean and std of the training examples."""
+    y = match_classes(stream.y, stream.classes, names or like.classes, part)
+    x, _ = read_example(stream.source, 0)
+    make_images(x[None], y[:1], like.classes, like=like, part=part)  # checks the type and size
     check_seen(y, like, part)
-    return Stream(source, stream.rows, y, small.classes, stream.shape, x.dtype, like.mean, like.std, augmented)
+    matched = dict(zip(stream.y.tolist(), y.tolist(), strict=True))
+    numbers = {label: matched[number] for label, number in stream.numbers.items()}
+    return replace(stream, y=y, classes=like.classes, mean=like.mean, std=like.std, numbers=numbers)
 
 
 def _labels(source: Any, count: int, workers: int) -> list[Label]:
@@ -171,7 +213,7 @@ def _labels(source: Any, count: int, workers: int) -> list[Label]:
     rows = range(0, count, max(count // PROBE, 1))
     try:
         name = label_column(getattr(source, "column_names", None) or ())
-        known = list(source[name]) if name else torch.as_tensor(source.targets).tolist()
+        known = [to_label(label) for label in (source[name] if name else torch.as_tensor(source.targets).tolist())]
         if len(known) == count and all(known[row] == read_example(source, row)[1] for row in rows):
             return known
     except Exception:  # of any type: it is not our code; the labels can still be read
@@ -181,7 +223,7 @@ def _labels(source: Any, count: int, workers: int) -> list[Label]:
     return [label for _, labels in batches for label in labels]
 
 
-def _class_names(source: Any) -> tuple[str, ...] | None:
+def _class_names(source: Any) -> Names | None:
     """Return the names of the classes that Hugging Face `datasets` or torchvision's data sets have, or None."""
     features = getattr(source, "features", None) or {}
     name = label_column(features)
@@ -190,52 +232,11 @@ def _class_names(source: Any) -> tuple[str, ...] | None:
     return tuple(names) if names and is_list else None
 
 
-def _of_loader(loader: DataLoader[Any]) -> Any:
-    """Return the examples of a DataLoader. The recipe sets batches and order, so those of the loader are not used."""
-    source: Any = loader.dataset
-    if isinstance(source, IterableDataset):
-        return _Unbatched(loader)
-    sampler = loader.sampler
-    if hasattr(sampler, "indices"):  # of a SubsetRandomSampler
-        source = Subset(source, list(sampler.indices))
-    elif type(loader.batch_sampler) not in (BatchSampler, type(None)) or not (
-        isinstance(sampler, SequentialSampler) or (isinstance(sampler, RandomSampler) and len(sampler) == len(source))
-    ):
-        raise DataError(
-            f"your DataLoader has a {type(sampler).__name__}, but the recipe sets the order; return the data set"
-        )
-    usual = loader.collate_fn is collate or loader.batch_size is None
-    return source if usual else _Collated(source, loader.collate_fn)
-
-
-class _Collated:
-    """A data set whose examples went through a DataLoader's collate_fn, one by one."""
-
-    def __init__(self, source: Any, collate_fn: Any) -> None:
-        self.source, self.collate_fn = source, collate_fn
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def __getitem__(self, row: int) -> Any:
-        return next(_rows(self.collate_fn([self.source[row]])))
-
-
-class _Unbatched:
-    """The examples in the batches of a DataLoader."""
-
-    def __init__(self, loader: DataLoader[Any]) -> None:
-        self.loader = loader
-
-    def __iter__(self) -> Iterator[Any]:
-        for batch in self.loader:
-            yield from (batch,) if self.loader.batch_size is None else _rows(batch)
-
-
-def _rows(batch: Any) -> Iterator[Any]:
-    """Yield the examples of a batch, a dict of columns or a pair (x, y)."""
-    if isinstance(batch, Mapping):
-        for values in zip(*batch.values(), strict=True):
-            yield dict(zip(batch, values, strict=True))
-    else:
-        yield from zip(*batch, strict=True)
+def _wrapped_names(source: Any) -> Names | None:
+    """Return the names of the classes of a data set, or of the one that torch's wrappers contain, or None."""
+    if isinstance(source, Subset | DataLoader):
+        return _wrapped_names(source.dataset)
+    if isinstance(source, ConcatDataset):
+        found = {_wrapped_names(part) for part in source.datasets}
+        return found.pop() if len(found) == 1 else None
+    return _class_names(source)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from maxup.errors import DataError, first_names
 from maxup.lab.data.text import END, MAX_BYTES, Text, from_tokens, paragraphs, split_tokens
-from maxup.lab.data.user_data import named_parts
+from maxup.lab.data.user_data import iterate, named_parts
 
 EXPECTED = "return a string, lines, rows with a text column, or token ids; or (train, validation, test) of them"
 
@@ -53,7 +53,7 @@ def _words(part: Any) -> list[str]:
     if not isinstance(part, Iterable) or isinstance(part, bytes | Tensor | np.ndarray):
         raise DataError(f"your text is a {type(part).__name__}; {EXPECTED}")
     tokens, size = list[str](), 0
-    for row in part:
+    for row in iterate(part):
         line = row.get("text") if isinstance(row, Mapping) else row
         if not isinstance(line, str):
             raise DataError(f"a row of your text is a {type(row).__name__} without a string in 'text'; {EXPECTED}")

@@ -49,9 +49,11 @@ class Windows:
         n, share = len(tokens) // columns, columns // world_size
         if n < 2:
             setting = "batch_size" if part == "training" else f"language.{part}_columns"
+            most = len(tokens) // 2
+            advice = f"set {setting} to {most}{' or less' * (most > 1)}" if most else "use a longer text"
             raise DataError(
                 f"the {part} text has {len(tokens):,} tokens, too few for {setting}={columns} columns of at least 2; "
-                f"set {setting} to {len(tokens) // 2} or less"
+                f"{advice}"
             )
         mine = slice(rank * share, (rank + 1) * share)
         self.columns = tokens[: n * columns].view(columns, n)[mine].to(device)  # (B, n)

@@ -182,8 +182,11 @@ class Language:
         self.hidden = [(h.to(device), c.to(device)) for h, c in state["hidden"]]
 
     def check_identity(self, identity: dict[str, str], folder: Path) -> None:
-        """Raise a RunError if a checkpoint was trained on another text. Old checkpoints do not record it."""
-        if identity.get("text", self.identity["text"]) != self.identity["text"]:
+        """Raise a RunError if a checkpoint was trained on another text.
+
+        Old checkpoints do not record it, or only its training part.
+        """
+        if identity.get("text", self.text.digest) not in (self.text.digest, self.text.train_digest):
             raise RunError(
                 f"{folder} was trained on another text than this one of {len(self.text.train):,} tokens and "
                 f"{len(self.text.words):,} words; set the right one with --data.root or --data_from, or choose "

@@ -18,8 +18,9 @@ TEST = 0.2  # fraction of data without test images
 def load_splits(recipe: Recipe, data_from: Callable[[], Any] | None = None) -> tuple[Any, Any, Any]:
     """Return the training, validation and test images. The seed determines the split.
 
-    Data without test images are split: `TEST` of them, stratified by class, are the test images. Validation is None if
-    there is none. Mean and std of the user's data are computed from the training images only.
+    Data without test images are split: `TEST` of them, stratified by class, are the test images, but each class keeps
+    an image for training. Validation is None if there is none. Mean and std of the user's data are computed from the
+    training images only.
     """
     load = from_user(data_from(), recipe.data.workers) if data_from else load_data(recipe.data.name, recipe.data.root)
     if not isinstance(load, tuple):
@@ -28,10 +29,16 @@ def load_splits(recipe: Recipe, data_from: Callable[[], Any] | None = None) -> t
     if held_out and recipe.data.validation:
         raise DataError("the data have validation images, so data.validation has no effect; set it to 0")
     size = recipe.data.train_size
-    if size is None and test is None:
+    automatic = size is None and test is None
+    if automatic:
         size = _training_size(len(train))
+    if data_from is not None and len(seen := train.y.unique()) < 2:
+        raise DataError(
+            f"your training data have one class, {train.classes[int(seen[0])]}, but a classifier needs two or more; "
+            "return examples of every class"
+        )
     if size is not None:
-        train, rest = split(train, size, recipe.seed)
+        train, rest = split(train, size, recipe.seed, every_class=automatic)
         if test is None and data_from is not None:
             train = train.with_statistics()
             rest = replace(rest, mean=train.mean, std=train.std)
@@ -45,7 +52,8 @@ def load_splits(recipe: Recipe, data_from: Callable[[], Any] | None = None) -> t
                 f"data.validation={recipe.data.validation} of {len(train)} images leaves {kept} for training; choose a "
                 "fraction that leaves images for both, or 0"
             )
-        train, validation = split(train, kept, recipe.seed)
+        every_class = kept >= len(train.y.unique())
+        train, validation = split(train, kept, recipe.seed, every_class=every_class)
     return train, validation, test
 
 

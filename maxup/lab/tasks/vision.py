@@ -56,10 +56,8 @@ class Vision:
         reject_settings(recipe, FOR_TEXT, "text")
         self.identity = {"model_from": function_name(model_from), "data_from": function_name(data_from)}
         self.train, self.validation, self.test = load_splits(recipe, data_from)
-        if data_from is not None:
-            self.identity["data"] = self.train.digest
-        elif isinstance(self.train, Folder):
-            parts = [self.train, self.test, *([self.validation] if self._has_validation_folder() else [])]
+        if data_from is not None or isinstance(self.train, Folder):
+            parts = [self.train, self.test, *([self.validation] if self._has_validation() else [])]
             self.identity["data"] = sha256(" ".join(part.digest for part in parts).encode())
         if recipe.model.normalize and len(self.train.shape) != 3:
             raise RecipeError(
@@ -103,9 +101,11 @@ class Vision:
         seeds = [stream_seed(recipe.seed, rank, stream) for stream in range(2)]
         self.generator, self.objective.generator = (Generator(device).manual_seed(seed) for seed in seeds)
 
-    def _has_validation_folder(self) -> bool:
-        """Whether the validation images are in a separate folder, not split from the training images."""
-        return self.validation is not None and self.validation.root != self.train.root
+    def _has_validation(self) -> bool:
+        """Whether there are validation images, which for image folders must be in a separate folder."""
+        if self.validation is None or not isinstance(self.train, Folder):
+            return self.validation is not None
+        return bool(self.validation.root != self.train.root)
 
     def step(self, model: Any, batch: Batch) -> Outcome:
         """Prepare and augment a batch, and return the outcome of the objective."""
@@ -170,7 +170,7 @@ class Vision:
     def check_identity(self, identity: dict[str, str], folder: Path) -> None:
         """Raise a RunError if a checkpoint was trained with other user code, image folders or data.
 
-        Old checkpoints do not record the data.
+        Old checkpoints do not record the data, or only the user's training data.
         """
         for option, now in self.identity.items():
             before = identity.get(option, "")
@@ -182,10 +182,11 @@ class Vision:
                     f"{folder} was trained with; restore them, or pass --accept_changed_data to train, eval, export "
                     "or show"
                 )
-            if option == "data" and before not in ("", now):
+            if option == "data" and before not in ("", now) and before != self.train.digest:
                 raise RunError(
                     f"{folder} was trained with other data than --data_from {self.identity['data_from']} returns now; "
-                    "make it return the same data in every call (seed its randomness), or choose another folder"
+                    "make it return the same data in every call (seed its randomness), choose another folder, or pass "
+                    "--accept_changed_data to train, eval, export or show"
                 )
             if option != "data" and before != now:
                 what = f"with --{option} {before}" if before else f"without --{option}"

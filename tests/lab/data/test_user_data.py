@@ -14,6 +14,7 @@ import pytest
 import torch
 from PIL import Image
 from torch.utils.data import (
+    ConcatDataset,
     DataLoader,
     Dataset,
     IterableDataset,
@@ -26,6 +27,7 @@ from torch.utils.data import (
 
 from maxup.errors import DataError
 from maxup.lab.data import user_data
+from maxup.lab.data.decode import read_rgb, to_bytes
 from maxup.lab.data.images import Images
 from maxup.lab.data.stream import Stream
 from maxup.lab.data.user_data import from_user
@@ -153,6 +155,54 @@ def test_three_parts_are_train_validation_and_test():
         assert torch.equal(validation.x, X[20:26])
 
 
+class Named(Map):
+    """Numbers the classes of its examples in the order of `classes`, as torchvision's ImageFolder does."""
+
+    def __init__(self, animals, classes, strings=False):
+        super().__init__(X[: len(animals)], [a if strings else classes.index(a) for a in animals])
+        if not strings:
+            self.classes = list(classes)
+
+
+ANIMALS = ["ant", "bee", "cat", "cat"]
+NAMED = {
+    "data set": lambda: Named(ANIMALS, ["ant", "bee", "cat"]),
+    "other order": lambda: Named(ANIMALS, ["cat", "bee", "ant"]),
+    "Subset": lambda: Subset(Named(ANIMALS, ["ant", "bee", "cat"]), range(4)),
+    "parts": lambda: ConcatDataset([Subset(Named(ANIMALS, ["cat", "bee", "ant"]), rows) for rows in ([0, 1], [2, 3])]),
+    "loader": lambda: DataLoader(Named(ANIMALS, ["ant", "bee", "cat"])),
+    "labels": lambda: Named(ANIMALS, None, strings=True),
+    "arrays": lambda: (X[:4], ANIMALS),
+}
+
+
+@pytest.mark.parametrize("memory", [2**31, 100])
+@pytest.mark.parametrize("kind", NAMED)
+def test_classes_of_test_data_are_matched_by_name(kind, memory, monkeypatch):
+    """A test set without a bee numbers the cat 1, as in the test folder of an ImageFolder."""
+    monkeypatch.setattr(user_data, "MEMORY", memory)
+    for returned in (Named(["cat", "ant"], ["ant", "cat"]), Named(["cat", "ant"], None, strings=True)):
+        train, validation, test = from_user((NAMED[kind](), returned, NAMED[kind]()), workers=0)
+        assert validation.classes == train.classes
+        assert validation.y.tolist() == [train.y[2], train.y[0]]
+        assert test.y.tolist() == train.y.tolist()
+
+
+@pytest.mark.parametrize("memory", [2**31, 100])
+def test_names_and_numbers_of_classes_do_not_mix(memory, monkeypatch):
+    monkeypatch.setattr(user_data, "MEMORY", memory)
+    numbered, message = TensorDataset(X[:4], Y[:4]), r"^your {} data have names of classes, but your {} data have only"
+    for named in (NAMED["data set"](), NAMED["labels"](), NAMED["arrays"]()):
+        with pytest.raises(DataError, match=message.format("training", "test")):
+            from_user((named, numbered), workers=0)
+        with pytest.raises(DataError, match=message.format("test", "training")):
+            from_user((numbered, named), workers=0)
+    with pytest.raises(DataError, match=message.format("training", "test")):
+        from_user((X[:4], ANIMALS, X[:4], Y[:4]))
+    with pytest.raises(DataError, match=r"^your test data have classes without a training image: dog; add"):
+        from_user((NAMED["data set"](), Named(["dog"], ["dog"])), workers=0)
+
+
 def test_float_images_rows_and_tokens():
     g = torch.Generator().manual_seed(0)
     images, rows = torch.rand(30, 7, 6, 5, generator=g), torch.randn(30, 4, generator=g, dtype=torch.double) * 3 + 5
@@ -172,6 +222,17 @@ def test_float_images_rows_and_tokens():
                 dims = [d for d in range(expected.ndim) if d != 1]
                 expected = (expected - expected.mean(dims, keepdim=True)) / expected.std(dims, keepdim=True)
             assert torch.allclose(train.normalize(train.x).double(), expected, atol=1e-4)
+
+
+def test_images_of_16_bits_are_scaled_as_those_of_a_folder(tmp_path):
+    wide = np.arange(0, 65536, 8192, dtype=np.uint16).reshape(2, 4)
+    for image in (Image.fromarray(wide), Image.fromarray(wide.astype(np.int32))):
+        image.save(tmp_path / "image.tiff")
+        train, _ = from_user([(image, 0), (image, 1)])
+        assert train.x[0].tolist() == [(wide // 257).tolist()] * 3
+        assert torch.equal(train.x[0], to_bytes(read_rgb(tmp_path / "image.tiff")))
+    clear = Image.new("RGBA", (4, 3), (10, 20, 30, 0))
+    assert from_user([(clear, 0), (clear, 1)])[0].x[0, :, 0, 0].tolist() == [10, 20, 30]
 
 
 def test_rows_of_named_columns_and_classes():
@@ -282,6 +343,46 @@ def test_targets_that_are_not_the_labels_are_not_used():
     assert from_user(Wrong(), workers=0)[0].y.tolist() == Y.tolist()
 
 
+class Remaps(Map):
+    """Returns another label than `targets` for one example, which is not among the first that are compared."""
+
+    def __init__(self, label):
+        super().__init__(X.repeat(3, 1, 1, 1))
+        self.targets, self.label = Y.repeat(3).tolist(), label
+
+    def __getitem__(self, i):
+        return self.x[i], self.label if i == 3 else self.targets[i]
+
+
+@pytest.mark.usefixtures("_little_memory")
+@pytest.mark.parametrize("training", [True, False])
+def test_a_stream_has_the_labels_that_the_data_set_returns(training):
+    parts = from_user((Remaps(2), Remaps(2)), workers=0)
+    for part in (replace(part, workers=0) for part in parts):
+        part = part.subset(torch.arange(90).flip(0))
+        found = {
+            int(part.rows[i]): int(y)
+            for rows, _, ys in part.loader(8, training=training, seed=0, device="cpu")
+            for i, y in zip(rows, ys, strict=True)
+        }
+        assert found == {i: Remaps(2)[i][1] for i in range(90)}
+
+
+@pytest.mark.usefixtures("_little_memory")
+def test_a_label_that_is_not_among_the_targets_is_an_error():
+    part = replace(from_user(Remaps(7), workers=0)[0], workers=0)
+    with pytest.raises(DataError, match=r"^example 3 of your data has the label 7, which is not among the labels"):
+        list(part.loader(8, training=False, seed=0, device="cpu"))
+
+
+@pytest.mark.usefixtures("_little_memory")
+def test_the_labels_of_a_streamed_test_set_are_matched_by_name():
+    train, test = from_user((NAMED["data set"](), Named(["cat", "ant"] * 9, ["ant", "cat"])), workers=0)
+    assert isinstance(test, Stream)
+    ((_, _, y),) = replace(test, workers=0).loader(30, training=False, seed=0, device="cpu")
+    assert [train.classes[i] for i in y] == ["cat", "ant"] * 9
+
+
 class Fails(Map):
     def __getitem__(self, i):
         return super().__getitem__(i) if i < 25 else {}[i]
@@ -297,16 +398,34 @@ class Empty(Map):
         return 0
 
 
+class Negative(Map):
+    def __len__(self):
+        return -1
+
+
+class FailingIterable(IterableDataset):
+    def __iter__(self):
+        yield X[0], 0
+        raise KeyError("x")
+
+
 MISTAKES = {
+    "a negative length": (Negative, "^len.. of your Negative raised ValueError: .*; fix its __len__$"),
+    "a failing loader": (lambda: DataLoader(FailingIterable()), "^your FailingIterable raised KeyError: 'x'; fix it$"),
+    "replacement": (
+        lambda: DataLoader(Map(), sampler=RandomSampler(Y, replacement=True)),
+        "your DataLoader has a RandomSampler, but",
+    ),
     "nothing": (lambda: None, r"your data is a NoneType; return \(x, y\)"),
     "a string": (lambda: "photos", "your data is a str; return"),
     "an array": (lambda: X, "your data is a Tensor; return"),
     "an endless Dataset": (Endless, "your Endless has no length; define __len__"),
     "two endless Datasets": (lambda: (Endless(), Endless()), "your Endless has no length; define __len__"),
     "an endless iterable": (EndlessIterable, "your EndlessIterable did not end after 12 examples"),
-    "an endless loader": (lambda: DataLoader(EndlessIterable()), "did not end after 12 examples"),
+    "an endless loader": (lambda: DataLoader(EndlessIterable()), "^your EndlessIterable did not end after 12 examples"),
     "an endless iterator": (itertools.count, "an example of your data is a int; it must be a pair"),
     "empty": (Empty, "your Empty is empty"),
+    "an empty loader": (lambda: DataLoader(Empty(), collate_fn=collate_fn), "^your Empty is empty"),
     "an empty iterator": (lambda: iter(()), "is empty; return at least one example"),
     "an error": (lambda: Subset(Fails(), range(29, 30)), "your data set raised KeyError: 29 for example 0"),
     "an error in a stream": (Fails, "your data set raised KeyError: 2[5-9] for example 2[5-9]"),
@@ -317,7 +436,12 @@ MISTAKES = {
     "no label": (lambda: [{"image": X[0]}], "your data have the columns image, but none of label, labels"),
     "text": (lambda: [{"text": "hi", "label": 0}], "column 'text' of your data is a str; tokenize it"),
     "a path": (lambda: [("a.jpg", 0)], "the input of an example is a str, which is not a tensor"),
+    "float pixels": (lambda: [(Image.new("F", (4, 3)), 0)], r"has float pixels \(mode F\), .*return a float array"),
     "triples": (lambda: [(X[0], 0, 1)], "an example of your data is a tuple of 3; it must be a pair"),
+    "two names": (
+        lambda: {"train": Map(), "val": Map(), "valid": Map()},
+        "^your data have valid and val, which mean the same part; return one of them$",
+    ),
     "names": (lambda: {"a": Map()}, "your data are a dict with a; call its parts train and test"),
     "sampler": (
         lambda: DataLoader(Map(), sampler=WeightedRandomSampler([1.0] * 30, 30)),

@@ -46,6 +46,7 @@ def test_three_parts_and_token_ids():
         ([{"line": "a"}], "a row of your text is a dict without a string in 'text'"),
         (torch.rand(9), "your token ids are torch.float32"),
         (torch.tensor([-1, 2]), "return integers from 0"),
+        (map(str.lower, ["a", 1]), r"^your map raised TypeError: .*; fix it$"),
         (itertools.repeat("word"), "your text did not end after 1,000 characters, which is the most"),
     ],
 )

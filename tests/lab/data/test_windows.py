@@ -85,3 +85,9 @@ def test_a_text_that_is_too_short_is_an_error(part, setting):
     with pytest.raises(DataError, match=message):
         windows(70, 40, part=part)
     windows(70, 35, part=part)
+    with pytest.raises(
+        DataError, match=rf"^the {part} text has 1 tokens, too few .* of at least 2; use a longer text$"
+    ):
+        windows(1, 40, part=part)
+    with pytest.raises(DataError, match=rf"; set {setting} to 1$"):
+        windows(3, 40, part=part)

@@ -323,6 +323,20 @@ def test_a_checkpoint_of_another_text_is_refused(folder, tmp_path, change):
             again()
 
 
+@pytest.mark.parametrize("part", ["valid", "test"])
+def test_a_checkpoint_of_other_held_out_text_is_refused(folder, tmp_path, part):
+    mine = tmp_path / "text"
+    shutil.copytree(folder, mine)
+    before = Language(recipe(mine), torch.device("cpu"))
+    before.check_identity(before.identity, tmp_path)
+    lines = (mine / f"{part}.txt").read_text().splitlines(True)
+    (mine / f"{part}.txt").write_text("".join(lines[::-1]))
+    after = Language(recipe(mine), torch.device("cpu"))
+    with pytest.raises(RunError, match="was trained on another text"):
+        after.check_identity(before.identity, tmp_path)
+    after.check_identity({"text": before.text.train_digest}, tmp_path)  # as recorded by old runs
+
+
 BAD = {
     "columns": (
         {"language": {"test_columns": 999}},

@@ -2,8 +2,10 @@ import pytest
 import torch
 
 from maxup.errors import DataError
+from maxup.lab.data import user_data
 from maxup.lab.recipes.load import recipe_from
 from maxup.lab.tasks.splits import load_splits
+from maxup.lab.train.loop import train
 from tests.lab.data.fake import write_folders
 
 BASE = {"data": {"name": "digits", "train_size": 500}}
@@ -32,6 +34,22 @@ def test_what_a_recipe_says_of_image_folders_is_checked(tmp_path):
 def test_a_mean_or_std_that_does_not_fit_arrays_is_refused(said):
     with pytest.raises(DataError, match="expected 1 means, 1 positive stds and top >= 1"):
         load_splits(recipe_from({"data": BASE["data"] | said}))
+
+
+class Rows:
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, i):
+        return torch.full((2,), float(i)), i % 2
+
+
+@pytest.mark.parametrize("said", [{"mean": [0.5]}, {"std": [0.5, 0.5, 0.5]}])
+def test_a_mean_or_std_that_does_not_fit_a_stream_is_refused(said, monkeypatch):
+    monkeypatch.setattr(user_data, "MEMORY", 0)
+    recipe = recipe_from({"data": {"train_size": None, "workers": 0} | said})
+    with pytest.raises(DataError, match="expected 2 means, 2 positive stds and top >= 1, but got mean="):
+        load_splits(recipe, Rows)
 
 
 @pytest.mark.parametrize(
@@ -71,3 +89,31 @@ def test_data_without_test_images_are_split_by_the_seed():
     assert not torch.equal(first[2].x, other[2].x)
     with pytest.raises(DataError, match="the data have 1 example, but training and test need one each"):
         load_splits(recipe_from({}), lambda: (x[:1], y[:1]))
+
+
+@pytest.mark.parametrize("label", [0, 2, "cat"])
+def test_user_data_with_one_class_are_refused(label, tmp_path):
+    def data():
+        return [(torch.full((2,), float(i)), label) for i in range(10)]
+
+    recipe = recipe_from({"data": {"train_size": None}})
+    with pytest.raises(DataError, match=rf"^your training data have one class, {label}, but a classifier needs two or"):
+        train(recipe, tmp_path / "run", data_from=data, quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_each_class_keeps_a_training_image(seed):
+    """Of ten classes with one image, 80 % would leave two for the test set alone."""
+    y = torch.tensor([0] * 90 + list(range(1, 11)))
+    x = torch.arange(100, dtype=torch.float32).repeat(2, 1).T
+    train, _, test = load_splits(recipe_from({"data": {"train_size": None}, "seed": seed}), lambda: (x, y))
+    assert set(train.y.tolist()) == set(range(11))
+    assert set(test.y.tolist()) == {0}
+    assert sorted(torch.cat([train.x, test.x])[:, 0].tolist()) == list(range(100))
+    said = {"data": {"train_size": None, "validation": 0.2}, "seed": seed}
+    train, validation, _ = load_splits(recipe_from(said), lambda: (x, y))
+    assert set(train.y.tolist()) == set(range(11))
+    assert set(validation.y.tolist()) == {0}
+    with pytest.raises(DataError, match=r"^the 5 images are one per class or nearly so, .*; add images$"):
+        load_splits(recipe_from({"data": {"train_size": None}}), lambda: (x[-5:], torch.arange(5)))

@@ -9,6 +9,7 @@ from maxup.errors import RecipeError, RunError
 from maxup.lab.certify.target import load_target, target_from_module
 from maxup.lab.data import user_data
 from maxup.lab.data.user_data import from_user
+from maxup.lab.recipes.load import recipe_from
 from maxup.lab.report.contact_sheet import copies_of_run
 from maxup.lab.tasks.vision import Vision
 from maxup.lab.train.runs import open_run
@@ -95,6 +96,31 @@ def test_rows_and_tokens_train(tmp_path):
         train(tmp_path / "none", words, data_from=tokens)
     with pytest.raises(RecipeError, match=r"model.normalize is for images, but your examples have shape \(3,\)"):
         train(tmp_path / "none", RECIPE | {"model": {"name": "mlp", "normalize": True}}, data_from=rows)
+
+
+@pytest.mark.parametrize("changed", [0, 1, 2, None])
+@pytest.mark.parametrize("memory", [2**31, 1000])
+def test_the_digest_covers_all_parts(changed, memory, monkeypatch):
+    monkeypatch.setattr(user_data, "MEMORY", memory)
+
+    def data(changed=None):
+        x = [x + (part == changed) for part, x in enumerate(torch.arange(60.0).view(3, 10, 2))]
+        return tuple([(row, i % 2) for i, row in enumerate(rows)] for rows in x)
+
+    recipe, device = recipe_from(RECIPE | {"data": {"train_size": None, "workers": 0}}), torch.device("cpu")
+    before, after = (Vision(recipe, device, data_from=lambda part=part: data(part)) for part in (None, changed))
+    old = before.identity | {"data": before.train.digest}  # as recorded by old runs
+    recorded = {"data_from": after.identity["data_from"]}
+    if changed is None:
+        after.check_identity(before.identity | recorded, "run")
+    else:
+        with pytest.raises(RunError, match="run was trained with other data than --data_from"):
+            after.check_identity(before.identity | recorded, "run")
+    if changed == 0:
+        with pytest.raises(RunError, match="run was trained with other data than --data_from"):
+            after.check_identity(old | recorded, "run")
+    else:
+        after.check_identity(old | recorded, "run")
 
 
 def test_only_images_are_shown_and_certified(tmp_path):

@@ -28,11 +28,17 @@ def load_imagefolder(root: Root = None) -> "tuple[Folder, Folder | None] | tuple
     from maxup.lab.data.folder import scan
 
     folder = find("imagefolder", root)
-    train, validation, test = (_part(folder, names) for names in SPLITS.values())
-    if train is None or not _has_folders(train):  # train may also be a class, of images of trains
+    parts = [_parts(folder, names) for names in SPLITS.values()]
+    if not any(map(_has_folders, parts[0])):  # train may also be a class, of images of trains
         return _several_classes(scan(folder)), None
-    images = _several_classes(scan(train))
-    held_out = [scan(part, images.classes) for part in (validation, test) if part is not None]
+    for found in parts:
+        if len(found) > 1:
+            names = " and ".join(part.name for part in found)
+            raise DataError(
+                f"{folder} has the folders {names}, which mean the same part; merge them, or rename or remove one"
+            )
+    images = _several_classes(scan(parts[0][0]))
+    held_out = [scan(part, images.classes) for found in parts[1:] for part in found]
     match held_out:
         case []:
             return images, None
@@ -41,10 +47,10 @@ def load_imagefolder(root: Root = None) -> "tuple[Folder, Folder | None] | tuple
     return images, held_out[0], held_out[1]
 
 
-def _part(folder: Path, names: tuple[str, ...]) -> Path | None:
-    """Return the folder with one of these names, in any case."""
+def _parts(folder: Path, names: tuple[str, ...]) -> list[Path]:
+    """Return the folders with one of these names, in any case."""
     entries = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
-    return next((folder / name for name in entries if name.lower() in names), None)
+    return [folder / name for name in entries if name.lower() in names]
 
 
 def _has_folders(folder: Path) -> bool:

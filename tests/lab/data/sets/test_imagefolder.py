@@ -65,6 +65,14 @@ def test_three_splits_and_only_a_training_folder(photos):
     assert load_data("imagefolder", photos)[1] is None
 
 
+@pytest.mark.parametrize(("part", "other"), [("val", "valid"), ("train", "Training")])
+def test_two_folders_for_one_part_are_refused(photos, part, other):
+    shutil.copytree(photos / part, photos / other)
+    names = " and ".join(sorted([part, other]))
+    with pytest.raises(DataError, match=f"has the folders {names}, which mean the same part; merge them, or"):
+        load_data("imagefolder", photos)
+
+
 def test_train_may_be_a_class(photos):
     for name in ("cat", "dog"):
         (photos / "train" / name).rename(photos / "train" / {"cat": "train", "dog": "bus"}[name])
