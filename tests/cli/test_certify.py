@@ -88,7 +88,10 @@ def test_certificates_a_report_may_not_show_leave_the_result_alone(run, tmp_path
     assert (run / "run.json").read_bytes() == before
 
 
-@pytest.mark.parametrize("options", [["--adaptive"], ["--radii", *[str(0.25 * k) for k in range(1, 12)]]])
+@pytest.mark.parametrize(
+    "options",
+    [["--adaptive"], pytest.param(["--radii", *[str(0.25 * k) for k in range(1, 12)]], marks=pytest.mark.slow)],
+)
 def test_adaptive_certificates_are_kept_without_the_average_radius(run, options):
     assert certify(run, *QUICK) == 0
     (run / "certified-0.5.tsv").unlink()

@@ -34,6 +34,7 @@ def _train(folder):
         Path(folder, "started").touch()
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments(tmp_path):
     straight, done, moments = Training("momentum"), 0, random.Random()
     for _ in range(6):

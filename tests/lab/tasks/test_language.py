@@ -383,6 +383,7 @@ def test_settings_that_a_text_has_no_use_for_are_refused(folder, name):
         Language(recipe_from(said), torch.device("cpu"))
 
 
+@pytest.mark.slow
 def test_a_third_of_the_embedded_run_beats_a_unigram_model(tmp_path):
     """`maxup train text/...`, which needs no data: 2 of its 6 epochs."""
     from maxup.lab.recipes.load import parse_recipe
