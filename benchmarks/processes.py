@@ -55,10 +55,10 @@ def main() -> None:
     parser.add_argument("--recipe", default="cifar10/resnet110-cutout-maxup")
     parser.add_argument("--network", default="resnet20", help="instead of the recipe's")
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--batch_size", type=int, default=128)
+    parser.add_argument("--batch_size", type=int, default=128 if torch.cuda.is_available() else 32)
     parser.add_argument("--m", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=10, help="steps per round")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=10 if torch.cuda.is_available() else 5, help="steps per round")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help="folder for processes-<device>.json")
     args = parser.parse_args()
@@ -69,9 +69,12 @@ def main() -> None:
     for _ in range(args.rounds):
         for m in (1, args.m):
             for processes in args.processes:
+                speed: dict[int, float] = {}  # by batch size; with one process, both are the same
                 for what, batch_size in (("same", args.batch_size), ("larger", args.batch_size * processes)):
+                    if batch_size not in speed:
+                        speed[batch_size] = launch(args, processes, batch_size, m)
                     measured = rates.setdefault(f"m = {m}, {what} batch", {n: [] for n in args.processes})
-                    measured[processes].append(launch(args, processes, batch_size, m))
+                    measured[processes].append(speed[batch_size])
     rate = {name: {n: statistics.median(values) for n, values in measured.items()} for name, measured in rates.items()}
     ratio = {name: {n: value / found[args.processes[0]] for n, value in found.items()} for name, found in rate.items()}
     for name, found in rate.items():
