@@ -6,7 +6,10 @@ One seed takes seconds, so a row has many seeds and a difference of 0.1 points i
 follow the ideas of public speed records (K. Jordan, "94% on CIFAR-10 in 3.29 Seconds on a Single GPU", 2024, and the
 work it builds on): a fixed whitening layer, three blocks of convolutions with GELU, BatchNorm with trained biases only,
 Nesterov SGD with a triangular schedule, label smoothing, images flipped in every other epoch, and an average of the
-weights. A row is a name, such as `m4` or `m1x2.3` (standard training for 2.3 times the epochs).
+weights.
+
+A row is a name: `m4` scores copies with batch statistics, `run4` with running statistics in one wide, compiled pass.
+`m1x2.3` trains for 2.3 times the epochs, and `run4last25` uses m = 4 in the last 25 % of the steps and m = 1 before.
 """
 
 import argparse
@@ -147,10 +150,10 @@ class Run:
         self, data: tuple[Tensor, ...], row: str, epochs: float, perturb: str, compiled: dict[str, Any]
     ) -> None:
         self.data = data
-        parsed = re.fullmatch(r"(m|proxy|low)(\d+)(?:x([\d.]+))?", row)
+        parsed = re.fullmatch(r"(m|run|proxy|low)(\d+)(?:(first|last)(\d+))?(?:x([\d.]+))?", row)
         if parsed is None:
-            raise SystemExit(f"row {row!r} is not known; use m4, proxy16, low4, or m1x2 for twice the epochs")
-        kind, copies, factor = parsed.groups()
+            raise SystemExit(f"row {row!r} is not known; use m4, run4, proxy16, low4, run4last25, or m1x2")
+        kind, copies, part, percent, factor = parsed.groups()
         self.kind, self.m, self.epochs = kind, int(copies), epochs * float(factor or 1)
         model = channels_last(SpeedNet(data[0]))
         self.model = compiled.setdefault("model", model)
@@ -161,7 +164,19 @@ class Run:
         if "call" not in compiled:
             compiled["call"] = torch.compile(self.model) if device == "cuda" else self.model
         self.call = compiled["call"]
-        self.objective = MaxUp(PERTURBATIONS[perturb](), m=self.m, loss_fn=smoothed)
+        steps = int(self.epochs * (len(data[0]) // BATCH))
+
+        def m(step: int) -> int:
+            share = 100 * step / steps
+            inside = part is None or (share < int(percent) if part == "first" else share >= 100 - int(percent))
+            return self.m if inside else 1
+
+        self.objective = compiled.setdefault(row, MaxUp(PERTURBATIONS[perturb](), loss_fn=smoothed))
+        self.objective.m, self.objective.step = m, 0
+        self.objective.load_state_dict({"seed": int(torch.randint(2**31, ())), "step": 0})
+        if kind == "run":
+            self.objective.norm, self.objective.chunk_size = "running", self.m
+            self.objective.compile = device == "cuda"
         if kind == "low":
             self.objective.forward = lambda model, x: model(F.interpolate(x, (24, 24), mode="bilinear", antialias=True))
         self.augment = CropFlip(padding=2, flip=False)

@@ -215,6 +215,13 @@ def check_choice(name: str, value: str, *choices: str) -> str:
     return value
 
 
+def check_bool(name: str, value: bool) -> bool:
+    """Return the value, or raise unless it is True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name}={value!r:.60}: {name} must be True or False")
+    return value
+
+
 def check_perturbation(perturbation: Any) -> Any:
     """Return the perturbation, or raise unless it has the methods `draw` and `apply`."""
     if isinstance(perturbation, type):
@@ -255,7 +262,7 @@ def refuse_batch_norm(model: Any, what: str, instead: str, *, running: bool = Fa
 
 
 def check_settings_agree(
-    strategy: str, norm: str, chunk_size: int, dtype: Any, score: str, masks: str, *, custom_loss: bool
+    strategy: str, norm: str, chunk_size: int, dtype: Any, score: str, masks: str, *, compile: bool, custom_loss: bool
 ) -> None:
     """Raise if MaxUp's settings contradict each other."""
     if masks == "independent" and strategy != "retain":
@@ -264,7 +271,13 @@ def check_settings_agree(
         )
     if dtype not in (None, torch.float32, torch.bfloat16, torch.float16):
         raise ValueError(f"dtype={dtype} is invalid; use torch.float32, torch.bfloat16 or torch.float16")
-    for name, value, default in (("norm", norm, "batch"), ("chunk_size", chunk_size, 1), ("dtype", dtype, None)):
+    no_effect = (
+        ("norm", norm, "batch"),
+        ("chunk_size", chunk_size, 1),
+        ("dtype", dtype, None),
+        ("compile", compile, False),
+    )
+    for name, value, default in no_effect:
         if strategy == "retain" and value != default:
             raise ValueError(
                 f"strategy='retain' trains on the scoring pass, so {name}={value!r} has no effect; remove it"

@@ -145,7 +145,7 @@ def _device(name: str | None, *, captured: bool) -> "torch.device":
     name = name or ("cuda" if found else "cpu")
     if name != "cpu" and name not in ("cuda", *(f"cuda:{i}" for i in range(found))):
         raise RecipeError(f"--device must be cpu or cuda, but is {name!r:.60}")
-    device = torch.device(name)
+    device = torch.device("cuda", torch.cuda.current_device()) if name == "cuda" and found else torch.device(name)
     if device.type == "cuda" and not found:
         raise RecipeError("--device is cuda, but torch finds no CUDA device; use --device cpu")
     if captured and device.type != "cuda":

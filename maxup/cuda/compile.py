@@ -3,10 +3,9 @@
 from collections import Counter
 from typing import Any
 
-import torch
 from torch import nn
 
-VARIANTS = 64  # recompilations allowed per kind of block, for shapes and modes (training, scoring)
+from maxup.scoring import allow_variants
 
 
 def compile_blocks(model: nn.Module, **options: Any) -> int:
@@ -19,11 +18,6 @@ def compile_blocks(model: nn.Module, **options: Any) -> int:
     for block in blocks:
         block.compile(dynamic=False, **options)
     return len(blocks)
-
-
-def allow_variants() -> None:
-    """Let torch.compile recompile a module for every shape and mode, up to `VARIANTS` times."""
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, VARIANTS)
 
 
 def _repeated(model: nn.Module) -> list[nn.Module]:

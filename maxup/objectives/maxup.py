@@ -24,7 +24,9 @@ from maxup.objectives.running_max import RunningMax
 from maxup.objectives.sanity import TieCheck, warn_if_winners_change
 from maxup.objectives.wide_passes import WidePasses
 from maxup.perturb.in_model import check_attached, in_model_parts
+from maxup.scoring import ScoringCompiler
 from maxup.validate import (
+    check_bool,
     check_choice,
     check_perturbation,
     check_positive_int,
@@ -45,6 +47,7 @@ class MaxUp(Objective):
         chunk_size: Copies per scoring pass.
         masks: "shared" gives all copies of an example the same dropout masks, so that copies differ only by the
             perturbation. "independent" draws masks per copy and maximizes over both; it needs "retain".
+        compile: Compile the scoring passes (see `maxup.scoring`). The training pass runs as it is.
         dtype: Precision of scoring, by autocast. Default: the caller's.
         score: What to compare copies by: "loss", or "kl", which subtracts the entropy of mixed labels.
         forward: How to call the model, `forward(model, x) -> output`.
@@ -68,6 +71,7 @@ class MaxUp(Objective):
         strategy: str = "recompute",
         chunk_size: int = 1,
         masks: str = "shared",
+        compile: bool = False,
         dtype: torch.dtype | None = None,
         score: str = "loss",
         forward: Forward = call_model,
@@ -80,10 +84,13 @@ class MaxUp(Objective):
         self.score = check_choice("score", score, "loss", "kl")
         self.chunk_size, self.dtype = check_positive_int("chunk_size", chunk_size), dtype
         self.masks = check_choice("masks", masks, "shared", "independent")
-        check_settings_agree(strategy, norm, chunk_size, dtype, score, masks, custom_loss=loss_fn is not cross_entropy)
+        self.compile = check_bool("compile", compile)
+        custom_loss = loss_fn is not cross_entropy
+        check_settings_agree(strategy, norm, chunk_size, dtype, score, masks, compile=compile, custom_loss=custom_loss)
         retain = strategy == "retain"
         self._wide = WidePasses("use strategy='recompute', or masks='independent'" if retain else "use chunk_size=1")
         self._ties = TieCheck()
+        self._compiler = ScoringCompiler()
 
     def select(self, model: Any, x: Any, y: Any) -> Batch:
         """Return the winners, the worst of m copies of every example, to train on in your loop."""
@@ -124,12 +131,18 @@ class MaxUp(Objective):
         model = unwrap(model)
         self._check_chunks(model)
         check_winners = self._should_check_winners(model, batch)
-        with self._preserve_state(model, batch, self.norm) as rewind, torch.no_grad(), autocast(batch, self.dtype):
+        compiled = self._compiler.compile(model) if self.compile else nullcontext(model)
+        with (
+            compiled as scored,
+            self._preserve_state(model, batch, self.norm) as rewind,
+            torch.no_grad(),
+            autocast(batch, self.dtype),
+        ):
             for start in range(0, m, self.chunk_size):
-                worst.update(*self._score(model, batch, generator, min(self.chunk_size, m - start), rewind))
+                worst.update(*self._score(scored, batch, generator, min(self.chunk_size, m - start), rewind))
             if check_winners:
                 rewind()
-                warn_if_winners_change(worst, self._forward(model, batch, [worst.draw])[2])
+                warn_if_winners_change(worst, self._forward(scored, batch, [worst.draw])[2])
         self._ties.update(worst)
         return worst
 

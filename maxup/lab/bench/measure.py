@@ -12,7 +12,6 @@ from torch import Tensor
 
 from maxup.batch import Batch
 from maxup.cuda.capture import CapturedStep, why_not_capturable
-from maxup.cuda.compile import allow_variants
 from maxup.cuda.graph import WARMUP, capture_graph
 from maxup.errors import NonFiniteError, RecipeError, format_error
 from maxup.lab.bench.fidelity import Fidelity, measure_fidelity, to_record
@@ -23,6 +22,7 @@ from maxup.lab.bench.variants import Variant, make_variants, standard
 from maxup.lab.bench.workload import Workload
 from maxup.lab.environment import environment
 from maxup.objectives.maxup import MaxUp
+from maxup.scoring import allow_variants
 
 FORWARD = "forward pass without a graph"
 OTHER_COPIES = "no fidelity: it draws other copies than exact scoring"

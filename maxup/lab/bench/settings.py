@@ -8,7 +8,9 @@ from typing import Any
 MAXUP: dict[str, dict[str, Any]] = {  # keyword arguments of MaxUp
     "maxup": {},  # exact, the reference of fidelity
     "maxup_running": {"norm": "running"},
-    "maxup_wide": {"norm": "running", "chunk_size": 10**4},  # all copies in one pass
+    "maxup_wide": {"norm": "running", "chunk_size": 4},  # 4 copies per pass
+    "maxup_compiled": {"norm": "running", "compile": True},
+    "maxup_compiled_wide": {"norm": "running", "chunk_size": 4, "compile": True},
 }
 BY_M = (*MAXUP, "average", "keep_all_graphs")  # measured for every m
 NAMES = (*BY_M, "pgd7", "sam")

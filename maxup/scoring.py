@@ -1,0 +1,258 @@
+"""Compile a model for scoring: forward passes without gradients, whose outputs are only compared.
+
+`torch.compile` traces the model, `rewrite` changes the graph, and inductor compiles it. On a GPU in half precision,
+memory traffic limits such passes, so `rewrite` removes traffic:
+
+- relu(norm(conv(x)) + other) becomes one cuDNN call. BatchNorm with running statistics is folded into the convolution.
+- gelu(linear(x)) becomes one cuBLAS call, with the tanh approximation of GELU, which is closer than bfloat16 rounds.
+- Under bfloat16 autocast, sums and layer norms stay in bfloat16, where autocast would widen them to float32.
+
+In float32, and on other devices, nothing is rewritten. Weights are inputs of the graph, so they are always current.
+"""
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule, Node
+from torch.nn import functional as F
+
+HALF = (torch.bfloat16, torch.float16)
+ADD = (operator.add, operator.iadd, torch.add)
+RELU = (F.relu, torch.relu)
+VARIANTS = 64  # recompilations allowed per module, for shapes and modes (training, scoring)
+
+
+class ScoringCompiler:
+    """Compile models for scoring, and remember the last one. A pickled copy forgets it."""
+
+    def __init__(self) -> None:
+        self.model: nn.Module | None = None
+        self.compiled: nn.Module | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"model": None, "compiled": None}
+
+    @contextmanager
+    def compile(self, model: nn.Module) -> Iterator[nn.Module]:
+        """Yield the model, compiled for scoring. Inside, `module.compile()` has no effect on its modules."""
+        if self.compiled is None or self.model is not model:
+            self.model, self.compiled = model, compile_for_scoring(model)
+        in_place = [(m, m._compiled_call_impl) for m in model.modules() if m._compiled_call_impl is not None]
+        for module, _ in in_place:
+            module._compiled_call_impl = None
+        try:
+            yield self.compiled
+        finally:
+            for module, compiled in in_place:
+                module._compiled_call_impl = compiled
+
+
+def compile_for_scoring(model: nn.Module) -> nn.Module:
+    """Return a compiled model that shares the weights, for passes without gradients.
+
+    The copies of an example share dropout masks with the training pass. So masks are drawn as that pass draws them: by
+    eager operations, or by inductor's if the model is compiled already.
+    """
+    allow_variants()
+    inner = getattr(model, "_orig_mod", model)
+    eager = inner is model and all(module._compiled_call_impl is None for module in model.modules())
+
+    def backend(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        if _in_half_precision(graph, inputs):
+            rewrite(graph)
+        return _inductor(graph, inputs, {"fallback_random": eager})
+
+    compiled: Any = torch.compile(inner, backend=backend, dynamic=False)
+    return compiled
+
+
+def allow_variants() -> None:
+    """Let torch.compile recompile a module for every shape and mode, up to `VARIANTS` times."""
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, VARIANTS)
+
+
+def _in_half_precision(graph: GraphModule, inputs: Sequence[Any]) -> bool:
+    """Whether a graph runs on a GPU, without gradients, and computes in half precision."""
+    on_cuda = any(isinstance(value, Tensor) and value.is_cuda for value in inputs)
+    return on_cuda and not torch.is_grad_enabled() and any(_dtype(node) in HALF for node in graph.graph.nodes)
+
+
+def _inductor(graph: GraphModule, inputs: Sequence[Any], config: dict[str, Any]) -> Callable[..., Any]:
+    from torch._inductor.compile_fx import compile_fx
+
+    compiled: Any = compile_fx(graph, inputs, config_patches=config)
+    return compiled
+
+
+def rewrite(graph: GraphModule, half: Sequence[torch.dtype] = HALF) -> int:
+    """Rewrite a traced graph in place as the module's docstring says. Return the number of fused operations.
+
+    Args:
+        graph: A graph that Dynamo traced, with an example value for every node.
+        half: Dtypes of the results whose operations are fused.
+    """
+    fused = 0
+    for node in list(graph.graph.nodes):
+        if node.op == "call_function" and _dtype(node) in (*half, torch.float32):
+            fused += _fuse_conv_relu(node, half) or _fuse_linear_gelu(node, half)
+    for node in list(graph.graph.nodes):
+        _keep_bfloat16(node)
+    graph.graph.lint()
+    graph.recompile()
+    return fused
+
+
+def _fuse_conv_relu(node: Node, half: Sequence[torch.dtype]) -> bool:
+    """Replace relu(norm(conv(x)) + other), with or without the norm and the sum, by one operation."""
+    if node.target not in RELU:
+        return False
+    source, user, other = _arguments(node)[0], node, None
+    if source.target in ADD and _only_for(source, node) and len(source.args) == 2 and not source.kwargs:
+        user, (source, other) = source, source.args
+        if _find_conv(source, user) is None and user.target is not operator.iadd:  # += changes its first operand
+            source, other = other, source
+        if not isinstance(other, Node) or _shape(other) != _shape(user):
+            return False
+    conv = _find_conv(source, user)
+    if conv is None or _dtype(conv) not in half:
+        return False
+    graph, dtype = node.graph, _dtype(conv)
+    x, weight, bias, stride, padding, dilation, _ = _arguments(conv)
+    with graph.inserting_before(node):
+        if source is not conv:
+            weight, bias = _fold(source, weight, bias)
+        tensors = [part and graph.call_method("to", (part, dtype)) for part in (x, weight, bias, other)]
+        sizes = [list(size) for size in (stride, padding, dilation)]
+        result = graph.call_function(torch.ops.maxup.conv_relu.default, (*tensors, *sizes))
+    result.meta["example_value"] = node.meta["example_value"].to(dtype)
+    node.replace_all_uses_with(result)
+    for unused in dict.fromkeys((node, user, source, conv)):
+        graph.erase_node(unused)
+    return True
+
+
+def _find_conv(node: Any, user: Node) -> Node | None:
+    """Return the node, or the input of the BatchNorm that it is, if it is a convolution that only `user` uses."""
+    if not isinstance(node, Node) or not _only_for(node, user):
+        return None
+    arguments = _arguments(node)
+    if node.target is F.batch_norm and user.target is not F.batch_norm and len(arguments) == 8:
+        uses_running_statistics = arguments[1] and arguments[2] and not arguments[5]
+        return _find_conv(arguments[0], node) if uses_running_statistics else None
+    plain = node.target is torch.conv2d and len(arguments) == 7 and not node.kwargs
+    return node if plain and not isinstance(arguments[4], str) and arguments[6] == 1 else None
+
+
+def _fold(norm: Node, weight: Any, bias: Any) -> tuple[Node, Node]:
+    """Return weight and bias of a convolution with the BatchNorm after it folded in."""
+    graph, (_, mean, variance, gamma, beta, _, _, eps) = norm.graph, _arguments(norm)
+
+    def call(function: Callable[..., Any], *args: Any) -> Node:
+        return graph.call_function(function, args)
+
+    scale = call(torch.rsqrt, call(torch.add, variance, eps))
+    scale = call(torch.mul, scale, gamma) if gamma else scale
+    mean = call(torch.sub, mean, bias) if bias else mean
+    shift = call(torch.neg, call(torch.mul, mean, scale))
+    return (
+        call(torch.mul, weight, call(torch.reshape, scale, (-1, 1, 1, 1))),
+        call(torch.add, shift, beta) if beta else shift,
+    )
+
+
+def _fuse_linear_gelu(node: Node, half: Sequence[torch.dtype]) -> bool:
+    """Replace gelu(linear(x)) by one operation."""
+    if node.target is not F.gelu:
+        return False
+    linear, graph = _arguments(node)[0], node.graph
+    dtype, has_bias = _dtype(linear), len(linear.args) == 3 and linear.args[2] is not None
+    if linear.target is not F.linear or not has_bias or not _only_for(linear, node) or dtype not in half:
+        return False
+    with graph.inserting_before(node):
+        tensors = tuple(graph.call_method("to", (part, dtype)) for part in linear.args)
+        result = graph.call_function(torch.ops.maxup.linear_gelu.default, tensors)
+    result.meta["example_value"] = node.meta["example_value"]
+    node.replace_all_uses_with(result)
+    graph.erase_node(node)
+    graph.erase_node(linear)
+    return True
+
+
+def _keep_bfloat16(node: Node) -> None:
+    """Cast a sum of bfloat16 and float32, or a layer norm that autocast widens, back to bfloat16."""
+    widened = node.op == "call_function" and _dtype(node) == torch.float32
+    if not widened or any(user.op == "output" for user in node.users):
+        return
+    inputs = [_dtype(part) for part in node.all_input_nodes]
+    if node.target is F.layer_norm:
+        narrow = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16
+    else:
+        narrow = node.target in ADD and torch.bfloat16 in inputs
+    if narrow:
+        users = list(node.users)
+        with node.graph.inserting_after(node):
+            cast = node.graph.call_method("to", (node, torch.bfloat16))
+        cast.meta["example_value"] = node.meta["example_value"].to(torch.bfloat16)
+        for user in users:
+            user.replace_input_with(node, cast)
+
+
+def _arguments(node: Node) -> Any:
+    """Return the positional arguments of a node, which torch types as almost anything."""
+    return node.args
+
+
+def _only_for(node: Node, user: Node) -> bool:
+    return list(node.users) == [user]
+
+
+def _dtype(node: Node) -> torch.dtype | None:
+    value = node.meta.get("example_value")
+    return value.dtype if isinstance(value, Tensor) else None
+
+
+def _shape(node: Node) -> Any:
+    value = node.meta.get("example_value")
+    return value.shape if isinstance(value, Tensor) else None
+
+
+_library = torch.library.Library("maxup", "FRAGMENT")
+_library.define(
+    "conv_relu(Tensor x, Tensor weight, Tensor? bias, Tensor? other, SymInt[] stride, SymInt[] padding, "
+    "SymInt[] dilation) -> Tensor"
+)
+_library.define("linear_gelu(Tensor x, Tensor weight, Tensor bias) -> Tensor")
+
+
+@torch.library.impl(_library, "conv_relu", "CUDA")
+def _conv_relu_cuda(
+    x: Tensor, weight: Tensor, bias: Tensor | None, other: Tensor | None,
+    stride: list[int], padding: list[int], dilation: list[int],
+) -> Tensor:  # fmt: skip
+    x, weight = (part.contiguous(memory_format=torch.channels_last) for part in (x, weight))
+    if other is None:
+        return torch.cudnn_convolution_relu(x, weight, bias, stride, padding, dilation, 1)
+    other = other.contiguous(memory_format=torch.channels_last)
+    return torch.cudnn_convolution_add_relu(x, weight, other, 1.0, bias, stride, padding, dilation, 1)
+
+
+@torch.library.impl(_library, "conv_relu", "CPU")
+@torch.library.register_fake("maxup::conv_relu", lib=_library)
+def _conv_relu(
+    x: Tensor, weight: Tensor, bias: Tensor | None, other: Tensor | None,
+    stride: list[int], padding: list[int], dilation: list[int],
+) -> Tensor:  # fmt: skip
+    out = F.conv2d(x, weight, bias, stride, padding, dilation)
+    return F.relu(out if other is None else out + other).contiguous(memory_format=torch.channels_last)
+
+
+@torch.library.impl(_library, "linear_gelu", "CPU")
+@torch.library.impl(_library, "linear_gelu", "CUDA")
+@torch.library.register_fake("maxup::linear_gelu", lib=_library)
+def _linear_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    rows = torch._addmm_activation(bias, x.flatten(0, -2), weight.t(), use_gelu=True)
+    return rows.view(*x.shape[:-1], len(weight))

@@ -1,0 +1,277 @@
+"""`MaxUp(compile=True)`: rewritten graphs compute what the model does, and winners are those of eager scoring."""
+
+import copy
+import pickle
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from maxup import FeatureNoise, Gaussian, MaxUp, scoring
+from maxup.lab.models import create_model
+
+FLOAT32 = (torch.float32,)
+
+
+@pytest.fixture(autouse=True)
+def no_inductor(request, monkeypatch):
+    """Run traced graphs eagerly: tracing and rewriting are ours, inductor is torch's."""
+    torch._dynamo.reset()
+    if "slow" not in request.keywords:
+        monkeypatch.setattr(scoring, "_inductor", lambda graph, inputs, config: graph)
+
+
+def trace(model, x):
+    """The graph of a model in evaluation mode, and what it returns."""
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append((graph, inputs))
+        return graph
+
+    with torch.no_grad():
+        expected = torch.compile(model, backend=backend, dynamic=False)(x)
+    ((graph, inputs),) = graphs
+    return graph, inputs, expected
+
+
+def check_rewrite(model, x, fused):
+    """Rewrite a graph in float32, and compare its output with the model's."""
+    graph, inputs, expected = trace(model, x)
+    assert scoring.rewrite(graph, FLOAT32) == fused
+    with torch.no_grad():
+        (found,) = graph(*inputs)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    return [node.target for node in graph.graph.nodes]
+
+
+def randomize(model):
+    """Give BatchNorm layers statistics and weights that matter, and return the model in evaluation mode."""
+    torch.manual_seed(0)
+    for layer in model.modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            if layer.running_mean is not None:
+                layer.running_mean.normal_()
+                layer.running_var.uniform_(0.5, 2)
+            if layer.affine:
+                nn.init.normal_(layer.weight)
+                nn.init.normal_(layer.bias)
+    return model.eval()
+
+
+class Function(nn.Module):
+    """A model whose forward is a function of its layers."""
+
+    def __init__(self, forward, **layers):
+        super().__init__()
+        self.function = forward
+        for name, layer in layers.items():
+            setattr(self, name, layer)
+
+    def forward(self, x):
+        return self.function(self, x)
+
+
+def conv(inputs=3, outputs=3, **options):
+    return nn.Conv2d(inputs, outputs, 3, padding=1, **options)
+
+
+@pytest.mark.parametrize(
+    ("forward", "fused"),
+    [
+        (lambda m, x: F.relu(m.conv(x)), 1),
+        (lambda m, x: torch.relu(m.norm(m.conv(x))), 1),
+        (lambda m, x: F.relu(m.plain(m.conv(x))), 1),
+        (lambda m, x: F.relu(m.norm(m.bare(x)), inplace=True), 1),
+        (lambda m, x: F.relu(m.norm(m.conv(x)) + x), 1),
+        (lambda m, x: F.relu(x + m.norm(m.conv(x))), 1),
+        (lambda m, x: F.relu(m.conv(x) + m.norm(m.bare(x))), 1),
+        (lambda m, x: F.relu(m.norm(m.conv(x)).add(x)), 0),  # a method, which is not searched for
+        (lambda m, x: F.relu(m.conv(x) + 1), 0),
+        (lambda m, x: F.relu(m.norm(m.conv(x)) + x.mean((2, 3), keepdim=True)), 0),  # broadcast
+        (lambda m, x: F.relu(torch.add(m.conv(x), x, alpha=2)), 0),
+        (lambda m, x: F.relu(m.norm(m.norm(m.conv(x)))), 0),
+        (lambda m, x: F.relu(m.grouped(x)), 0),
+        (lambda m, x: F.relu(m.same(x)), 0),
+        (lambda m, x: F.relu(m.batch(m.conv(x))), 0),  # batch statistics
+    ],
+)
+def test_convolutions_are_fused_with_what_follows(forward, fused):
+    layers = {
+        "conv": conv(),
+        "bare": conv(bias=False),
+        "grouped": conv(groups=3),
+        "same": nn.Conv2d(3, 3, 3, padding="same"),
+        "norm": nn.BatchNorm2d(3),
+        "plain": nn.BatchNorm2d(3, affine=False),
+        "batch": nn.BatchNorm2d(3, track_running_stats=False),
+    }
+    check_rewrite(randomize(Function(forward, **layers)), torch.randn(2, 3, 8, 8), fused)
+
+
+def test_a_result_that_is_used_twice_is_not_fused():
+    def forward(m, x):
+        h = m.conv(x)
+        return F.relu(h) + h
+
+    check_rewrite(Function(forward, conv=conv()), torch.randn(2, 3, 8, 8), 0)
+
+
+def test_an_operand_that_is_changed_in_place_is_not_fused():
+    def forward(m, x):
+        y = x * 2
+        z = y
+        y += m.conv(x)
+        return F.relu(y) + z  # z is y
+
+    check_rewrite(Function(forward, conv=conv()), torch.randn(2, 3, 8, 8), 0)
+
+    def residual(m, x):
+        y = m.norm(m.conv(x))
+        y += x
+        return F.relu(y)
+
+    check_rewrite(randomize(Function(residual, conv=conv(), norm=nn.BatchNorm2d(3))), torch.randn(2, 3, 8, 8), 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "fused"),  # ResNet: the first and 2 per block. Pre-activation: 1 per block, and 2 if it widens x
+    [("resnet20", 19), ("preact_resnet20", 9), ("wrn16_4", 7)],
+)
+def test_built_in_networks(name, fused):
+    model = randomize(create_model(name, shape=(3, 16, 16), num_classes=5))
+    check_rewrite(model, torch.randn(2, 3, 16, 16), fused)
+
+
+def test_linear_layers_are_fused_with_gelu():
+    layers = {"up": nn.Linear(8, 32), "bare": nn.Linear(8, 32, bias=False)}
+    both = Function(lambda m, x: F.gelu(m.up(x)) + F.gelu(m.bare(x)), **layers)
+    targets = check_rewrite(both, torch.randn(2, 5, 8), 1)
+    assert torch.ops.maxup.linear_gelu.default in targets
+
+
+def test_sums_and_layer_norms_stay_in_bfloat16(monkeypatch):
+    """As traced under bfloat16 autocast: a bfloat16 and a float32 operand, and a layer norm in float32."""
+    layers = {"norm": nn.LayerNorm(8), "head": nn.Linear(8, 3)}
+
+    def forward(m, x):
+        y = x.bfloat16() + m.norm(x)  # bfloat16 + float32
+        return m.head((y + x).float()) + 1
+
+    model = Function(forward, **layers)
+    graph, _, _ = trace(model, torch.randn(4, 8))
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: True)
+    monkeypatch.setattr(torch, "get_autocast_dtype", lambda device: torch.bfloat16)
+    scoring.rewrite(graph)
+    casts = [node for node in graph.graph.nodes if node.op == "call_method" and node.args[1:] == (torch.bfloat16,)]
+    assert len(casts) == 3  # the norm and both sums; the output stays in float32
+
+
+@pytest.mark.parametrize("norm", ["batch", "running"])
+@pytest.mark.parametrize("chunk_size", [1, 2])
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_winners_and_gradients_are_those_of_eager_scoring(norm, chunk_size, dropout):
+    if chunk_size > 1 and (norm == "batch" or dropout):
+        pytest.skip("wide passes need running statistics, and a compiled one cannot share dropout masks")
+    x, y = torch.randn(6, 3, 8, 8), torch.randint(5, (6,))
+    found = []
+    for compile in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(
+            conv(3, 4), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(dropout), nn.Flatten(), nn.Linear(256, 5)
+        )
+        generator = torch.Generator().manual_seed(0)
+        objective = MaxUp(Gaussian(1.0), m=4, norm=norm, chunk_size=chunk_size, compile=compile, generator=generator)
+        for _ in range(2):
+            outcome = objective.run(model, x, y)
+            outcome.loss.backward()
+        state = [*model.state_dict().values(), *(p.grad for p in model.parameters())]
+        found.append([outcome.worst.copy, *state])
+    for a, b in zip(*found, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_models_that_are_compiled_already(monkeypatch):
+    """torch.compile(model), model.compile() and a compiled block: scoring compiles the model inside."""
+    configs = []
+
+    def inductor(graph, inputs, config):
+        configs.append((config, torch.is_grad_enabled()))
+        return graph
+
+    monkeypatch.setattr(scoring, "_inductor", inductor)
+
+    def make():
+        torch.manual_seed(0)
+        return Function(lambda m, x: m.head(F.relu(m.body(x))), body=nn.Linear(4, 8), head=nn.Linear(8, 3))
+
+    def in_place(model, part):
+        part.compile(backend="eager")
+        return model
+
+    x, y = torch.randn(6, 4), torch.randint(3, (6,))
+    models = [make(), torch.compile(make(), backend="eager"), *(in_place(m, m) for m in [make()])]
+    models += [in_place(m, m.body) for m in [make()]]
+    winners = []
+    for model in models:
+        configs.clear()
+        before = [module._compiled_call_impl for module in model.modules()]
+        outcome = MaxUp(Gaussian(1.0), m=4, compile=True, generator=torch.Generator().manual_seed(0)).run(model, x, y)
+        assert configs == [({"fallback_random": model is models[0]}, False)]
+        assert [module._compiled_call_impl for module in model.modules()] == before
+        winners.append(outcome.worst.copy)
+    for found in winners:
+        assert torch.equal(found, winners[0])
+
+
+def test_in_model_perturbations():
+    torch.manual_seed(0)
+    noise = FeatureNoise(1.0, layer="body")
+    model = Function(lambda m, x: m.head(m.body(x)), body=nn.Linear(4, 8), head=nn.Linear(8, 3))
+    model = noise.attach(model)
+    x, y = torch.randn(6, 4), torch.randint(3, (6,))
+    copies = []
+    for compile in (False, True):
+        objective = MaxUp(noise, m=4, compile=compile, generator=torch.Generator().manual_seed(0))
+        copies.append(objective.run(model, x, y).worst.copy)
+    assert torch.equal(*copies)
+    assert copies[0].unique().numel() > 1
+
+
+def test_another_model_is_compiled_anew_and_copies_forget_it():
+    objective = MaxUp(Gaussian(1.0), m=2, compile=True)
+    x, y = torch.randn(6, 4), torch.randint(3, (6,))
+    for model in (nn.Linear(4, 3), nn.Linear(4, 3)):
+        objective(model, x, y)
+        assert objective._compiler.compiled._orig_mod is model
+    assert pickle.loads(pickle.dumps(objective))._compiler.compiled is None
+    assert copy.deepcopy(objective)._compiler.compiled is None
+    assert "compile=True" in repr(objective)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"compile": 1}, TypeError, "compile=1: compile must be True or False"),
+        ({"compile": True, "strategy": "retain"}, ValueError, "compile=True has no effect; remove it"),
+    ],
+)
+def test_wrong_settings(settings, error, message):
+    with pytest.raises(error, match=message):
+        MaxUp(Gaussian(1.0), **settings)
+
+
+@pytest.mark.slow
+def test_inductor():
+    torch.manual_seed(0)
+    model = create_model("resnet20", shape=(3, 16, 16), num_classes=5)
+    x, y = torch.randn(8, 3, 16, 16), torch.randint(5, (8,))
+    copies = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of inductor
+        for compile in (False, True):
+            objective = MaxUp(Gaussian(1.0), m=4, compile=compile, generator=torch.Generator().manual_seed(0))
+            copies.append(objective.run(model, x, y).worst.copy)
+    assert torch.equal(*copies)
