@@ -74,6 +74,8 @@ def measure(run: Run, *, images: int | None = None, quiet: bool = False) -> dict
                 moved, _ = attack.attack(run.model, (x, y), _starts(attack, x, y, indices))
                 update(("pgd", radius), moved, y, STEPS + 1)
     count = int(found["clean", 0.0].count.sum())  # without files that cannot be read
+    if not count:
+        raise RunError(f"none of the {size} test images can be read, such as {data.path(int(chosen[0]))}; use more")
     metrics = {cell: {"level": cell[1]} | one.metrics() for cell, one in found.items()}
     kinds = {name: [metrics[name, level] for level in kind.levels] for name, kind in CORRUPTIONS.items()}
     return {

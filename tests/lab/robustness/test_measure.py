@@ -5,9 +5,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from PIL import Image
 from torch.nn import functional as F
 
 from maxup.errors import RunError
+from maxup.lab.data.folder import scan
 from maxup.lab.data.images import Images
 from maxup.lab.robustness.corruptions import CORRUPTIONS
 from maxup.lab.robustness.measure import RADII, average, measure, save
@@ -154,3 +156,17 @@ class Task:
 def test_other_data_get_one_sentence(run, x, message):
     with pytest.raises(RunError, match=message):
         measure(replace(run, task=Task(x)), quiet=True)
+
+
+def test_files_that_cannot_be_read_are_left_out(run, tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for i in range(2):
+            Image.new("RGB", (40, 40), "red" if name == "a" else "blue").save(tmp_path / name / f"{i}.png")
+    (tmp_path / "a" / "0.png").write_bytes(b"no image")
+    task = Task(torch.rand(1, 3, 8, 8))
+    task.test = replace(scan(tmp_path), size=32, workers=0)
+    opened = replace(run, task=task, model=torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 32 * 32, 2)))
+    assert measure(opened, quiet=True)["images"] == 3
+    with pytest.raises(RunError, match=r"none of the 1 test images can be read, such as .*a/0\.png; use more"):
+        measure(opened, images=1, quiet=True)
