@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from benchmarks import claims
 from maxup.lab.certify.tsv import read
 from maxup.lab.report.certified import columns as certified_columns
 from maxup.lab.report.certified import differences
@@ -254,6 +255,7 @@ def percent(device: str) -> str:
 
 
 FILLERS = {
+    "claims": lambda: f"\n{claims.table()}\n",
     "digits": lambda: f"\n{digits()}\n",
     "cifar": lambda: f"\n{cifar()}\n",
     "embedded": lambda: f"\n{embedded()}\n",

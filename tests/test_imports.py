@@ -13,6 +13,7 @@ LAB = [
     "tasks",
     "train",
     "certify",
+    "robustness",
     "results",
     "experiments",
     "report",

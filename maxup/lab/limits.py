@@ -86,6 +86,7 @@ OPTIONS = {  # by command and option
     "certify --max": _count(1, 10**9),
     "certify --attack": Limit(0, 1e6, above=True),
     "certify --image": _count(0, 10**9),
+    "eval --images": _count(1, 10**9),
     "sample --words": MANY,
     "sample --temperature": Limit(0, 1e6),
     "sample --seed": SEED,

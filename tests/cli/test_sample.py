@@ -134,8 +134,9 @@ def test_a_run_whose_text_moved_is_opened_with_data_root(folder, tmp_path, capsy
 
 def test_what_is_for_images_says_so(run, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert main(["show", str(run)]) == 1
-    assert "is a language-model run, but this command needs an image run" in capsys.readouterr().err
+    for words in (["show", str(run)], ["eval", str(run), "--robustness"]):
+        assert main(words) == 1
+        assert "is a language-model run, but this command needs an image run" in capsys.readouterr().err
     assert main(["compare", "smoke/awd_lstm-embedding_dropout", "--seeds", "2"]) == 1
     assert "maxup compare works on image classifiers" in capsys.readouterr().err
     for option, value in (("--words", "0"), ("--temperature", "-1"), ("--seed", "9" * 23), ("--seed", "-1")):

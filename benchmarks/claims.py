@@ -1,0 +1,205 @@
+"""The paper's claims on the results page, with verdicts that are computed from results/.
+
+The rule: a claim is "supported" if the 95 % interval of MaxUp minus its baseline is on the better side of 0, and "not
+supported" if it is not. An interval needs 3 seeds per side; with fewer, the claim is "untested". A cost is supported
+if it is at most `SLIGHT` times that of m = 1.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from maxup.lab.report.tables import DASH, format_difference, format_signed
+from maxup.lab.results.files import budget_name, known_recipe, load_results, read_run
+from maxup.lab.results.paper import Row, Table, load_paper
+from maxup.lab.results.statistics import Difference, welch
+
+RESULTS = Path(__file__).parent.parent / "results"
+ELSEWHERE = {  # runs outside of results/runs, and the recipe of their baseline
+    "cifar10-200/*.json": "cifar10/resnet110-cutout",
+    "ptb/*/run.json": "ptb/adv_awd_lstm-embedding_dropout",
+}
+IMAGES = {
+    "ImageNet": ("table-resnet50", "table-imagenet"),
+    "CIFAR-10": ("table-cifar10",),
+    "CIFAR-100": ("table-cifar100",),
+}
+SLIGHT = 1.25  # the paper says "only slightly"
+NEVER = "[never tested](#what-was-never-tested-and-what-would-change-our-mind)"
+Runs = dict[tuple[str, int, float], dict[int, dict[str, float]]]
+"""The last metrics by seed, of a baseline recipe, m, and a budget, which is a fraction of the recipe's epochs."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What we measured for a claim."""
+
+    what: str
+    difference: Difference
+    """At equal epochs."""
+    at_equal_time: Difference | None
+    digits: int = 2
+    lower: bool = False
+    """Whether lower is better."""
+
+
+def verdict(difference: Difference | None, *, lower: bool = False) -> str:
+    """Return the verdict on the claim that a difference is better than 0.
+
+    Example:
+        >>> [verdict(Difference(0.8, low, 1.6, 3)) for low in (0.1, -0.1)], verdict(Difference(0.8, None, None, 1))
+        (['supported', 'not supported'], 'untested')
+    """
+    if difference is None or difference.low is None or difference.high is None:
+        return "untested"
+    return "supported" if (difference.high < 0 if lower else difference.low > 0) else "not supported"
+
+
+def table() -> str:
+    """Return the claims as a Markdown table."""
+    lines = [
+        "| the paper's claim | what we measured | verdict | verdict at equal time | n | details |",
+        "|---" * 6 + "|",
+    ]
+    for text, found, link in claims():
+        cells = [text, DASH, "untested", "untested", "0", NEVER]
+        if found is not None:
+            verdicts = [_verdict_cell(one, found) for one in (found.difference, found.at_equal_time)]
+            cells = [text, found.what, *verdicts, str(found.difference.n), link]
+        lines.append(f"| {' | '.join(cells)} |")
+    for text, what, ratio in costs():
+        word = "supported" if ratio <= SLIGHT else "not supported"
+        lines.append(f"| {text} | {what} | {word} | {DASH} | {DASH} | [cost](method.md#cost) |")
+    return "\n".join(lines)
+
+
+def _verdict_cell(difference: Difference | None, found: Measured) -> str:
+    word = verdict(difference, lower=found.lower)
+    return word if difference is None else f"{word}, {format_difference(difference, found.digits, difference.n)}"
+
+
+def claims() -> Iterator[tuple[str, Measured | None, str]]:
+    """Yield the paper's claims about accuracy, perplexity and robustness, what we measured, and a link to it."""
+    paper, runs = load_paper(), load_runs()
+    for data, names in IMAGES.items():
+        untested = []
+        for row, before, digits in (one for name in names for one in _with_baseline(paper[name])):
+            old, new = (one.values["top1"].mean for one in (before, row))
+            if (found := measure(runs, row, "test_accuracy", 100)) is None:
+                untested.append((row.model, format_signed(new - old, digits), new - old))
+            else:
+                yield f"{data}, {row.model}: {old:.{digits}f} to {new:.{digits}f} %", found, "[CIFAR](#cifar-10)"
+        if untested:
+            models, gains = ", ".join(name for name, *_ in untested), sorted(untested, key=lambda one: one[2])
+            yield f"{data}, {models}: {gains[0][1]} to {gains[-1][1]} points", None, NEVER
+    for name, title in (("table-ptb", "Penn Treebank"), ("table-wt2", "WikiText-2")):
+        row, before, digits = next(_with_baseline(paper[name]))
+        found = measure(runs, row, "test_perplexity", lower=True)
+        change = f"{before.values['test'].mean:.{digits}f} to {row.values['test'].mean:.{digits}f}"
+        yield f"{title}, {row.model}: perplexity {change}", found, "[language](#language-models)"
+    row, before, digits = next(_with_baseline(paper["table-certified"]))
+    for radius in ("0.25", "1.0"):
+        found = measure(runs, row, f"certified_accuracy_{radius}", 100, m=5, digits=1)
+        change = f"{before.values[radius].mean:.{digits}f} to {row.values[radius].mean:.{digits}f} %"
+        text = f"certified accuracy at radius {float(radius):g}, best of many models: {change}"
+        yield text, found, "[certified](#certified-robustness)"
+    yield "certified accuracy: above SmoothAdv at every radius", None, NEVER
+    for metric, text, digits in (
+        ("gradient", "Gaussian noise: penalizes the gradient norm of the loss (Theorem 1)", 3),
+        ("worst", "more robust to the perturbation of training", 2),
+        ("clean", "better generalization, on a task that the paper does not have", 2),
+    ):
+        yield text, _digits(metric, digits), "[digits](#digits)"
+
+
+def costs() -> Iterator[tuple[str, str, float]]:
+    """Yield the paper's claims about cost, what we measured, and the largest ratio in a plain PyTorch loop."""
+    plain = {device: _read(f"overhead-{device}")["step_ratio"]["step, m = 4"] for device in ("cpu", "cuda")}
+    peaks = {device: _read(f"memory-{device}")["peak_bytes"]["maxup"] for device in ("cpu", "cuda")}
+    memory = {device: peak["4"] / peak["1"] for device, peak in peaks.items()}
+    where = "m = 4, plain PyTorch: {cpu:.2f} times (CPU), {cuda:.2f} times (GPU)"
+    fastest = _epoch_ratio("cifar10/resnet110-cutout", 4)
+    times = f"{where.format(**plain)}; ResNet-110, our fastest step: {fastest:.2f} times"
+    yield 'cost: "only slightly" more time per step', times, max(plain.values())
+    yield 'cost: "only slightly" more memory', where.format(**memory), max(memory.values())
+
+
+@cache
+def load_runs() -> Runs:
+    """Load all runs with the settings of their recipe, apart from m and the number of epochs."""
+    found: Runs = {}
+    for one in load_results(RESULTS / "runs", RESULTS / "runs")[0]:
+        if not one.variant:
+            found.setdefault((one.name.removesuffix("-maxup"), one.m, one.budget), {})[one.seed] = one.last
+    for pattern, baseline in ELSEWHERE.items():
+        recipe = known_recipe(baseline)
+        assert recipe is not None, baseline
+        for path in sorted(RESULTS.glob(pattern)):
+            run = read_run(path)
+            key = (baseline, run["recipe"]["objective"].get("m", 1), run["recipe"]["epochs"] / recipe.epochs)
+            found.setdefault(key, {})[run["seed"]] = run["last"]
+    return found
+
+
+def measure(
+    runs: Runs, row: Row, metric: str, scale: float = 1, *, m: int | None = None, digits: int = 2, lower: bool = False
+) -> Measured | None:
+    """Compare our runs of a row with those of its baseline: the longest that have an interval, otherwise the longest.
+
+    Args:
+        runs: All runs.
+        row: A MaxUp row of the paper.
+        metric: Name of the metric in the runs.
+        scale: Factor of the metric, 100 for percent.
+        m: Number of copies. Default: the row's.
+        digits: Decimals of the difference.
+        lower: Whether lower is better.
+    """
+    baseline, m = str(row.recipe).removesuffix("-maxup"), m or row.m or 1
+
+    def values(copies: int, budget: float) -> list[float]:
+        return [scale * last[metric] for last in runs.get((baseline, copies, budget), {}).values() if metric in last]
+
+    budgets = sorted({budget for name, _, budget in runs if name == baseline})
+    found = {b: one for b in budgets if (one := welch(values(m, b), values(1, b))) is not None}
+    if not found:
+        return None
+    budget = max(found, key=lambda b: (verdict(found[b]) != "untested", b))
+    ratio = _epoch_ratio(baseline, m)
+    longer = [b for b in budgets if ratio is not None and abs(b / budget / ratio - 1) < 0.02]
+    at_time = welch(values(m, budget), values(1, longer[0])) if longer else None
+    length = "full length" if budget == 1 else budget_name(budget, [baseline])
+    return Measured(f"{row.model}, m = {m}, {length}", found[budget], at_time, digits, lower)
+
+
+def _epoch_ratio(baseline: str, m: int) -> float | None:
+    """Return the time of an epoch with m copies relative to m = 1 with our fastest step, or None if not measured."""
+    if (baseline, m) == ("cifar10/resnet110-cutout", 4):
+        return float(_read("epoch-cuda")["ratio"]["maxup, running norm, one wide batch"])
+    if baseline == "certify/resnet110-gaussian":
+        ratio: float | None = _read("certify_epochs-cuda")["ratio"].get(f"MaxUp, m = {m}")
+        return ratio
+    return None
+
+
+def _with_baseline(table: Table) -> Iterator[tuple[Row, Row, int]]:
+    """Yield the MaxUp rows of a table, their baselines, and the decimals. Dynamic evaluation is left out."""
+    for row in table.rows.values():
+        if row.baseline is not None and not row.dynamic:
+            yield row, table.rows[row.baseline], table.digits
+
+
+def _digits(metric: str, digits: int) -> Measured:
+    """Return the comparison of m = 4 with m = 1 on digits."""
+    found = _read("digits")
+    gains = (found["summary"][metric]["m = 4"], found["equal_time"]["m = 1, time of m = 4"]["gain"][metric])
+    at_epochs, at_time = (Difference(g["difference"], g["low"], g["high"], len(found["seeds"])) for g in gains)
+    what = {"gradient": "gradient norm", "worst": "accuracy on the worst of 20 copies", "clean": "accuracy"}[metric]
+    return Measured(f"digits, MLP, m = 4: {what}", at_epochs, at_time, digits, metric == "gradient")
+
+
+def _read(name: str) -> Any:
+    return json.loads((RESULTS / f"{name}.json").read_text())
