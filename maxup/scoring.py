@@ -4,6 +4,8 @@
 memory traffic limits such passes, so `rewrite` removes traffic:
 
 - relu(norm(conv(x)) + other) becomes one cuDNN call. BatchNorm with running statistics is folded into the convolution.
+- The first convolution of most networks has few channels, which tensor cores dislike. If it has stride 2, 2 x 2 pixels
+  become channels. If its patches do not overlap, it becomes a linear layer.
 - gelu(linear(x)) becomes one cuBLAS call, with the tanh approximation of GELU, which is closer than bfloat16 rounds.
 - Under bfloat16 autocast, sums and layer norms stay in bfloat16, where autocast would widen them to float32.
 
@@ -97,8 +99,9 @@ def rewrite(graph: GraphModule, half: Sequence[torch.dtype] = HALF) -> int:
     """
     fused = 0
     for node in list(graph.graph.nodes):
-        if node.op == "call_function" and _dtype(node) in (*half, torch.float32):
-            fused += _fuse_conv_relu(node, half) or _fuse_linear_gelu(node, half)
+        fused += _fuse_conv_relu(node, half) or _fuse_linear_gelu(node, half)
+    for node in list(graph.graph.nodes):
+        fused += _patches_to_linear(node, half)
     for node in list(graph.graph.nodes):
         _keep_bfloat16(node)
     graph.graph.lint()
@@ -125,7 +128,10 @@ def _fuse_conv_relu(node: Node, half: Sequence[torch.dtype]) -> bool:
     with graph.inserting_before(node):
         if source is not conv:
             weight, bias = _fold(source, weight, bias)
-        tensors = [part and graph.call_method("to", (part, dtype)) for part in (x, weight, bias, other)]
+        if _shape(_arguments(conv)[0])[1] <= 4 and tuple(stride) == (2, 2) and tuple(dilation) == (1, 1):
+            x, weight = _pixels_to_channels(conv, weight)
+            stride, padding = (1, 1), (0, 0)
+        tensors = [part and _to(part, dtype) for part in (x, weight, bias, other)]
         sizes = [list(size) for size in (stride, padding, dilation)]
         result = graph.call_function(torch.ops.maxup.conv_relu.default, (*tensors, *sizes))
     result.meta["example_value"] = node.meta["example_value"].to(dtype)
@@ -164,6 +170,49 @@ def _fold(norm: Node, weight: Any, bias: Any) -> tuple[Node, Node]:
     )
 
 
+def _pixels_to_channels(conv: Node, weight: Node) -> tuple[Node, Node]:
+    """Return input and weight of the convolution with stride 1 that is equal to a convolution with stride 2.
+
+    Blocks of 2 x 2 pixels become channels, after padding the image, the kernel, and the channels to a multiple of 4.
+    """
+    x, _, _, _, padding, _, _ = _arguments(conv)
+    (_, channels, *sides), kernel, out = _shape(x), _shape(_arguments(conv)[1])[2:], _shape(conv)[2:]
+    more = -channels % 4
+    even = [k + k % 2 for k in kernel]
+    after = [2 * (o - 1) + k - side - p for o, k, side, p in zip(out, even, sides, padding, strict=True)]
+    pads = (padding[1], after[1], padding[0], after[0], 0, more)
+    kernel_pads = (0, even[1] - kernel[1], 0, even[0] - kernel[0], 0, more)
+
+    def unshuffle(tensor: Node, pad: tuple[int, ...]) -> Node:
+        padded = conv.graph.call_function(F.pad, (tensor, pad))
+        return conv.graph.call_function(F.pixel_unshuffle, (padded, 2))
+
+    return unshuffle(x, pads), unshuffle(weight, kernel_pads)
+
+
+def _patches_to_linear(node: Node, half: Sequence[torch.dtype]) -> bool:
+    """Replace a convolution whose stride is its kernel size, such as the first layer of a ViT, by a linear layer."""
+    arguments = _arguments(node)
+    if node.target is not torch.conv2d or len(arguments) != 7 or node.kwargs or _dtype(node) not in half:
+        return False
+    x, weight, bias, stride, padding, dilation, groups = arguments
+    side = stride[0]
+    patches = _shape(weight)[2:] == (side, side) == tuple(stride) and side >= 4 and tuple(padding) == (0, 0)
+    if not patches or tuple(dilation) != (1, 1) or groups != 1 or any(size % side for size in _shape(x)[2:]):
+        return False
+    graph, dtype = node.graph, _dtype(node)
+    with graph.inserting_before(node):
+        pixels = graph.call_function(F.pixel_unshuffle, (_to(x, dtype), side))
+        pixels = graph.call_method("permute", (pixels, 0, 2, 3, 1))  # (B, H / side, W / side, C * side * side)
+        rows = graph.call_method("flatten", (weight, 1))
+        result = graph.call_function(F.linear, (pixels, *(part and _to(part, dtype) for part in (rows, bias))))
+        result = graph.call_method("permute", (result, 0, 3, 1, 2))
+    result.meta["example_value"] = node.meta["example_value"]
+    node.replace_all_uses_with(result)
+    graph.erase_node(node)
+    return True
+
+
 def _fuse_linear_gelu(node: Node, half: Sequence[torch.dtype]) -> bool:
     """Replace gelu(linear(x)) by one operation."""
     if node.target is not F.gelu:
@@ -173,7 +222,7 @@ def _fuse_linear_gelu(node: Node, half: Sequence[torch.dtype]) -> bool:
     if linear.target is not F.linear or not has_bias or not _only_for(linear, node) or dtype not in half:
         return False
     with graph.inserting_before(node):
-        tensors = tuple(graph.call_method("to", (part, dtype)) for part in linear.args)
+        tensors = tuple(_to(part, dtype) for part in _arguments(linear))
         result = graph.call_function(torch.ops.maxup.linear_gelu.default, tensors)
     result.meta["example_value"] = node.meta["example_value"]
     node.replace_all_uses_with(result)
@@ -195,7 +244,7 @@ def _keep_bfloat16(node: Node) -> None:
     if narrow:
         users = list(node.users)
         with node.graph.inserting_after(node):
-            cast = node.graph.call_method("to", (node, torch.bfloat16))
+            cast = _to(node, torch.bfloat16)
         cast.meta["example_value"] = node.meta["example_value"].to(torch.bfloat16)
         for user in users:
             user.replace_input_with(node, cast)
@@ -204,6 +253,10 @@ def _keep_bfloat16(node: Node) -> None:
 def _arguments(node: Node) -> Any:
     """Return the positional arguments of a node, which torch types as almost anything."""
     return node.args
+
+
+def _to(node: Node, dtype: torch.dtype | None) -> Node:
+    return node.graph.call_method("to", (node, dtype))
 
 
 def _only_for(node: Node, user: Node) -> bool:

@@ -6,6 +6,8 @@ import warnings
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
@@ -26,6 +28,7 @@ def no_inductor(request, monkeypatch):
 def trace(model, x):
     """The graph of a model in evaluation mode, and what it returns."""
     graphs = []
+    torch._dynamo.reset()  # it stops compiling the same code for ever new shapes
 
     def backend(graph, inputs):
         graphs.append((graph, inputs))
@@ -134,6 +137,34 @@ def test_an_operand_that_is_changed_in_place_is_not_fused():
         return F.relu(y)
 
     check_rewrite(randomize(Function(residual, conv=conv(), norm=nn.BatchNorm2d(3))), torch.randn(2, 3, 8, 8), 1)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    kernel=st.tuples(*[st.integers(1, 7)] * 2),
+    padding=st.tuples(*[st.integers(0, 3)] * 2),
+    channels=st.integers(1, 4),
+    sides=st.tuples(*[st.integers(7, 12)] * 2),
+    has_norm=st.booleans(),
+)
+def test_strided_convolutions_of_few_channels(kernel, padding, channels, sides, has_norm):
+    conv = nn.Conv2d(channels, 3, kernel, stride=2, padding=padding)
+    norm = nn.BatchNorm2d(3) if has_norm else nn.Identity()
+    model = randomize(Function(lambda m, x: F.relu(m.norm(m.conv(x))), conv=conv, norm=norm))
+    targets = check_rewrite(model, torch.randn(2, channels, *sides), 1)
+    assert F.pixel_unshuffle in targets
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_patches_become_a_linear_layer(bias):
+    patches = nn.Conv2d(3, 5, 4, 4, bias=bias)
+    model = Function(lambda m, x: m.conv(x).flatten(2).transpose(1, 2), conv=patches)
+    targets = check_rewrite(model, torch.randn(2, 3, 8, 12), 1)
+    assert torch.conv2d not in targets
+    overlapping = Function(lambda m, x: m.conv(x), conv=nn.Conv2d(3, 5, 5, 4))
+    check_rewrite(overlapping, torch.randn(2, 3, 13, 13), 0)
+    cropped = Function(lambda m, x: m.conv(x), conv=nn.Conv2d(3, 5, 4, 4))
+    check_rewrite(cropped, torch.randn(2, 3, 9, 9), 0)
 
 
 @pytest.mark.parametrize(
