@@ -62,9 +62,10 @@ def _evaluate(args: argparse.Namespace) -> dict[str, Any]:
     say(f"{args.run}, {args.checkpoint} checkpoint, step {run.step}")
     for name, found in splits.items():
         words = "perplexity" in found
-        top5 = f"  top-5 {100 * found['top5_accuracy']:.2f} %" if "top5_accuracy" in found else ""
+        named = {"top5_accuracy": "top-5", "flip_accuracy": "with flip"}
+        more = "".join(f"  {text} {100 * found[key]:.2f} %" for key, text in named.items() if key in found)
         metric = "perplexity" if words else "accuracy"
-        score = f"{metric} {format_metric(metric, found[metric])}{top5}"
+        score = f"{metric} {format_metric(metric, found[metric])}{more}"
         unit = "words" if words else "examples"
         say(f"  {name:<10}  {score}  loss {found['loss']:.4f}  ({found['count']:,} {unit})")
     if skipped := sorted(run.task.skipped()):

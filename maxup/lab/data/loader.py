@@ -36,6 +36,8 @@ class Loader(ABC):
         drop_last: Drop the last batch of an epoch if it is not full on every rank, so that all shapes are the same.
         pad: Whether all ranks get the same number of images. Without it, every image comes exactly once, as needed in
             evaluation.
+        alternating_flip: Whether an image is flipped horizontally in every other epoch. The seed determines for every
+            image whether it is flipped in the first epoch.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Loader(ABC):
         seed: int,
         drop_last: bool = False,
         pad: bool = True,
+        alternating_flip: bool = False,
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
@@ -66,6 +69,8 @@ class Loader(ABC):
         self.fixed_shapes = drop_last
         self.n, self.rank, self.world_size = n, rank, world_size
         self.epoch = self.position = 0
+        first = torch.rand(n, generator=make_generator("flip", seed)) < 0.5 if alternating_flip else None
+        self.flipped_first = first  # (n,)
 
     def __len__(self) -> int:
         """Return the number of batches per epoch on this rank."""
@@ -81,8 +86,14 @@ class Loader(ABC):
         batches = self._batches(self._rows().split(self.batch_size)[self.position : len(self)])
         for batch in batches:
             self.position += 1  # before the yield: a state saved during this batch resumes after it
-            yield batch
+            yield batch if self.flipped_first is None else self._flip(batch, self.flipped_first)
         self.epoch, self.position = self.epoch + 1, 0
+
+    def _flip(self, batch: Batch, first: Tensor) -> Batch:
+        indices, x, y = batch
+        self.flipped_first = first = first.to(indices.device)  # copied once
+        flip = first[indices] ^ (self.epoch % 2 == 1)  # (B,)
+        return indices, torch.where(flip.view(-1, 1, 1, 1), x.flip(-1), x), y
 
     @abstractmethod
     def _batches(self, rows: tuple[Tensor, ...]) -> Iterator[Batch]:

@@ -21,6 +21,8 @@ FOLDER = Path(__file__).parent
 SUFFIXES = (".yaml", ".yml")
 ONLY_WITH = {  # settings that have an effect only if another setting has one of these values
     "optim.milestones": ("optim.schedule", "steps"), "optim.gamma": ("optim.schedule", "steps"),
+    "optim.peak": ("optim.schedule", "triangle"), "optim.start_factor": ("optim.schedule", "triangle"),
+    "optim.end_factor": ("optim.schedule", "triangle"),
     "optim.momentum": ("optim.name", "sgd", "asgd"), "optim.nesterov": ("optim.name", "sgd", "asgd"),
     "optim.average_from": ("optim.name", "asgd"), "optim.patience": ("optim.name", "asgd"),
 }  # fmt: skip

@@ -33,6 +33,10 @@ class Data:
     """Mean per channel of pixels in [0, 1]. null: that of the data set, or of ImageNet for image folders."""
     std: list[Annotated[float, Limit(0, 1e6, above=True)]] | None = None
     """Standard deviation per channel of pixels in [0, 1]. null: as for mean."""
+    alternating_flip: bool = False
+    """Flip each image horizontally in every other epoch, starting at random. Not for image folders."""
+    flip_test: bool = False
+    """Also report flip_accuracy: of the average prediction for an image and its mirror image."""
     workers: Annotated[int, Limit(0, 10**3, whole=True)] = 8
     """Image folders: decoding processes per training process, at most one per CPU core."""
 
@@ -73,12 +77,22 @@ class Optim:
     """Use Nesterov momentum."""
     weight_decay: Annotated[float, Limit(0, 1e3)] = 1e-4
     """Weight decay."""
-    schedule: Literal["constant", "cosine", "steps"] = "cosine"
+    bias_lr: Annotated[float, Limit(0, 1e6, above=True)] = 1.0
+    """Factor of the learning rate for biases of normalization layers. Their weight decay is divided by it."""
+    label_smoothing: Annotated[float, FRACTION] = 0.0
+    """Fraction of each label that is spread evenly over all classes, in training."""
+    schedule: Literal["constant", "cosine", "steps", "triangle"] = "cosine"
     """Learning-rate schedule over the run."""
     milestones: list[Annotated[float, FRACTION]] = field(default_factory=lambda: [0.5, 0.75])
     """Schedule steps: fractions of the run at which the learning rate is multiplied by gamma."""
     gamma: Annotated[float, Limit(0, 1e3)] = 0.1
     """Schedule steps: factor at each milestone."""
+    peak: Annotated[float, FRACTION] = 0.25
+    """Schedule triangle: fraction of the run at which the learning rate reaches lr. It is linear before and after."""
+    start_factor: Annotated[float, FRACTION] = 0.0
+    """Schedule triangle: factor of the learning rate at the start."""
+    end_factor: Annotated[float, FRACTION] = 0.0
+    """Schedule triangle: factor of the learning rate at the end."""
     warmup: Annotated[float, FRACTION] = 0.0
     """Fraction of the run in which the learning rate rises linearly from 0."""
     clip: Annotated[float, Limit(0, 1e9, above=True)] | None = None
@@ -89,6 +103,8 @@ class Optim:
     """Radius of sharpness-aware minimization (SAM), for example 0.05. null: no SAM."""
     ema: Annotated[float, Limit(0, 0.999999, above=True)] | None = None
     """Decay of an exponential moving average of the weights, which is then evaluated. null: no average."""
+    lookahead: Annotated[int, MANY] | None = None
+    """Updates k between steps of lookahead: continue from an average of the weights, with decay 0.95^k (done)^3."""
     average_from: Annotated[float, FRACTION] | None = 0.0
     """Optimizer asgd: fraction of the run at which averaging starts. null: when validation stops improving."""
     patience: Annotated[int, MANY] = 5

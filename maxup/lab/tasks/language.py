@@ -34,8 +34,9 @@ Batch = tuple[Tensor, Tensor, Tensor]  # positions, tokens, targets
 
 FOR_IMAGES = (
     "data.train_size", "data.validation", "data.size", "data.test_size", "data.crop_fraction", "data.interpolation",
-    "data.mean", "data.std", "model.normalize", "model.pretrained", "model.weights", "model.new_head",
-    "model.freeze_norm", "model.freeze", "objective.norm", "objective.score", "optim.sam",
+    "data.mean", "data.std", "data.alternating_flip", "data.flip_test", "model.normalize", "model.pretrained",
+    "model.weights", "model.new_head", "model.freeze_norm", "model.freeze", "objective.norm", "objective.score",
+    "optim.sam", "optim.label_smoothing",
 )  # fmt: skip  # settings that are not used here
 
 

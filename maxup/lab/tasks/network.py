@@ -16,11 +16,16 @@ from maxup.lab.models.normalize import Normalized
 from maxup.lab.models.weights import load_weights
 from maxup.lab.recipes.schema import Recipe
 
+SAMPLE = 1000  # images for `init_from_images`
+
 
 def build_network(
     recipe: Recipe, images: Any, device: torch.device, model_from: Callable[..., nn.Module] | None = None
 ) -> nn.Module:
     """Build the network of a recipe on a device.
+
+    If the network has a method `init_from_images(images)`, it is called with up to 1,000 normalized training images,
+    (N, C, H, W). A checkpoint, or the weights in `model.weights`, replace what it sets.
 
     Args:
         recipe: The recipe.
@@ -47,6 +52,8 @@ def build_network(
         )
     create = model_from or partial(create_model, settings.name, pretrained=settings.pretrained)
     model = check_module(create(shape=images.shape, num_classes=num_classes, **settings.args))
+    if callable(init := getattr(model, "init_from_images", None)):
+        init(_sample(images))
     model = Normalized(model, images.mean, images.std) if settings.normalize else model
     if settings.weights is not None:
         load_weights(model, settings.weights, new_head=settings.new_head)
@@ -64,6 +71,13 @@ def build_network(
             x = torch.zeros(2, *shape, device=device, dtype=torch.int64 if is_tokens else torch.float32)
             _check_output(who, model, x, num_classes)
     return model
+
+
+def _sample(images: Any) -> Tensor:
+    """Return some training images, evenly spread and normalized: (N, C, H, W)."""
+    rows = torch.arange(0, len(images), max(1, len(images) // SAMPLE))[:SAMPLE]
+    loader = images.subset(rows).loader(100, training=False, seed=0, device="cpu")
+    return torch.cat([images.normalize(x) for _, x, _ in loader])
 
 
 def check_module(model: Any) -> nn.Module:

@@ -24,6 +24,7 @@ from maxup.losses import cross_entropy
 from maxup.objectives.maxup import MaxUp
 from maxup.objectives.outcome import Outcome
 from maxup.perturb.in_model import clear, in_model_parts
+from maxup.perturb.labels import probabilities
 from maxup.rng import stream_seed
 
 Batch = tuple[Tensor, Tensor, Tensor]  # indices, images, labels
@@ -59,6 +60,7 @@ class Vision:
         if data_from is not None or isinstance(self.train, Folder):
             parts = [self.train, self.test, *([self.validation] if self._has_validation() else [])]
             self.identity["data"] = sha256(" ".join(part.digest for part in parts).encode())
+        self._check_flips()
         if recipe.model.normalize and len(self.train.shape) != 3:
             raise RecipeError(
                 f"model.normalize is for images, but your examples have shape {self.train.shape}; set it to false"
@@ -70,7 +72,8 @@ class Vision:
         where: Any = {"device": device, "rank": rank, "world_size": world_size}
         size = recipe.batch_size // world_size
         drop = len(self.train) > recipe.batch_size  # full batches only, if there is at least one
-        self.loader = self.train.loader(size, training=True, seed=recipe.seed, drop_last=drop, **where)
+        options = {"alternating_flip": recipe.data.alternating_flip, "drop_last": drop, **where}
+        self.loader = self.train.loader(size, training=True, seed=recipe.seed, **options)
         from_folder = isinstance(self.train, Folder)
         is_large = from_folder or isinstance(self.train, Stream)
         self.evaluation = {
@@ -81,6 +84,7 @@ class Vision:
         self.every_epoch = tuple(self.evaluation)
         classes = len(self.train.classes)
         self.metric_names = ["loss", "accuracy", *["top5_accuracy"] * (classes > (5 if from_folder else 10))]
+        self.metric_names += ["flip_accuracy"] * recipe.data.flip_test
         self.model = build_network(recipe, self.train, device, model_from)
         mean, std = self.train.mean, self.train.std
         if recipe.model.normalize:  # augmentation gets pixels
@@ -107,6 +111,19 @@ class Vision:
             return self.validation is not None
         return bool(self.validation.root != self.train.root)
 
+    def _check_flips(self) -> None:
+        """Raise a RecipeError if a setting of flips does not fit the data or the augmentation."""
+        data, is_folder = self.recipe.data, isinstance(self.train, Folder)
+        for name in ("alternating_flip", "flip_test"):
+            if getattr(data, name) and len(self.train.shape) != 3:
+                raise RecipeError(
+                    f"data.{name} is for images, but your examples have shape {self.train.shape}; set it to false"
+                )
+        flips = any(spec.get("name") == "crop_flip" and spec.get("flip", True) for spec in self.recipe.augment)
+        if data.alternating_flip and (is_folder or flips):
+            who, fix = ("image folders", "remove it") if is_folder else ("crop_flip", "add flip: false to crop_flip")
+            raise RecipeError(f"data.alternating_flip has no effect, because {who} flip images at random; {fix}")
+
     def step(self, model: Any, batch: Batch) -> Outcome:
         """Prepare and augment a batch, and return the outcome of the objective."""
         outcome = self.objective.run(model, *self._augmented(batch))
@@ -125,6 +142,9 @@ class Vision:
         x = self.prepare(x)
         if self.augment is not None:
             x, y = self.augment(x, y, generator=self.generator)
+        if smoothing := self.recipe.optim.label_smoothing:
+            classes = len(self.train.classes)
+            y = (1 - smoothing) * probabilities(y, classes, "label smoothing") + smoothing / classes
         return (x, y) if self.perturb_once is None else self.perturb_once(x, y, generator=self.objective.generator)
 
     def prepare(self, x: Tensor) -> Tensor:
@@ -139,16 +159,21 @@ class Vision:
     def evaluate(self, model: Any, name: str) -> tuple[dict[str, Tensor], int]:
         """Return the sum of each metric and the number of examples, over this process's share of a split.
 
-        "top5_accuracy" is among the metrics of more than 10 classes, or more than 5 for image folders.
+        "top5_accuracy" is among the metrics of more than 10 classes, or more than 5 for image folders, and
+        "flip_accuracy" with data.flip_test.
         """
         model.eval()
         sums, count = {metric: torch.zeros((), device=self.generator.device) for metric in self.metric_names}, 0
         for _, x, y in self.evaluation[name]:
-            output = model(self.prepare(x))
+            x = self.prepare(x)
+            output = model(x)
             sums["loss"] += nn.functional.cross_entropy(output, y, reduction="sum")
             sums["accuracy"] += (output.argmax(1) == y).sum()
             if "top5_accuracy" in sums:
                 sums["top5_accuracy"] += (output.topk(5).indices == y[:, None]).sum()
+            if "flip_accuracy" in sums:
+                both = output.softmax(1) + model(x.flip(-1)).softmax(1)
+                sums["flip_accuracy"] += (both.argmax(1) == y).sum()
             count += len(y)
         model.train()
         return sums, count

@@ -13,7 +13,7 @@ from maxup.errors import RunError, error_message
 from maxup.lab.recipes.difference import difference
 from maxup.lab.recipes.load import recipe_from
 from maxup.lab.storage import checkpoint
-from maxup.lab.train.extend import SCHEDULE, check_extension
+from maxup.lab.train.extend import SCHEDULE, check_extension, is_extensible
 from maxup.lab.train.log import Metrics
 from maxup.lab.train.state import RunState
 
@@ -122,8 +122,7 @@ def _reject_other_run(
         check_extension(recipe_from(saved["recipe"]), state.recipe, changed, **options)
     elif changed:
         longer = changed == ["epochs"] and state.recipe.epochs > saved["recipe"]["epochs"]
-        extensible = longer and state.recipe.optim.schedule != "cosine" and not state.recipe.optim.restarts
-        advice = "continue it with --extend, " if extensible else ""
+        advice = "continue it with --extend, " if longer and is_extensible(state.recipe) else ""
         raise RunError(
             f"{folder} contains a run of another recipe (different: {', '.join(changed)}); "
             f"{advice}choose another folder with --out, or start over with maxup train --restart"

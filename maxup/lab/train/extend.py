@@ -15,6 +15,7 @@ from maxup.lab.storage.locks import locked
 from maxup.lab.train.optim import learning_rate
 
 SCHEDULE = ("epochs", "optim.milestones", "optim.warmup", "optim.average_from", "objective.warmup")
+WHOLE_RUN = ("cosine", "triangle")  # schedules that depend on the number of epochs from the first step
 CONTENTS = ("checkpoints", "run.json", "metrics.jsonl", "not-finite")  # of the folder of a run
 
 
@@ -40,13 +41,24 @@ def check_extension(
         raise RunError(f"{folder} has {before.epochs} epochs; to extend it, give more than that with --epochs")
     if before.optim.restarts:
         raise RunError(f"{folder} cannot be extended: optim.restarts ends its stages by the number of epochs; {advice}")
-    if before.optim.schedule == "cosine":
+    if before.optim.schedule in WHOLE_RUN:
         raise RunError(
-            f"{folder} cannot be extended: a cosine schedule depends on the number of epochs from its first step; "
-            f"{advice}, or train with --optim.schedule constant or steps"
+            f"{folder} cannot be extended: a {before.optim.schedule} schedule depends on the number of epochs from its "
+            f"first step; {advice}, or train with --optim.schedule constant or steps"
+        )
+    if before.optim.lookahead:
+        raise RunError(
+            f"{folder} cannot be extended: the decay of optim.lookahead depends on the number of epochs from its first "
+            f"step; {advice}"
         )
     if keep := _settings_that_keep_the_past(before, now, done=done, steps=steps):
         raise RunError(f"{folder} can be extended only if the steps that are done stay the same; add {' '.join(keep)}")
+
+
+def is_extensible(recipe: Recipe) -> bool:
+    """Whether a run of this recipe may be extended, perhaps with other milestones and warmups."""
+    optim = recipe.optim
+    return optim.schedule not in WHOLE_RUN and not optim.lookahead and not optim.restarts
 
 
 def set_aside(folder: Path, say: Callable[[str], None]) -> None:

@@ -236,7 +236,7 @@ class Trainer:
         if better:
             state.best = state.last
         self._write(step=state.step, seconds=state.seconds, **state.last)
-        averaged = "" if state.ema is None or self.recipe.optim.ema else "  averaged"
+        averaged = "  averaged" if state.ema is not None and self.recipe.optim.name == "asgd" else ""
         progress.say(f"epoch {epoch + 1}/{state.stages.longest}  {format_metrics(measured)}{averaged}")
         state.stages.check(epoch + 1, measured[monitor])
         return better

@@ -31,8 +31,9 @@ class Stages:
             raise ValueError(
                 "optim.restarts needs averaging at a constant rate: set optim.name=asgd and optim.schedule=constant"
             )
-        if optim.name == "asgd" and optim.ema is not None:
-            raise ValueError("optim.name=asgd and optim.ema both average the weights; choose one")
+        averages = {"optim.name=asgd": optim.name == "asgd", "optim.ema": optim.ema, "optim.lookahead": optim.lookahead}
+        if len(chosen := [name for name, value in averages.items() if value]) > 1:
+            raise ValueError(f"{' and '.join(chosen)} both average the weights; choose one")
         self.optim, self.epochs, self.sign = optim, epochs, 1 if lower_is_better else -1
         self.stage, self.begun, self.over = 0, 0, False
         self.checks: list[float] = []

@@ -27,8 +27,8 @@ class RunState:
         optimizer: The optimizer of its parameters.
 
     Attributes:
-        ema: The average of the weights, or None.
-        averaged: The number of weights in the uniform average of "asgd".
+        ema: The average of the weights, or the slow weights of lookahead, or None.
+        averaged: The number of weights in the uniform average of "asgd", or of updates with lookahead.
         stages: When averaging starts and the run restarts.
         step: Steps done.
         total: Steps of the whole run.
@@ -45,7 +45,7 @@ class RunState:
     ) -> None:
         self.recipe, self.task, self.accelerator = recipe, task, accelerator
         self.model, self.optimizer = model, optimizer
-        self.ema = frozen_copy(task.model) if recipe.optim.ema else None
+        self.ema = frozen_copy(task.model) if recipe.optim.ema or recipe.optim.lookahead else None
         self.averaged = 0
         self.stages = Stages(recipe.optim, recipe.epochs, lower_is_better=task.lower_is_better)
         self.step, self.recorded = 0, 0

@@ -11,7 +11,7 @@ from torch import Tensor
 from maxup.cuda.capture import capture_step, why_not_capturable
 from maxup.errors import NonFiniteError
 from maxup.lab.output import say
-from maxup.lab.train.optim import average, learning_rate, set_learning_rate
+from maxup.lab.train.optim import average, learning_rate, lookahead, lookahead_decay, set_learning_rate
 from maxup.lab.train.sam import sam_backward
 from maxup.lab.train.state import RunState
 
@@ -64,6 +64,10 @@ class TrainingStep:
         if self.updates and state.ema is not None and optim.name == "asgd":
             state.averaged += 1
             average(state.ema, self.task.model, 1 - 1 / state.averaged)
+        elif self.updates and state.ema is not None and optim.lookahead:
+            state.averaged += 1
+            if state.averaged % optim.lookahead == 0:
+                lookahead(state.ema, state.network, lookahead_decay(optim.lookahead, state.step / state.total))
         self.recent.append((batch[0], loss))
         state.loss += loss
         state.step += 1

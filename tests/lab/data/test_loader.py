@@ -187,3 +187,34 @@ def test_on_a_gpu_no_batch_synchronizes_and_the_order_is_the_same():
         torch.cuda.set_sync_debug_mode("default")
     assert {tensor.device.type for batch in batches for tensor in batch} == {"cuda"}
     assert [rows.tolist() for rows, _, _ in batches] == epoch(loader(100, 8, drop_last=True))
+
+
+def test_an_alternating_flip_shows_every_image_both_ways_in_two_epochs():
+    n = 400
+    images = Images(
+        torch.randint(256, (n, 2, 3, 5), dtype=torch.uint8), torch.zeros(n).long(), ("a",), (0.0,) * 2, (1.0,) * 2
+    )
+
+    def flips(seed=0, start=0, **options):
+        """Whether each image is flipped, (n,), in each of three epochs."""
+        loader = DeviceLoader(
+            images, 7, device="cpu", shuffle=True, seed=seed, alternating_flip=True, pad=False, **options
+        )
+        found = torch.full((3, n), -1)
+        loader.load_state_dict({"epoch": start, "position": 0})
+        for epoch in range(start, 3):
+            for rows, x, _ in loader:
+                for row, image in zip(rows.tolist(), x, strict=True):
+                    found[epoch, row] = int(torch.equal(image, images.x[row].flip(-1)))
+                    assert found[epoch, row] or torch.equal(image, images.x[row])
+        return found
+
+    found = flips()
+    assert torch.equal(found[0], 1 - found[1])
+    assert torch.equal(found[0], found[2])
+    assert stats.binomtest(int(found[0].sum()), n).pvalue > 1e-6
+    assert not torch.equal(found[0], flips(seed=1)[0])
+    assert torch.equal(flips(start=2)[2], found[2])  # resumed
+    parts = torch.stack([flips(rank=rank, world_size=2) for rank in range(2)])
+    assert torch.equal(parts.max(0).values, found)  # -1: an image of the other rank
+    assert torch.equal(flips(drop_last=True)[0] >= 0, flips(drop_last=True)[0] == found[0])

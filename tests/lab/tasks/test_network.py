@@ -8,6 +8,7 @@ from torch import nn
 from maxup.errors import UserCodeError
 from maxup.lab.models import create_model
 from maxup.lab.recipes.load import recipe_from
+from maxup.lab.tasks import network
 from maxup.lab.tasks.vision import Vision
 from tests.lab.data.fake import write_folders
 
@@ -113,3 +114,51 @@ def test_the_check_of_a_user_network_has_no_side_effects():
         assert torch.equal(tensor, task.model.state_dict()[name]), name
     assert all(p.grad is None for p in task.model.parameters())
     assert task.model.training
+
+
+class Learns(nn.Module):
+    """Remembers the images that it is initialized from."""
+
+    def __init__(self, shape, num_classes):
+        super().__init__()
+        self.net = nn.Linear(shape[1] * shape[2], num_classes)
+        self.register_buffer("seen", torch.zeros(0))
+
+    def init_from_images(self, images):
+        self.seen = images
+
+    def forward(self, x):
+        return self.net(x.flatten(1))
+
+
+@pytest.mark.parametrize("size", [300, 700, 1500])
+@pytest.mark.parametrize("normalize", [False, True])
+def test_a_network_may_be_initialized_from_normalized_training_images(size, normalize, monkeypatch):
+    monkeypatch.setattr(network, "SAMPLE", 400)
+    said = BASE | {"data": {"name": "digits", "train_size": size}, "model": {"normalize": normalize}}
+    task = Vision(recipe_from(said), torch.device("cpu"), model_from=Learns)
+    seen = (task.model.model if normalize else task.model).seen
+    n = len(task.train)
+    chosen = [i for i in range(n) if i % max(1, n // 400) == 0][:400]
+    mean, std = (torch.tensor(v).view(-1, 1, 1) for v in (task.train.mean, task.train.std))
+    torch.testing.assert_close(seen, (task.train.x[chosen] / task.train.top - mean) / std)
+
+
+def test_image_folders_initialize_a_network_from_center_crops(tmp_path):
+    write_folders(tmp_path / "imagenet")
+    said = {"data": {"name": "imagenet", "root": str(tmp_path), "size": 8, "workers": 0}}
+    said |= {"perturb": [{"name": "cutmix"}], "model": {"name": "speednet", "args": {"widths": [4]}}}
+    tasks = [Vision(recipe_from(said), torch.device("cpu")) for _ in range(2)]
+    weights = [task.model.whiten.weight for task in tasks]
+    assert torch.equal(*weights)  # the same images, although initial weights are random
+    assert not torch.equal(tasks[0].model.head.weight, tasks[1].model.head.weight)
+
+
+def test_given_weights_replace_what_was_initialized_from_images(tmp_path):
+    said = BASE | {"model": {"name": "speednet", "args": {"widths": [4]}}}
+    first = Vision(recipe_from(said), torch.device("cpu")).model
+    nn.init.normal_(first.whiten.weight)
+    torch.save(first.state_dict(), tmp_path / "weights.pt")
+    said["model"]["weights"] = str(tmp_path / "weights.pt")
+    again = Vision(recipe_from(said), torch.device("cpu")).model
+    assert torch.equal(again.whiten.weight, first.whiten.weight)

@@ -1,8 +1,10 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from maxup import Average, HardExamples, MaxUp
+from maxup.errors import RecipeError
 from maxup.lab.recipes.build import build_perturbation
 from maxup.lab.recipes.load import recipe_from
 from maxup.lab.recipes.objectives import ObjectiveContext, build_objective
@@ -229,3 +231,70 @@ def test_smoothadv_is_built_from_the_recipe_s_noise_and_warms_up():
 def test_smoothadv_needs_noise_on_pixels(change):
     with pytest.raises(ValueError, match="attacks pixels under Gaussian noise"):
         build(recipe_from(NORMALISE | {"objective": {"name": "smoothadv"}} | change), 10)
+
+
+@pytest.mark.parametrize(
+    "objective", ["standard", "maxup", "average", "hard_examples", {"name": "adversarial", "steps": 2}]
+)
+def test_label_smoothing_is_that_of_torch(objective):
+    said = BASE | {"optim": {"label_smoothing": 0.2}, "objective": objective}
+    task = Vision(recipe_from(said), torch.device("cpu"))
+    outcome = task.step(task.model, next(iter(task.loader)))
+    labels = outcome.target.argmax(1)
+    expected = F.cross_entropy(outcome.output, labels, label_smoothing=0.2, reduction="none")
+    torch.testing.assert_close(outcome.losses.sort().values, expected.sort().values[-len(outcome.losses) :])
+
+
+def test_label_smoothing_of_mixed_labels_is_that_of_torch():
+    said = BASE | {"optim": {"label_smoothing": 0.2}, "augment": [{"name": "mixup"}], "perturb": [{"name": "cutmix"}]}
+    tasks = [
+        Vision(recipe_from(BASE | said | {"optim": {"label_smoothing": e}}), torch.device("cpu")) for e in (0.2, 0)
+    ]
+    tasks[1].model.load_state_dict(tasks[0].model.state_dict())
+    smooth, plain = (task.step(task.model, next(iter(task.loader))) for task in tasks)
+    expected = F.cross_entropy(plain.output, plain.target, label_smoothing=0.2)
+    torch.testing.assert_close(smooth.loss, expected)
+
+
+def test_sam_uses_smoothed_labels():
+    task = Vision(recipe_from(BASE | {"optim": {"label_smoothing": 0.2, "sam": 0.1}}), torch.device("cpu"))
+    indices, x, y = next(iter(task.loader))
+    with task.repeatable(task.model, (indices, x, y)) as loss_fn:
+        smoothed = loss_fn()
+    twin = Vision(recipe_from(BASE), torch.device("cpu"))
+    twin.model.load_state_dict(task.model.state_dict())
+    outcome = twin.step(twin.model, (indices, x, y))
+    torch.testing.assert_close(smoothed, F.cross_entropy(outcome.output, y, label_smoothing=0.2))
+
+
+def test_flip_accuracy_against_a_plain_count():
+    task = Vision(recipe_from(BASE | {"data": BASE["data"] | {"flip_test": True}}), torch.device("cpu"))
+    sums, count = task.evaluate(task.model, "test")
+    x = task.test.normalize(task.test.x)
+    both = task.model(x).softmax(1) + task.model(torch.from_numpy(x.numpy()[..., ::-1].copy())).softmax(1)
+    assert count == len(x)
+    assert sums["flip_accuracy"] == (both.argmax(1) == task.test.y).sum() != sums["accuracy"]
+    assert sums["accuracy"] == (task.model(x).argmax(1) == task.test.y).sum()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"augment": [{"name": "crop_flip"}]}, "no effect, because crop_flip flip images at random; add flip: false"),
+        ({"data": {"name": "imagenet", "size": 8, "workers": 0}}, "because image folders flip images at random"),
+    ],
+)
+def test_an_alternating_flip_beside_a_random_one_is_refused(changes, message, tmp_path):
+    write_folders(tmp_path / "imagenet")
+    said = BASE | {"perturb": [{"name": "cutout", "length": 2}], "model": {"name": "conv"}} | changes
+    more = {"root": str(tmp_path)} if "data" in changes else {}
+    with pytest.raises(RecipeError, match=message):
+        Vision(recipe_from(said | {"data": said["data"] | more | {"alternating_flip": True}}), torch.device("cpu"))
+
+
+@pytest.mark.parametrize("setting", ["alternating_flip", "flip_test"])
+def test_flips_are_for_images(setting):
+    rows = torch.rand(40, 6), torch.arange(40) % 2
+    said = recipe_from(BASE | {"data": {setting: True}})
+    with pytest.raises(RecipeError, match=rf"data\.{setting} is for images, but your examples have shape \(6,\)"):
+        Vision(said, torch.device("cpu"), data_from=lambda: rows)

@@ -18,6 +18,8 @@ from tests.lab.train.test_resume_exact import fingerprint
 
 CONSTANT = {"optim": {"schedule": "constant", "ema": 0.9}}
 STEPS = {"optim": {"schedule": "steps", "milestones": [0.5], "warmup": 0.25}}
+TRIANGLE = {"optim": {"schedule": "triangle"}}
+AHEAD = {"optim": {"schedule": "constant", "lookahead": 2}}
 WARM = {"objective": {"name": "maxup", "m": 2, "warmup": 5}}
 
 
@@ -74,6 +76,8 @@ def text(tmp_path):
     ("first", "then", "message"),
     [
         ({}, {"epochs": 4}, "cannot be extended: a cosine schedule depends on the number of epochs"),
+        (TRIANGLE, {**TRIANGLE, "epochs": 4}, "cannot be extended: a triangle schedule depends on the number of"),
+        (AHEAD, {**AHEAD, "epochs": 4}, "cannot be extended: the decay of optim.lookahead depends on the number of"),
         (CONSTANT, {**CONSTANT, "epochs": 1}, "has 2 epochs; to extend it, give more than that with --epochs"),
         (CONSTANT, {**CONSTANT, "epochs": 4, "batch_size": 10}, "only the number of epochs, but batch_size differ"),
         (STEPS, {**STEPS, "epochs": 4}, "stay the same; add --optim.warmup 0.125 --optim.milestones [0.25]"),

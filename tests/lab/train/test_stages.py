@@ -80,3 +80,5 @@ def test_restarts_need_averaging():
         Stages(Optim(restarts=1), 5, lower_is_better=True)
     with pytest.raises(ValueError, match="both average the weights"):
         Stages(optim(ema=0.9), 5, lower_is_better=True)
+    with pytest.raises(ValueError, match=r"optim\.ema and optim\.lookahead both average the weights"):
+        Stages(Optim(ema=0.9, lookahead=5), 5, lower_is_better=True)
