@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.speedrun import SpeedNet
 from maxup import CutMix, Cutout, EmbeddingDropout
 from maxup.lab.models import create_model
 from maxup.objectives.base import call_model
@@ -45,7 +44,9 @@ def wrn(size: int = 256) -> dict[str, Any]:
 
 def speednet(size: int = 1024) -> dict[str, Any]:
     """The network of the speed run on 32 px with Cutout."""
-    return images(SpeedNet(torch.randn(1000, 3, 32, 32)), size, 32, 10) | {"perturbation": Cutout(12)}
+    return images(create_model("speednet", shape=(3, 32, 32), num_classes=10), size, 32, 10) | {
+        "perturbation": Cutout(12)
+    }
 
 
 def resnet110(size: int = 256) -> dict[str, Any]:

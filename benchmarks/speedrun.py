@@ -2,6 +2,9 @@
 
     python -m benchmarks.speedrun --data DIR --rows m1 m4 proxy16 --runs 20 --out results
 
+The recipe cifar10/speedrun trains in the same way. This script also has rows that no recipe has, such as a proxy that
+scores copies, and it trains many seeds in one process.
+
 One seed takes seconds, so a row has many seeds and a difference of 0.1 points is visible. The network and its training
 follow the ideas of public speed records (K. Jordan, "94% on CIFAR-10 in 3.29 Seconds on a Single GPU", 2024, and the
 work it builds on): a fixed whitening layer, three blocks of convolutions with GELU, BatchNorm with trained biases only,
@@ -28,9 +31,10 @@ from torch.nn import functional as F
 from maxup import Compose, CropFlip, CutMix, Cutout, Gaussian, MaxUp, captured
 from maxup.lab.data import load_data
 from maxup.lab.environment import environment
+from maxup.lab.models.speednet import speednet
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
-WIDTHS, BATCH, SMOOTHING = (64, 256, 256), 1024, 0.2
+BATCH, SMOOTHING = 1024, 0.2
 LR, MOMENTUM, DECAY, BIAS_LR = 11.5, 0.85, 0.0153, 64.0  # per 1,024 examples, "decoupled" from momentum
 device = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -38,52 +42,6 @@ device = "cuda" if torch.cuda.is_available() else "cpu"
 def mixed() -> torch.autocast:
     """Mixed precision on a GPU."""
     return torch.autocast(device, torch.bfloat16, enabled=device == "cuda")
-
-
-class Norm(nn.BatchNorm2d):
-    """BatchNorm with a trained bias and no trained scale."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__(width, eps=1e-12, momentum=0.4)
-        self.weight.requires_grad = False
-
-
-def conv(inputs: int, outputs: int) -> nn.Conv2d:
-    """A 3 x 3 convolution that starts as the identity of its first inputs."""
-    layer = nn.Conv2d(inputs, outputs, 3, padding="same", bias=False)
-    nn.init.dirac_(layer.weight[:inputs].data)
-    return layer
-
-
-def block(inputs: int, outputs: int) -> nn.Sequential:
-    first = conv(inputs, outputs), nn.MaxPool2d(2), Norm(outputs), nn.GELU()
-    return nn.Sequential(*first, conv(outputs, outputs), Norm(outputs), nn.GELU())
-
-
-class SpeedNet(nn.Module):
-    """Whitening, three blocks, and a linear classifier."""
-
-    def __init__(self, images: Tensor) -> None:
-        super().__init__()
-        self.whiten = nn.Conv2d(3, 24, 2)
-        assert self.whiten.bias is not None
-        self.whiten.weight.data = whitening(images)
-        self.whiten.weight.requires_grad = False
-        nn.init.zeros_(self.whiten.bias)
-        a, b, c = WIDTHS
-        self.blocks = nn.Sequential(block(24, a), block(a, b), block(b, c), nn.AdaptiveMaxPool2d(1))
-        self.head = nn.Linear(c, 10, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.blocks(F.gelu(self.whiten(x))).flatten(1)) / 9
-
-
-def whitening(images: Tensor) -> Tensor:
-    """Eigenvectors of 2 x 2 patches and their negatives, scaled to unit variance: (24, 3, 2, 2)."""
-    patches = images[:5000].float().unfold(2, 2, 1).unfold(3, 2, 1).permute(0, 2, 3, 1, 4, 5).reshape(-1, 12)
-    values, vectors = torch.linalg.eigh(patches.T @ patches / len(patches))
-    filters = (vectors / (values + 5e-4).sqrt()).T.reshape(12, 3, 2, 2).flip(0)
-    return torch.cat([filters, -filters])
 
 
 class Proxy(nn.Module):
@@ -155,7 +113,9 @@ class Run:
             raise SystemExit(f"row {row!r} is not known; use m4, run4, proxy16, low4, run4last25, or m1x2")
         kind, copies, part, percent, factor = parsed.groups()
         self.kind, self.m, self.epochs = kind, int(copies), epochs * float(factor or 1)
-        model = channels_last(SpeedNet(data[0]))
+        network = speednet(data[0].shape[1:], 10)
+        network.init_from_images(data[0][:5000])
+        model = channels_last(network)
         self.model = compiled.setdefault("model", model)
         if self.model is not model:
             self.model.load_state_dict(model.state_dict())

@@ -60,5 +60,5 @@ def test_invalid_sizes_of_a_language_model(size):
 
 def test_models_build():
     for name in MODELS:
-        model = build(registry.MODELS, "model", name, shape=(1, 8, 8), num_classes=3)
+        model = build(registry.MODELS, "model", name, shape=(1, 9, 9), num_classes=3)
         assert sum(p.numel() for p in model.parameters()) > 0

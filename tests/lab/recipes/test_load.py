@@ -335,8 +335,8 @@ def alterations(folder, count, seed):
 @pytest.mark.parametrize("count", [40, pytest.param(200, marks=pytest.mark.slow)])
 def test_mutations_train_or_get_one_message(tmp_path, capsys, count):
     """Through the command: a recipe that parses may still not fit the data, the network or the method."""
-    codes = []
-    for path in (*mutations(tmp_path, count // 4, seed=count), *alterations(tmp_path, count - count // 4, seed=count)):
+    codes, seed = [], count + 1
+    for path in (*mutations(tmp_path, count // 4, seed), *alterations(tmp_path, count - count // 4, seed)):
         folder = path.removesuffix(".yaml")
         short = ["--epochs", "1", "--data.train_size", "60", "--trackers", "none", "--out", folder]
         capsys.readouterr()
