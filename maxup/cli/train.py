@@ -84,7 +84,9 @@ def main(argv: Sequence[str]) -> int:
         epoch = f"after epoch {result['last']['epoch']}"
         if recipe.optim.restarts:
             epoch = f"at epoch {result['best']['epoch']}, the best of {result['last']['epoch']}"
-        say(f"{out}: {format_metrics(metrics)}  {epoch}, in {result['seconds']:.1f} s", flush=True)
+        steps = result.get("training_seconds", result["seconds"]) - result.get("compile_seconds", 0.0)  # older records
+        took = f"in {result['seconds']:.1f} s, of which {steps:.1f} s are training steps"
+        say(f"{out}: {format_metrics(metrics)}  {epoch}, {took}", flush=True)
     if args.certify:
         from maxup.cli.certify import main as certify
 

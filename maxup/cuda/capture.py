@@ -31,6 +31,9 @@ class CapturedStep:
         seed: Called before each capture and replay, to seed generators for the step.
         replayed: Called after each replay, to update what the step counts in Python.
         say: Called with the reason if the step turns out to be unsafe to capture.
+
+    Attributes:
+        preparing: Whether the last call prepared the graph: an eager step, which may compile, or the capture.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class CapturedStep:
         self.graph: torch.cuda.CUDAGraph | None = None
         self.captured_for: Any = None
         self.eager: float = 0  # eager steps since the key changed
+        self.preparing = False
 
     def __call__(self, batch: Batch) -> Tensor:
         """Train on a batch and return the loss."""
@@ -56,7 +60,9 @@ class CapturedStep:
             self.graph, self.captured_for, self.eager = None, self.key(), min(self.eager, 0)
         if self.eager < WARMUP:
             self.eager += 1
+            self.preparing = self.eager > 0  # not if the step cannot be captured
             return self._eager_step(batch)
+        self.preparing = self.graph is None
         if self.graph is not None and [part.shape for part in batch] != [part.shape for part in self.batch]:
             return self.step(batch)
         self.seed()  # a graph reads the seeds of its registered generators when it is replayed

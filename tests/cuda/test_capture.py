@@ -1,5 +1,6 @@
 """When a step cannot be captured, and how synchronization is detected. tests/gpu tests the capture itself."""
 
+import math
 import warnings
 from types import SimpleNamespace
 
@@ -55,8 +56,11 @@ def test_generators_are_seeded_before_capture_and_before_every_replay(monkeypatc
     calls = {name: lambda name=name: events.append(name) for name in ("seed", "replayed")}
     step = CapturedStep(lambda batch: batch, key=lambda: 0, generators=list, say=print, **calls)
     step.captured_for, step.eager = 0, WARMUP
+    preparing = []
     for _ in range(2):
         step((torch.zeros(1),))
+        preparing.append(step.preparing)
+    assert preparing == [True, False]
     assert events == ["seed", "capture", "replay", "seed", "replay", "replayed"]
 
 
@@ -96,3 +100,30 @@ def test_the_mode_is_restored_when_a_step_fails(device):
     with pytest.raises(ZeroDivisionError), _record_syncs():
         raise ZeroDivisionError
     assert device[-1] == 0
+
+
+@pytest.mark.parametrize("possible", [True, False])
+def test_a_step_prepares_until_it_is_captured_and_again_when_the_key_changes(monkeypatch, possible):
+    """With a fake graph and fake eager steps. A step that cannot be captured prepares only while it tries."""
+
+    def capture(self, batch):
+        self.batch, self.loss = batch, torch.zeros(())
+        self.graph = SimpleNamespace(replay=lambda: None)
+        return self.graph
+
+    def eager(self, batch):
+        if self.eager == WARMUP and not possible:
+            self.eager = -math.inf
+
+    monkeypatch.setattr(torch.cuda, "Stream", object)
+    monkeypatch.setattr(CapturedStep, "_capture", capture)
+    monkeypatch.setattr(CapturedStep, "_eager_step", eager)
+    m, nothing = [1], lambda: None
+    step = CapturedStep(torch.sum, key=lambda: m[0], generators=list, say=print, seed=nothing, replayed=nothing)
+    preparing = []
+    for call in range(12):
+        m[0] = 1 + call // 6
+        step((torch.zeros(1),))
+        preparing.append(step.preparing)
+    once = [True] * (WARMUP + 1) + [False] * 2
+    assert preparing == (once * 2 if possible else [True] * WARMUP + [False] * 9)

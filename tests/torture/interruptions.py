@@ -19,7 +19,13 @@ from tests.torture import faults
 from tests.torture.outcomes import Ended, classify, command, run
 from tests.torture.subject import CERTIFY, make, train_words
 
-TIMES = ("seconds", "training_seconds", "metrics_size", "environment")  # what no two runs have in common
+TIMES = (
+    "seconds",
+    "training_seconds",
+    "compile_seconds",
+    "metrics_size",
+    "environment",
+)  # what no two runs have in common
 
 
 @dataclass

@@ -183,7 +183,8 @@ def run_once(
     built = attack.build(clip=(0.0, 1.0) if recipe.model.normalize else None)  # pixels stay in [0, 1]
     measured = measure(run.model, batches, drawn, copies=COPIES, attack=built, seed=recipe.seed)
     about = {"seed": recipe.seed, "epochs": recipe.epochs}
-    return about | measured | {"seconds": finished["training_seconds"]}, finished["environment"]
+    seconds = finished["training_seconds"] - finished.get("compile_seconds", 0.0)
+    return about | measured | {"seconds": seconds}, finished["environment"]
 
 
 def _finished(recipe: Recipe, folder: Path) -> dict[str, Any] | None:

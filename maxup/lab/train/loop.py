@@ -75,7 +75,7 @@ def train(
 
     Returns:
         The contents of run.json: metrics of the last and the best epoch, seed, environment, recipe, seconds of the
-        run, and seconds of the training steps alone.
+        run, seconds of the training steps alone, and the part of these in which steps were compiled and captured.
     """
     check_trackers(trackers or [])
     accelerator = start_accelerator(recipe.precision, trackers or [], folder)
@@ -283,6 +283,7 @@ class Trainer:
             "steps": state.step,
             "seconds": state.seconds,
             "training_seconds": state.training_seconds,
+            "compile_seconds": state.compile_seconds,
             "processes": self.accelerator.num_processes,
             "environment": environment(),
         }

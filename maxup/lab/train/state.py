@@ -14,7 +14,8 @@ from maxup.lab.recipes.schema import Recipe
 from maxup.lab.train.stages import Stages
 from maxup.rng import load_rng_state_dict, rng_state_dict
 
-COUNTERS = ("step", "recorded", "seconds", "training_seconds", "best", "last", "averaged")
+COUNTERS = ("step", "recorded", "seconds", "training_seconds", "compile_seconds", "best", "last", "averaged")
+ADDED = {"compile_seconds": 0.0}  # counters that older checkpoints do not have
 
 
 class RunState:
@@ -35,6 +36,7 @@ class RunState:
         recorded: The step of the last record of the training loss.
         seconds: Time of the whole run.
         training_seconds: Time of the training steps alone.
+        compile_seconds: The part of it in which steps were compiled and captured as a CUDA graph.
         best: Metrics of the best epoch.
         last: Metrics of the last epoch.
         loss: Sum of this process's losses since the last record.
@@ -50,7 +52,7 @@ class RunState:
         self.stages = Stages(recipe.optim, recipe.epochs, lower_is_better=task.lower_is_better)
         self.step, self.recorded = 0, 0
         self.total = task.loader.steps(self.stages.longest)
-        self.seconds, self.training_seconds = 0.0, 0.0
+        self.seconds, self.training_seconds, self.compile_seconds = 0.0, 0.0, 0.0
         self.best: dict[str, Any] = {}
         self.last: dict[str, Any] = {}
         self.loss = torch.zeros((), device=accelerator.device)
@@ -108,6 +110,7 @@ class RunState:
             self.ema.load_state_dict(state["ema"])
         self.stages.load_state_dict(state["stages"])
         self.task.loader.load_state_dict(state["loader"])
+        state = ADDED | state
         for name in COUNTERS:
             if type(state[name]) is not type(getattr(self, name)):
                 raise ValueError(f"checkpoint field {name!r} has type {type(state[name]).__name__}")

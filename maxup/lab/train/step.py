@@ -1,6 +1,7 @@
 """One training step: the loss of a batch, its gradient and the update of the weights, as a CUDA graph if possible."""
 
 import math
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -8,7 +9,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from maxup.cuda.capture import capture_step, why_not_capturable
+from maxup.cuda.capture import CapturedStep, capture_step, why_not_capturable
 from maxup.errors import NonFiniteError
 from maxup.lab.output import say
 from maxup.lab.train.optim import average, learning_rate, lookahead, lookahead_decay, set_learning_rate
@@ -60,7 +61,10 @@ class TrainingStep:
         first = (loader.position - 1) // optim.accumulate * optim.accumulate  # batch of this accumulation
         self.parts = min(optim.accumulate, len(loader) - first)
         self.updates = loader.position == first + self.parts
+        start = time.monotonic()
         loss = self.update(batch)
+        if isinstance(self.update, CapturedStep) and self.update.preparing:
+            state.compile_seconds += time.monotonic() - start
         if self.updates and state.ema is not None and optim.name == "asgd":
             state.averaged += 1
             average(state.ema, self.task.model, 1 - 1 / state.averaged)
