@@ -76,7 +76,9 @@ def main(argv: Sequence[str]) -> int:
         accept_changed_data=args.accept_changed_data,
         **user_functions(args),
     )
-    if os.environ.get("RANK", "0") == "0":
+    from maxup.rng import process_rank
+
+    if process_rank() == 0:
         from maxup.lab.progress import format_metrics
 
         hidden = ("epoch", "skipped_images")

@@ -54,6 +54,14 @@ def test_the_folder_of_a_run(tmp_path, capsys, monkeypatch, words, folder):
     assert capsys.readouterr().out.splitlines()[-1].startswith(f"{folder}: test loss ")
 
 
+@pytest.mark.parametrize("rank", ["", "00"])
+def test_the_result_is_printed_if_the_rank_is_0(tmp_path, capsys, monkeypatch, rank):
+    """Also if it is not written as 0, as in the rest of the library."""
+    monkeypatch.setenv("RANK", rank)
+    assert main(["train", "digits/mlp-gaussian", *SHORT, "--out", str(tmp_path / "run")]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith(f"{tmp_path / 'run'}: test loss ")
+
+
 def test_the_same_command_again_trains_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     command = ["train", "digits/mlp-gaussian", *SHORT, "--out", "run"]
