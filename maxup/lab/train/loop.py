@@ -230,7 +230,9 @@ class Trainer:
         state.last = {"epoch": epoch + 1, **measured}
         if skipped := sorted(set().union(*gather_object([task.skipped()]))):
             state.last["skipped_images"] = len(skipped)
-            progress.say(f"skipped {len(skipped)} images that cannot be read, such as {skipped[0]}")
+            from maxup.lab.data.decode import why_unreadable  # imports PIL
+
+            progress.say(f"skipped {len(skipped)} images that cannot be read, such as {why_unreadable(skipped[0])}")
         sign = -1 if task.lower_is_better else 1
         better = not state.best or sign * measured[monitor] > sign * state.best[monitor]
         if better:
