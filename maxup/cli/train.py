@@ -62,13 +62,14 @@ def main(argv: Sequence[str]) -> int:
 
         say(yaml.safe_dump(asdict(recipe), sort_keys=False), end="")
         return 0
-    from maxup.lab.train.api import run_folder, train
+    from maxup.lab.train.api import run_folder
+    from maxup.lab.train.loop import train
 
     out = args.out or run_folder(args.recipe, recipe)
     result = train(
-        args.recipe,
-        overrides,
+        recipe,
         out,
+        name=args.recipe,
         extend=args.extend,
         restart=args.restart,
         save_every=args.save_every,

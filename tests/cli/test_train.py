@@ -93,7 +93,7 @@ def test_it_prints_the_step_at_which_it_resumes(tmp_path, capsys, monkeypatch):
     assert main(command) == 0
     out = capsys.readouterr().out
     assert "resuming" not in out
-    assert f"already finished, at step {total}; --restart trains it again\n" in out
+    assert f"already finished, at step {total}; --restart or restart=True trains it again\n" in out
 
 
 def test_it_first_says_what_is_trained(tmp_path, capsys, monkeypatch):
