@@ -305,7 +305,6 @@ FILLERS = {
     "torture-cases": lambda: f"{sum(row['cases'] for row in result('torture')['harnesses']):,}",
     "cost": lambda: f"\n{cost()}\n",
     "selection": lambda: f"\n{selection()}\n",
-    "selection-resnet50": lambda: f"{ratio('resnet50', 'maxup_compiled_wide', 4)}",
     "overhead-cpu": lambda: percent("cpu"),
     "overhead-cuda": lambda: percent("cuda"),
 }
