@@ -236,13 +236,16 @@ class Trainer:
             from maxup.lab.data.decode import why_unreadable  # imports PIL
 
             progress.say(f"skipped {len(skipped)} images that cannot be read, such as {why_unreadable(skipped[0])}")
+        kept = getattr(task.objective, "gap_kept", None)  # of fast scoring
+        checked = {"gap_kept": kept} if kept is not None and math.isfinite(kept) else {}
+        state.last |= checked
         sign = -1 if task.lower_is_better else 1
         better = not state.best or sign * measured[monitor] > sign * state.best[monitor]
         if better:
             state.best = state.last
         self._write(step=state.step, seconds=state.seconds, **state.last)
         averaged = "" if state.ema is None or self.recipe.optim.ema else "  averaged"
-        progress.say(f"epoch {epoch + 1}/{state.stages.longest}  {format_metrics(measured)}{averaged}")
+        progress.say(f"epoch {epoch + 1}/{state.stages.longest}  {format_metrics(measured | checked)}{averaged}")
         state.stages.check(epoch + 1, measured[monitor])
         return better
 
