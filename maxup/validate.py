@@ -282,9 +282,10 @@ def check_settings_agree(
         raise ValueError(f"dtype={dtype} is invalid; use torch.float32, torch.bfloat16 or torch.float16")
     scoring = ("norm", norm, "batch"), ("chunk_size", chunk_size, 1), ("dtype", dtype, None)
     for name, value, default in (*scoring, ("compile", compile, False), ("fast", fast, False)):
-        if strategy == "retain" and value != default:
+        if strategy != "recompute" and value != default:
+            trains = "trains" if strategy == "retain" else "may train"
             raise ValueError(
-                f"strategy='retain' trains on the scoring pass, so {name}={value!r} has no effect; remove it"
+                f"strategy={strategy!r} {trains} on the scoring pass, so {name}={value!r} has no effect; remove it"
             )
     if score == "kl" and custom_loss:
         raise ValueError(

@@ -19,7 +19,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
 from maxup.batch import Batch, Draw, batch_size, is_batched, leaves
-from maxup.isolation import autocast, refuse_dropout
+from maxup.isolation import autocast, preserve_state, refuse_dropout
+from maxup.objectives.auto_strategy import AutoStrategy
 from maxup.objectives.base import Forward, LossFn, Objective, Outcome, call_model, cross_entropy, unwrap
 from maxup.objectives.half_size import CHECK_EVERY, explain_size, halve, share_of_gap
 from maxup.objectives.running_max import RunningMax
@@ -46,6 +47,7 @@ class MaxUp(Objective):
         m: Copies per example, or a function of the step that returns it. m=1 is standard augmentation.
         norm: Statistics that train-mode BatchNorm uses to score a copy: "batch" or "running".
         strategy: "recompute" forwards the winners again. "retain" keeps the graphs of all copies, as one wide batch.
+            "auto" measures both in the first step of every shape, and uses the faster one.
         chunk_size: Copies per scoring pass.
         masks: "shared" gives all copies of an example the same dropout masks, so that copies differ only by the
             perturbation. "independent" draws masks per copy and maximizes over both; it needs "retain".
@@ -85,7 +87,7 @@ class MaxUp(Objective):
     ) -> None:
         super().__init__(check_perturbation(perturbation), m, loss_fn=loss_fn, forward=forward, generator=generator)
         self.norm = check_choice("norm", norm, "batch", "running")
-        self.strategy = check_choice("strategy", strategy, "recompute", "retain")
+        self.strategy = check_choice("strategy", strategy, "recompute", "retain", "auto")
         self.score = check_choice("score", score, "loss", "kl")
         self.chunk_size, self.dtype = check_positive_int("chunk_size", chunk_size), dtype
         self.masks = check_choice("masks", masks, "shared", "independent")
@@ -99,6 +101,7 @@ class MaxUp(Objective):
         self._ties = TieCheck()
         self._compiler = ScoringCompiler()
         self._gap_kept: Tensor | None = None
+        self._strategies = AutoStrategy()
 
     @property
     def gap_kept(self) -> float | None:
@@ -110,14 +113,16 @@ class MaxUp(Objective):
         return self.fast and self.copies() > 1 and self.step % CHECK_EVERY == 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs, with `gap_kept` if it was measured."""
-        return super().state_dict() | ({"gap_kept": kept} if (kept := self.gap_kept) is not None else {})
+        """Return what a resumed run needs, with `gap_kept` and the strategies of "auto" if they were measured."""
+        measured = {"gap_kept": self.gap_kept, "strategies": dict(self._strategies.chosen) or None}
+        return super().state_dict() | {name: value for name, value in measured.items() if value is not None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a `state_dict()`."""
         super().load_state_dict(state)
         kept = state.get("gap_kept")
         self._gap_kept = None if kept is None else torch.tensor(float(kept))
+        self._strategies.chosen = dict(state.get("strategies", {}))
 
     def select(self, model: Any, x: Any, y: Any) -> Batch:
         """Return the winners, the worst of m copies of every example, to train on in your loop."""
@@ -140,13 +145,37 @@ class MaxUp(Objective):
     def run(self, model: Any, x: Any, y: Any) -> Outcome:
         """Return the loss of eq. 2, with the winners' outputs, draws and a report on demand."""
         with self._step(x, y) as (batch, generator):
-            if self.strategy == "retain":
-                worst, trained = self._retain(model, batch, generator)
-            else:
-                worst = self._select_worst(model, batch, generator)  # i*
-                trained = self._forward(model, batch, [worst.draw])  # L(x'_i*, theta), with a graph
-            output, target, losses = trained
-            return Outcome(self._mean(losses, target), losses, output, target, worst)
+            strategy = self._auto(model, batch, generator) if self.strategy == "auto" else self.strategy
+            return self._run(strategy, model, batch, generator)
+
+    def _run(self, strategy: str, model: Any, batch: Batch, generator: Generator) -> Outcome:
+        if strategy == "retain":
+            worst, trained = self._retain(model, batch, generator)
+        else:
+            worst = self._select_worst(model, batch, generator)  # i*
+            trained = self._forward(model, batch, [worst.draw])  # L(x'_i*, theta), with a graph
+        output, target, losses = trained
+        return Outcome(self._mean(losses, target), losses, output, target, worst)
+
+    def _auto(self, model: Any, batch: Batch, generator: Generator) -> str:
+        """Return the faster strategy for this batch. Measuring has no side effects."""
+        if self.copies() == 1:
+            return "recompute"
+        if is_capturing(leaves(batch)[0].device):
+            return self._strategies.get(batch, self.copies())
+        module, before = unwrap(model), generator.get_state()
+        weights = [weight for weight in module.parameters() if weight.requires_grad]
+
+        def run(strategy: str) -> None:
+            generator.set_state(before)
+            with preserve_state(module, batch):
+                loss = self._run(strategy, module, batch, generator).loss
+                torch.autograd.grad(loss, weights, allow_unused=True)
+
+        try:
+            return self._strategies.choose(batch, self.copies(), run)
+        finally:
+            generator.set_state(before)
 
     def _select_worst(self, model: Any, batch: Batch, generator: Generator) -> RunningMax:
         """Find i* of eq. 3 per example: draw and score m copies, and keep the draw of the worst one."""

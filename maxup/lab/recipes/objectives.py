@@ -76,7 +76,7 @@ def maxup(
     m: Annotated[int, COPIES] = 4,
     warmup: Annotated[int, EPOCHS] = 5,
     norm: Literal["batch", "running"] = "batch",
-    strategy: Literal["recompute", "retain"] = "recompute",
+    strategy: Literal["recompute", "retain", "auto"] = "recompute",
     chunk_size: Annotated[int, COPIES] = 1,
     masks: Literal["shared", "independent"] = "shared",
     compile: bool = False,
@@ -91,7 +91,7 @@ def maxup(
         m: Number of copies per example.
         warmup: Number of epochs with m = 1 at the start, at most a quarter of the run. The paper uses 5.
         norm: Statistics that BatchNorm uses to score copies.
-        strategy: recompute forwards the worst copies again. retain keeps the graphs of all copies.
+        strategy: recompute forwards the worst copies again. retain keeps the graphs of all copies. auto measures both.
         chunk_size: Number of copies per scoring pass.
         masks: Dropout masks: shared by the copies of an example, or independent per copy, which requires retain.
         compile: Compile the scoring passes.
