@@ -199,6 +199,39 @@ def cost() -> str:
     return "\n".join(lines) + "\n\n" + " ".join(origin(t["environment"]) for t in times)
 
 
+NETWORKS = {  # result file -> title
+    "resnet50": "ResNet-50, 224 px, CutMix, compiled",
+    "vit": "ViT-S/16, 224 px, CutMix, compiled",
+    "wrn": "WRN-28-10, 32 px, Cutout, compiled",
+    "resnet110": "ResNet-110, 32 px, Cutout, captured",
+    "bert": "BERT-base, 128 tokens, embedding dropout, compiled",
+}
+
+
+def selection() -> str:
+    """One row per network: the time of a step relative to the standard step, for settings of the scoring passes."""
+    columns = ("maxup", "maxup_wide", "maxup_compiled_wide")
+    titles = "default", '`norm="running"`, `chunk_size=4`', "and `compile=True`"
+    lines = [f"| | m | standard step | {' | '.join(titles)} | memory |", "|---" * 7 + "|"]
+    for name, title in NETWORKS.items():
+        found = result(f"bench/{name}")
+        standard = found["variants"][0]["median_seconds"]
+        m = 4 if any(row["m"] == 4 for row in found["variants"]) else found["variants"][-1]["m"]
+        cells = [ratio(name, column, m) for column in columns]
+        cells[-1] = cells[-1] or f"{ratio(name, 'maxup_compiled', m)} (`chunk_size=1`)"
+        most = max(row["memory_ratio"] for row in found["variants"] if row["memory_ratio"] is not None)
+        lines.append(f"| {title} | {m} | {1e3 * standard:.1f} ms | {' | '.join(cells)} | {most:.2f} |")
+    return "\n".join(lines) + f"\n\n{origin(*(result(f'bench/{name}')['environment'] for name in NETWORKS))}"
+
+
+def ratio(network: str, variant: str, m: int) -> str:
+    """The time of a step of a variant relative to the standard step, if it was measured."""
+    for row in result(f"bench/{network}")["variants"]:
+        if (row["name"], row["m"]) == (variant, m) and row["time_ratio"] is not None:
+            return f"{row['time_ratio']:.2f}"
+    return ""
+
+
 def counts(found: dict[str, Any]) -> str:
     """Outcomes of the torture programs, per harness and in total."""
     rows = found["harnesses"]
@@ -271,6 +304,7 @@ FILLERS = {
     "torture": lambda: f"\n{counts(result('torture'))}\n",
     "torture-cases": lambda: f"{sum(row['cases'] for row in result('torture')['harnesses']):,}",
     "cost": lambda: f"\n{cost()}\n",
+    "selection": lambda: f"\n{selection()}\n",
     "overhead-cpu": lambda: percent("cpu"),
     "overhead-cuda": lambda: percent("cuda"),
 }

@@ -56,7 +56,17 @@ def reserve_seed(owner: object, seed: int) -> int:
 
 def step_seed(seed: int, step: int) -> int:
     """Return the seed of one step of an objective in this process. It depends on the seed, the rank and the step."""
-    return hash_seed("step", seed, _rank(), step)
+    return hash_seed("step", seed, process_rank(), step)
+
+
+def process_rank() -> int:
+    """Return the rank of this process: of the process group, or that its launcher has set. 0 in a single process."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank()
+    try:
+        return int(os.environ.get("RANK", 0))
+    except ValueError:  # not a launcher's RANK
+        return 0
 
 
 def stream_seed(seed: int, rank: int, stream: int) -> int:
@@ -126,12 +136,3 @@ def load_rng_state_dict(state: dict[str, Any]) -> None:
 def _device_states(devices: Iterable[torch.device]) -> list[tuple[torch.device, Any, torch.Tensor]]:
     others = [(d, torch.get_device_module(d)) for d in devices if d.type not in ("cpu", "meta")]
     return [(d, module, module.get_rng_state(d)) for d, module in others]
-
-
-def _rank() -> int:
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank()
-    try:
-        return int(os.environ.get("RANK", 0))
-    except ValueError:  # not a launcher's RANK
-        return 0

@@ -262,7 +262,16 @@ def refuse_batch_norm(model: Any, what: str, instead: str, *, running: bool = Fa
 
 
 def check_settings_agree(
-    strategy: str, norm: str, chunk_size: int, dtype: Any, score: str, masks: str, *, compile: bool, custom_loss: bool
+    strategy: str,
+    norm: str,
+    chunk_size: int,
+    dtype: Any,
+    score: str,
+    masks: str,
+    *,
+    compile: bool,
+    fast: bool,
+    custom_loss: bool,
 ) -> None:
     """Raise if MaxUp's settings contradict each other."""
     if masks == "independent" and strategy != "retain":
@@ -271,16 +280,12 @@ def check_settings_agree(
         )
     if dtype not in (None, torch.float32, torch.bfloat16, torch.float16):
         raise ValueError(f"dtype={dtype} is invalid; use torch.float32, torch.bfloat16 or torch.float16")
-    no_effect = (
-        ("norm", norm, "batch"),
-        ("chunk_size", chunk_size, 1),
-        ("dtype", dtype, None),
-        ("compile", compile, False),
-    )
-    for name, value, default in no_effect:
-        if strategy == "retain" and value != default:
+    scoring = ("norm", norm, "batch"), ("chunk_size", chunk_size, 1), ("dtype", dtype, None)
+    for name, value, default in (*scoring, ("compile", compile, False), ("fast", fast, False)):
+        if strategy != "recompute" and value != default:
+            trains = "trains" if strategy == "retain" else "may train"
             raise ValueError(
-                f"strategy='retain' trains on the scoring pass, so {name}={value!r} has no effect; remove it"
+                f"strategy={strategy!r} {trains} on the scoring pass, so {name}={value!r} has no effect; remove it"
             )
     if score == "kl" and custom_loss:
         raise ValueError(

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from glob import escape
@@ -163,6 +162,7 @@ def _certify(args: argparse.Namespace) -> None:
     from maxup.lab.certify.tsv import read
     from maxup.lab.results.certificates import check_step, write_certified_metrics
     from maxup.lab.storage.atomic_io import check_regular
+    from maxup.rng import process_rank
 
     target = _target(args)
     sigma = args.sigma if args.sigma is not None else target.sigma
@@ -192,7 +192,7 @@ def _certify(args: argparse.Namespace) -> None:
         rows = certify(target, settings, indices, path, say=partial(say, flush=True))
     except KeyboardInterrupt:
         raise InterruptedRunError(f"interrupted; the same command resumes (certificates: {path})") from None
-    if os.environ.get("RANK", "0") != "0":
+    if process_rank() != 0:
         return
     header = read(path)[0] | {"asked": len(rows)}  # show only these images, even if the file has more
     _show({path: (header, rows)}, args.plot)

@@ -1,6 +1,7 @@
 """Draw copies of training images, their losses, and the worst."""
 
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 
 from maxup.cli.parser import add_run, figure_file, open_from, parser_of
@@ -40,9 +41,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--out",
         type=figure_file,
-        default=Path("copies.png"),
         metavar="FILE",
-        help="PNG, SVG or PDF file (default: copies.png)",
+        help="PNG, SVG or PDF file, which is replaced if it exists (default: copies.png, or a new copies-N.png)",
     )
     add_run(parser)
     args = parser.parse_args(argv)
@@ -65,10 +65,17 @@ def main(argv: Sequence[str]) -> int:
     for name, scores, winner in zip(names, copies.scores.T.tolist(), copies.winner.tolist(), strict=True):
         say(f"{name:<12} " + "  ".join(f"{s:.4f}{'*' if i == winner else ' '}" for i, s in enumerate(scores)))
     title = f"MaxUp trains on the worst of {m} random copies of each image (framed)"
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    contact_sheet(args.out, originals, copies, names=names, title=title)
-    say(f"Written: {args.out}. * marks the worst copy, which is framed.")
+    out = args.out or _unused(Path("copies.png"))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    contact_sheet(out, originals, copies, names=names, title=title)
+    say(f"Written: {out}. * marks the worst copy, which is framed.")
     return 0
+
+
+def _unused(path: Path) -> Path:
+    """Return the path, or with the next free number if it exists."""
+    numbered = (path.with_stem(f"{path.stem}-{number}") for number in count(2))
+    return path if not path.exists() else next(new for new in numbered if not new.exists())
 
 
 def _reject_recipe(folder: Path) -> None:

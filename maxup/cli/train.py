@@ -62,13 +62,14 @@ def main(argv: Sequence[str]) -> int:
 
         say(yaml.safe_dump(asdict(recipe), sort_keys=False), end="")
         return 0
-    from maxup.lab.train.api import run_folder, train
+    from maxup.lab.train.api import run_folder
+    from maxup.lab.train.loop import train
 
     out = args.out or run_folder(args.recipe, recipe)
     result = train(
-        args.recipe,
-        overrides,
+        recipe,
         out,
+        name=args.recipe,
         extend=args.extend,
         restart=args.restart,
         save_every=args.save_every,
@@ -76,7 +77,9 @@ def main(argv: Sequence[str]) -> int:
         accept_changed_data=args.accept_changed_data,
         **user_functions(args),
     )
-    if os.environ.get("RANK", "0") == "0":
+    from maxup.rng import process_rank
+
+    if process_rank() == 0:
         from maxup.lab.progress import format_metrics
 
         hidden = ("epoch", "skipped_images")

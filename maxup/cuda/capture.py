@@ -31,6 +31,7 @@ class CapturedStep:
         seed: Called before each capture and replay, to seed generators for the step.
         replayed: Called after each replay, to update what the step counts in Python.
         say: Called with the reason if the step turns out to be unsafe to capture.
+        needs_eager: Returns whether a step must run eagerly.
 
     Attributes:
         preparing: Whether the last call prepared the graph: an eager step, which may compile, or the capture.
@@ -45,8 +46,9 @@ class CapturedStep:
         seed: Callable[[], None],
         replayed: Callable[[], None],
         say: Callable[[str], None],
+        needs_eager: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.step, self.key, self.generators, self.say = step, key, generators, say
+        self.step, self.key, self.generators, self.say, self.needs_eager = step, key, generators, say, needs_eager
         self.seed, self.replayed = seed, replayed
         self.side = torch.cuda.Stream()
         self.graph: torch.cuda.CUDAGraph | None = None
@@ -63,7 +65,8 @@ class CapturedStep:
             self.preparing = self.eager > 0  # not if the step cannot be captured
             return self._eager_step(batch)
         self.preparing = self.graph is None
-        if self.graph is not None and [part.shape for part in batch] != [part.shape for part in self.batch]:
+        other_shape = self.graph is not None and [part.shape for part in batch] != [part.shape for part in self.batch]
+        if other_shape or self.needs_eager():
             return self.step(batch)
         self.seed()  # a graph reads the seeds of its registered generators when it is replayed
         counted = self.graph is None  # capturing runs the Python code, which counts the step
@@ -143,7 +146,15 @@ def capture_step(
     def key() -> Any:
         return stage(), objective.depends_on()
 
-    return CapturedStep(step, key=key, generators=generators, seed=objective.seed_step, replayed=replayed, say=say)
+    return CapturedStep(
+        step,
+        key=key,
+        generators=generators,
+        seed=objective.seed_step,
+        replayed=replayed,
+        say=say,
+        needs_eager=objective.needs_eager,
+    )
 
 
 def why_not_capturable(

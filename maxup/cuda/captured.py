@@ -78,6 +78,7 @@ class _Captured:
                 seed=self.objective.seed_step,
                 replayed=self._replayed,
                 say=warn,
+                needs_eager=self.objective.needs_eager,
             )
         self._update_rates()
         self._watch()

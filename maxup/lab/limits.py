@@ -97,6 +97,7 @@ OPTIONS = {  # by command and option
 MAX_VALUES = 100  # in a list of a recipe, a table, or a command-line option
 MAX_NODES = 10**4  # values, lists and mappings in a document
 MAX_BASES = 20  # length of a chain of `base:` recipes
+MAX_VOCABULARY = 2**20  # token ids; the largest tokenizers have about 260,000
 
 
 def option(name: str) -> Callable[[str], Any]:

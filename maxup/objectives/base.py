@@ -153,6 +153,10 @@ class Objective:
         """Return what a step depends on besides batch and draws. A CUDA graph is captured again when it changes."""
         return self.copies()
 
+    def needs_eager(self) -> bool:
+        """Whether this step must not be replayed from a CUDA graph."""
+        return False
+
     @contextmanager
     def _step(self, x: Any, y: Any) -> Iterator[tuple[Batch, Generator]]:
         """Run one step: yield the checked batch and the generator. If the step fails, nothing has changed."""
@@ -248,10 +252,15 @@ class Objective:
                 "update it outside of forward"
             )
 
-    def _forward(self, model: Any, batch: Batch, draws: list[Draw]) -> tuple[Any, Any, Tensor]:
-        """Compute L(x'_i, theta) of k copies in one pass: output, target and losses, (k * B, ...) each."""
+    def _forward(
+        self, model: Any, batch: Batch, draws: list[Draw], transform: Callable[[Any], Any] | None = None
+    ) -> tuple[Any, Any, Tensor]:
+        """Compute L(x'_i, theta) of k copies in one pass: output, target and losses, (k * B, ...) each.
+
+        `transform` is applied to the copies x'.
+        """
         x, target = self._copy(batch, cat(draws), len(draws))
-        output = self.forward(model, x)
+        output = self.forward(model, x if transform is None else transform(x))
         return output, target, self._losses(output, target, len(draws) * batch_size(batch))
 
     def _losses(self, output: Any, target: Any, size: int) -> Tensor:

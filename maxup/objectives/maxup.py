@@ -4,12 +4,13 @@
 
     grad max_i L(x'_i, theta)  =  grad L(x'_i*, theta),    i* = argmax_i L(x'_i, theta)     (eq. 3)
 
-`MaxUp._select_worst` finds i*: it scores m copies without a graph and passes them to `RunningMax.update`, which chooses
-the worst copy, the *winner*. `MaxUp.run` then rebuilds the winner from its draw and trains on it.
+`MaxUp._select_worst` finds i*: `_score` scores m copies without a graph and passes them to `RunningMax.update`, which
+chooses the worst copy, the *winner*. `MaxUp.run` then rebuilds the winner from its draw and trains on it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,8 +19,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
 from maxup.batch import Batch, Draw, batch_size, is_batched, leaves
-from maxup.isolation import autocast, refuse_dropout
+from maxup.isolation import autocast, preserve_state, refuse_dropout
+from maxup.objectives.auto_strategy import AutoStrategy
 from maxup.objectives.base import Forward, LossFn, Objective, Outcome, call_model, cross_entropy, unwrap
+from maxup.objectives.half_size import CHECK_EVERY, explain_size, halve, share_of_gap
 from maxup.objectives.running_max import RunningMax
 from maxup.objectives.sanity import TieCheck, warn_if_winners_change
 from maxup.objectives.wide_passes import WidePasses
@@ -44,10 +47,13 @@ class MaxUp(Objective):
         m: Copies per example, or a function of the step that returns it. m=1 is standard augmentation.
         norm: Statistics that train-mode BatchNorm uses to score a copy: "batch" or "running".
         strategy: "recompute" forwards the winners again. "retain" keeps the graphs of all copies, as one wide batch.
+            "auto" measures both in the first step of every shape, and uses the faster one.
         chunk_size: Copies per scoring pass.
         masks: "shared" gives all copies of an example the same dropout masks, so that copies differ only by the
             perturbation. "independent" draws masks per copy and maximizes over both; it needs "retain".
         compile: Compile the scoring passes (see `maxup.scoring`). The training pass runs as it is.
+        fast: Score images at half their height and width. This is approximate, for about a quarter of the cost. In
+            every 500th step the copies are also scored exactly, and `gap_kept` says how the selections compare.
         dtype: Precision of scoring, by autocast. Default: the caller's.
         score: What to compare copies by: "loss", or "kl", which subtracts the entropy of mixed labels.
         forward: How to call the model, `forward(model, x) -> output`.
@@ -72,6 +78,7 @@ class MaxUp(Objective):
         chunk_size: int = 1,
         masks: str = "shared",
         compile: bool = False,
+        fast: bool = False,
         dtype: torch.dtype | None = None,
         score: str = "loss",
         forward: Forward = call_model,
@@ -80,17 +87,42 @@ class MaxUp(Objective):
     ) -> None:
         super().__init__(check_perturbation(perturbation), m, loss_fn=loss_fn, forward=forward, generator=generator)
         self.norm = check_choice("norm", norm, "batch", "running")
-        self.strategy = check_choice("strategy", strategy, "recompute", "retain")
+        self.strategy = check_choice("strategy", strategy, "recompute", "retain", "auto")
         self.score = check_choice("score", score, "loss", "kl")
         self.chunk_size, self.dtype = check_positive_int("chunk_size", chunk_size), dtype
         self.masks = check_choice("masks", masks, "shared", "independent")
-        self.compile = check_bool("compile", compile)
+        self.compile, self.fast = check_bool("compile", compile), check_bool("fast", fast)
         custom_loss = loss_fn is not cross_entropy
-        check_settings_agree(strategy, norm, chunk_size, dtype, score, masks, compile=compile, custom_loss=custom_loss)
-        retain = strategy == "retain"
-        self._wide = WidePasses("use strategy='recompute', or masks='independent'" if retain else "use chunk_size=1")
+        check_settings_agree(
+            strategy, norm, chunk_size, dtype, score, masks, compile=compile, fast=fast, custom_loss=custom_loss
+        )
+        instead = "use strategy='recompute', or masks='independent'" if strategy == "retain" else "use chunk_size=1"
+        self._wide, self._wide_fast = WidePasses(instead), WidePasses(instead)
         self._ties = TieCheck()
         self._compiler = ScoringCompiler()
+        self._gap_kept: Tensor | None = None
+        self._strategies = AutoStrategy()
+
+    @property
+    def gap_kept(self) -> float | None:
+        """Share of the gap between the worst and the mean copy that `fast=True` kept when it was last checked."""
+        return None if self._gap_kept is None else float(self._gap_kept)
+
+    def needs_eager(self) -> bool:
+        """Whether this step compares fast with exact scoring, which a CUDA graph does not."""
+        return self.fast and self.copies() > 1 and self.step % CHECK_EVERY == 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs, with `gap_kept` and the strategies of "auto" if they were measured."""
+        measured = {"gap_kept": self.gap_kept, "strategies": dict(self._strategies.chosen) or None}
+        return super().state_dict() | {name: value for name, value in measured.items() if value is not None}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume from a `state_dict()`."""
+        super().load_state_dict(state)
+        kept = state.get("gap_kept")
+        self._gap_kept = None if kept is None else torch.tensor(float(kept))
+        self._strategies.chosen = dict(state.get("strategies", {}))
 
     def select(self, model: Any, x: Any, y: Any) -> Batch:
         """Return the winners, the worst of m copies of every example, to train on in your loop."""
@@ -113,19 +145,43 @@ class MaxUp(Objective):
     def run(self, model: Any, x: Any, y: Any) -> Outcome:
         """Return the loss of eq. 2, with the winners' outputs, draws and a report on demand."""
         with self._step(x, y) as (batch, generator):
-            if self.strategy == "retain":
-                worst, trained = self._retain(model, batch, generator)
-            else:
-                worst = self._select_worst(model, batch, generator)  # i*
-                trained = self._forward(model, batch, [worst.draw])  # L(x'_i*, theta), with a graph
-            output, target, losses = trained
-            return Outcome(self._mean(losses, target), losses, output, target, worst)
+            strategy = self._auto(model, batch, generator) if self.strategy == "auto" else self.strategy
+            return self._run(strategy, model, batch, generator)
+
+    def _run(self, strategy: str, model: Any, batch: Batch, generator: Generator) -> Outcome:
+        if strategy == "retain":
+            worst, trained = self._retain(model, batch, generator)
+        else:
+            worst = self._select_worst(model, batch, generator)  # i*
+            trained = self._forward(model, batch, [worst.draw])  # L(x'_i*, theta), with a graph
+        output, target, losses = trained
+        return Outcome(self._mean(losses, target), losses, output, target, worst)
+
+    def _auto(self, model: Any, batch: Batch, generator: Generator) -> str:
+        """Return the faster strategy for this batch. Measuring has no side effects."""
+        if self.copies() == 1:
+            return "recompute"
+        if is_capturing(leaves(batch)[0].device):
+            return self._strategies.get(batch, self.copies())
+        module, before = unwrap(model), generator.get_state()
+        weights = [weight for weight in module.parameters() if weight.requires_grad]
+
+        def run(strategy: str) -> None:
+            generator.set_state(before)
+            with preserve_state(module, batch):
+                loss = self._run(strategy, module, batch, generator).loss
+                torch.autograd.grad(loss, weights, allow_unused=True)
+
+        try:
+            return self._strategies.choose(batch, self.copies(), run)
+        finally:
+            generator.set_state(before)
 
     def _select_worst(self, model: Any, batch: Batch, generator: Generator) -> RunningMax:
         """Find i* of eq. 3 per example: draw and score m copies, and keep the draw of the worst one."""
-        m, worst = self.copies(), RunningMax(self.score)
         check_attached(self.perturbation, model)
-        if m == 1:
+        if self.copies() == 1:
+            worst = RunningMax(self.score)
             (worst.draw,) = self._draws(batch, generator, 1)
             return worst
         model = unwrap(model)
@@ -138,26 +194,53 @@ class MaxUp(Objective):
             torch.no_grad(),
             autocast(batch, self.dtype),
         ):
-            for start in range(0, m, self.chunk_size):
-                worst.update(*self._score(scored, batch, generator, min(self.chunk_size, m - start), rewind))
+            if self.fast:
+                worst = self._score_fast(scored, batch, generator, rewind)
+            else:
+                worst = self._score(scored, batch, generator, rewind)
             if check_winners:
                 rewind()
-                warn_if_winners_change(worst, self._forward(scored, batch, [worst.draw])[2])
+                transform = halve if self.fast and worst.gap_kept is None else None  # as the winners were scored
+                warn_if_winners_change(worst, self._forward(scored, batch, [worst.draw], transform)[2])
         self._ties.update(worst)
         return worst
 
     def _score(
-        self, model: Any, batch: Batch, generator: Generator, copies: int, rewind: Callable[[], None]
+        self, model: Any, batch: Batch, generator: Generator, rewind: Callable[[], None], *, fast: bool = False
+    ) -> RunningMax:
+        """Draw and score m copies, `chunk_size` at a time."""
+        m, worst = self.copies(), RunningMax(self.score)
+        for start in range(0, m, self.chunk_size):
+            worst.update(*self._score_chunk(model, batch, generator, min(self.chunk_size, m - start), rewind, fast))
+        return worst
+
+    def _score_chunk(
+        self, model: Any, batch: Batch, generator: Generator, copies: int, rewind: Callable[[], None], fast: bool
     ) -> tuple[list[Draw], Tensor, Any]:
         """Draw copies and compute their losses. A separate function frees its tensors before the next copies."""
         draws = self._draws(batch, generator, copies)  # x'_i ~ P(.|x)
+        forward = partial(self._forward, transform=halve) if fast else self._forward
         if copies == 1 or is_capturing(leaves(batch)[0].device):
             rewind()  # all copies, and the training pass, see the same dropout masks and state
-            _, target, losses = self._forward(model, batch, draws)  # L(x'_i, theta)
+            _, target, losses = forward(model, batch, draws)  # L(x'_i, theta)
         else:
-            isolated = nullcontext(rewind)
-            _, target, losses = self._wide.run(self._forward, model, batch, draws, isolated=isolated, rewind=rewind)
+            wide = self._wide_fast if fast else self._wide
+            _, target, losses = wide.run(forward, model, batch, draws, isolated=nullcontext(rewind), rewind=rewind)
         return draws, losses, target
+
+    def _score_fast(self, model: Any, batch: Batch, generator: Generator, rewind: Callable[[], None]) -> RunningMax:
+        """Score copies at half their size, and in some steps exactly too. Then, return the winners of exact scoring."""
+        check = self.needs_eager() and not is_capturing(leaves(batch)[0].device)
+        before = generator.get_state() if check else None
+        with explain_size() if self._first_scoring else nullcontext():
+            worst = self._score(model, batch, generator, rewind, fast=True)
+        if before is None:
+            return worst
+        generator.set_state(before)  # the same copies again
+        exact = self._score(model, batch, generator, rewind)
+        assert worst.copy is not None
+        exact.gap_kept = self._gap_kept = share_of_gap(exact.losses, worst.copy)
+        return exact
 
     def _retain(self, model: Any, batch: Batch, generator: Generator) -> tuple[RunningMax, Any]:
         """Select from one wide batch with its graph. Return the winners, and their output, target and losses."""

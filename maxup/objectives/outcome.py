@@ -26,6 +26,8 @@ class Report:
     """Mean entropy of the winners' labels in nats; 0 for class ids."""
     replay_error: float
     """Largest difference between a winner's loss in the training pass and in scoring."""
+    gap_kept: float | None = None
+    """Share of the gap that `fast=True` keeps, in the steps that compare it with exact scoring; otherwise None."""
 
     @property
     def replay_exact(self) -> bool:
@@ -82,4 +84,5 @@ class Outcome:
             wins=torch.bincount(copy, minlength=len(losses)).tolist(),
             label_entropy=float(entropy(self.target).mean()) if mixed else 0.0,
             replay_error=float((trained.to(dtype) - chosen.to(dtype)).abs().max()),
+            gap_kept=None if self.worst.gap_kept is None else float(self.worst.gap_kept),
         )

@@ -24,6 +24,7 @@ class RunningMax:
         scores: Their scores, (B,).
         copy: Index of the winner among the copies, (B,).
         losses: Losses of every copy so far, a list of m tensors (B,).
+        gap_kept: Share of the gap that fast scoring keeps, a scalar, if it was compared with exact scoring.
 
     Example:
         >>> worst = RunningMax()
@@ -39,6 +40,7 @@ class RunningMax:
         self.scores: Tensor | None = None
         self.copy: Tensor | None = None
         self.losses: list[Tensor] = []
+        self.gap_kept: Tensor | None = None
 
     def update(self, draws: list[Draw], losses: Tensor, target: Any) -> None:
         """Add k copies.

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_on
 from torch.utils.data import Dataset
 
 from maxup.batch import Batch, get_leaves, is_batched, set_leaves
-from maxup.perturb.base import Perturbation, integers
+from maxup.perturb.base import Perturbation, draw_seeds
 from maxup.perturb.masks import is_mask, is_spatial, is_tv_tensor
 from maxup.rng import remember_rng
 from maxup.validate import check_int, is_list_of_dicts, warn
@@ -65,7 +65,7 @@ class Transform(Perturbation):
                 f"Transform changes one tensor of x, but x has {len(leaves)} floating-point tensors; name one with key="
             )
         leaf = leaves[0]
-        seed = int(integers((), 2**62, leaf, generator))
+        seed = int(draw_seeds((), leaf, generator))
         if self.labels:
             y = self._wrap_masks(leaf, y)
         elif self.labels is None and leaf.ndim == 4:

@@ -76,6 +76,12 @@ def integers(size: tuple[int, ...], high: int, like: Tensor, generator: Generato
     return torch.randint(high, size, device=like.device, generator=generator)
 
 
+def draw_seeds(size: tuple[int, ...], like: Tensor, generator: Generator | None) -> Tensor:
+    """Draw seeds of 62 bits on the device of `like`, as two integers of 31 bits: Apple's GPUs draw no larger ones."""
+    high, low = integers((2, *size), 2**31 - 1, like, generator)
+    return high * 2**31 + low
+
+
 @cache
 def constant(values: tuple[Any, ...], device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
     """Return a table of numbers as a tensor. It is copied to each device once, so later calls do not synchronize."""

@@ -1,11 +1,13 @@
 """Gaussian noise in feature space, which the paper names as future work."""
 
+import math
 from functools import partial
 
 import torch
 from torch import Generator, Tensor, nn
 
 from maxup.batch import Batch, batch_size, leaves
+from maxup.perturb.base import draw_seeds
 from maxup.perturb.in_model import InModelPerturbation, attach_to, find_layer
 from maxup.perturb.noise import check_nonnegative
 
@@ -38,8 +40,7 @@ class FeatureNoise(InModelPerturbation):
 
     def draw(self, batch: Batch, generator: Generator | None) -> Tensor:
         self._require_hooks()
-        device = leaves(batch)[0].device
-        return torch.randint(2**63 - 1, (batch_size(batch),), device=device, generator=generator)
+        return draw_seeds((batch_size(batch),), leaves(batch)[0], generator)
 
 
 def add_noise(inputs: Tensor, hidden: Tensor, seeds: Tensor, sigma: float) -> Tensor:
@@ -49,20 +50,31 @@ def add_noise(inputs: Tensor, hidden: Tensor, seeds: Tensor, sigma: float) -> Te
         raise ValueError(
             f"FeatureNoise expects a layer whose output is a tensor of {len(seeds)} examples, but got {what}"
         )
-    uniform = hashed_uniform(seeds, hidden[0].numel())
-    noise = torch.special.ndtri(uniform).to(hidden.dtype)  # normal quantiles
+    noise = to_normal(splitmix64(seeds, hidden[0].numel())).to(hidden.dtype)
     return hidden + sigma * noise.view_as(hidden)
 
 
-def hashed_uniform(seeds: Tensor, n: int) -> Tensor:
-    """Return n uniform numbers in (0, 1) per seed: (B,) -> (B, n), by SplitMix64 (Steele, Lea and Flood, 2014)."""
-    h = (
-        seeds[:, None] + torch.arange(1, n + 1, device=seeds.device) * _GOLDEN
-    )  # int64 wraps around, as SplitMix64 needs
+def splitmix64(seeds: Tensor, n: int) -> Tensor:
+    """Return n hashes of 64 bits per seed: (B,) -> (B, n), as int64 (Steele, Lea and Flood, 2014)."""
+    h = seeds[:, None] + torch.arange(1, n + 1, device=seeds.device) * _GOLDEN  # wraps around, as SplitMix64 needs
     h = (h ^ _shift(h, 30)) * _MIX1
     h = (h ^ _shift(h, 27)) * _MIX2
-    h = h ^ _shift(h, 31)
-    return ((_shift(h, 11).double() + 0.5) * 2.0**-53).clamp(max=1 - 2.0**-53)  # the largest value would round to 1
+    return h ^ _shift(h, 31)
+
+
+def to_normal(hashes: Tensor) -> Tensor:
+    """Turn each hash of 64 bits into a standard normal number, by the method of Box and Muller (1958).
+
+    It needs no float64, which Apple's GPUs do not have.
+    """
+    radius = (-2 * _uniform(_shift(hashes, 41)).log()).sqrt()  # from bits 41 to 63
+    angle = 2 * math.pi * _uniform(_shift(hashes, 18) & (2**23 - 1))  # from bits 18 to 40
+    return radius * angle.cos()
+
+
+def _uniform(bits: Tensor) -> Tensor:
+    """Turn integers of 23 bits into numbers in the open interval (0, 1). All of them are exact in float32."""
+    return (bits.float() + 0.5) * 2.0**-23
 
 
 def _shift(h: Tensor, bits: int) -> Tensor:

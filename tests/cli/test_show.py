@@ -28,6 +28,19 @@ def test_it_writes_a_picture_and_marks_the_worst(run, tmp_path, capsys):
         assert [loss for loss, worst in losses if worst] == [max(losses)[0]]
 
 
+def test_only_a_file_that_you_name_is_replaced(run, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("copies.png", "copies-3.png"):
+        (tmp_path / name).write_bytes(b"mine")
+    for name in ("copies-2.png", "copies-4.png"):
+        assert main(["show", str(run), "--images", "1", "--m", "2"]) == 0
+        assert f"Written: {name}." in capsys.readouterr().out
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+    assert [(tmp_path / name).read_bytes() for name in ("copies.png", "copies-3.png")] == [b"mine"] * 2
+    assert main(["show", str(run), "--images", "1", "--m", "2", "--out", "copies.png"]) == 0
+    assert (tmp_path / "copies.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_the_same_call_shows_the_same_and_another_batch_another(run, tmp_path, capsys):
     printed = []
     for batch in ("0", "0", "1"):

@@ -54,6 +54,14 @@ def test_the_folder_of_a_run(tmp_path, capsys, monkeypatch, words, folder):
     assert capsys.readouterr().out.splitlines()[-1].startswith(f"{folder}: test loss ")
 
 
+@pytest.mark.parametrize("rank", ["", "00"])
+def test_the_result_is_printed_if_the_rank_is_0(tmp_path, capsys, monkeypatch, rank):
+    """Also if it is not written as 0, as in the rest of the library."""
+    monkeypatch.setenv("RANK", rank)
+    assert main(["train", "digits/mlp-gaussian", *SHORT, "--out", str(tmp_path / "run")]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith(f"{tmp_path / 'run'}: test loss ")
+
+
 def test_the_same_command_again_trains_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     command = ["train", "digits/mlp-gaussian", *SHORT, "--out", "run"]
@@ -85,7 +93,7 @@ def test_it_prints_the_step_at_which_it_resumes(tmp_path, capsys, monkeypatch):
     assert main(command) == 0
     out = capsys.readouterr().out
     assert "resuming" not in out
-    assert f"already finished, at step {total}; --restart trains it again\n" in out
+    assert f"already finished, at step {total}; --restart or restart=True trains it again\n" in out
 
 
 def test_it_first_says_what_is_trained(tmp_path, capsys, monkeypatch):

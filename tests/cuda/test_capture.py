@@ -62,6 +62,12 @@ def test_generators_are_seeded_before_capture_and_before_every_replay(monkeypatc
         preparing.append(step.preparing)
     assert preparing == [True, False]
     assert events == ["seed", "capture", "replay", "seed", "replay", "replayed"]
+    events.clear()
+    step.step, step.needs_eager = lambda batch: events.append("eager"), lambda: True
+    step((torch.zeros(1),))
+    step.needs_eager = lambda: False
+    step((torch.zeros(1),))
+    assert events == ["eager", "seed", "replay", "replayed"]
 
 
 @pytest.fixture

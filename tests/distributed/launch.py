@@ -1,9 +1,11 @@
 """Start the command in several processes on the CPU."""
 
 import os
+import random
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from safetensors.torch import load_file
@@ -64,6 +66,9 @@ def weights(folder):
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Return a free port for two agents. Systems do not give it to another connection before the agents use it."""
+    for port in random.sample(range(20_000, 30_000), 100):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise OSError("there is no free port")

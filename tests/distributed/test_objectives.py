@@ -73,6 +73,11 @@ def worker(rank, out):
     results["batch norm"] = train(wrapped, x, y), dict(wrapped.module.named_buffers()), 3
     results["tracked"] = int(wrapped.module[1].num_batches_tracked)
 
+    # strategy="auto": ranks with batches of different sizes choose the same strategy.
+    auto = mu.MaxUp(mu.Gaussian(0.1), m=3, strategy="auto")
+    auto(DistributedDataParallel(net()), x["pixels"][: 2 + rank], y[: 2 + rank]).backward()
+    results["strategies"] = auto.state_dict()["strategies"]
+
     # Scoring, attacks and theory bypass the wrapper and run no collectives, so ranks may differ.
     passes = []
     wrapped.register_forward_pre_hook(lambda *_: passes.append(1))
@@ -127,6 +132,13 @@ def test_compiled_wrappers_train_like_the_plain_one(ranks, how):
 
 def test_training_updates_the_statistics_once_per_step(ranks):
     assert [r["tracked"] for r in ranks] == [3, 3]
+
+
+def test_ranks_choose_the_same_strategy(ranks):
+    first, second = (results["strategies"] for results in ranks)
+    assert first == second
+    assert list(first) == ["m=3"]
+    assert first["m=3"] in ("recompute", "retain")
 
 
 def test_ranks_draw_differently_under_one_seed(ranks):

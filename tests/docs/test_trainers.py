@@ -15,6 +15,13 @@ PAGE = (ROOT / "docs" / "trainers.md").read_text()
 SECTIONS = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE))
 CODE = {title: "".join(re.findall(r"```python\n(.*?)```", body, re.DOTALL)) for title, body in SECTIONS.items()}
 SEVERAL = ["Accelerate", "DDP", "FSDP2"]
+# On a busy machine torch may abort while Python exits, if threads of gloo still release tensors
+# (pytorch/pytorch#190489). destroy_process_group does not end these threads, so leave without Python's own exit.
+END = """
+assert objective.step == 2
+import os
+os._exit(0)
+"""
 
 
 @pytest.mark.filterwarnings("ignore")  # warnings of the trainers
@@ -42,7 +49,7 @@ def test_every_trainer_has_code():
 @pytest.mark.slow
 @pytest.mark.parametrize("title", SEVERAL)
 def test_code_of_several_processes_runs_under_torchrun(title, tmp_path):
-    (tmp_path / "train.py").write_text(CODE[title] + "\nassert objective.step == 2\n")
+    (tmp_path / "train.py").write_text(CODE[title] + END)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "1"}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "train.py"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE)

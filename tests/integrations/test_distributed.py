@@ -125,6 +125,26 @@ def with_transformers(folder):
     return parameters(trainer.model)
 
 
+def resume_with_transformers(folder, worst, stop=None, start=None):
+    """Train on shuffled data. Save and stop after step `stop`, or resume from the checkpoint `start`."""
+    import transformers
+
+    from maxup.integrations.transformers import MaxUpTrainer
+
+    class Stop(transformers.TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            control.should_save = control.should_training_stop = state.global_step == stop
+
+    args = transformers.TrainingArguments(
+        output_dir=folder, per_device_train_batch_size=BATCH // 2, max_steps=2 * EPOCHS, learning_rate=0.1,
+        report_to=[], use_cpu=True, save_strategy="no", disable_tqdm=True, remove_unused_columns=False,
+    )  # fmt: skip
+    trainer = MaxUpTrainer(Net(), args, train_dataset=rows(), maxup=worst, callbacks=[Stop()])
+    trainer.train(resume_from_checkpoint=start)
+    assert trainer.state.global_step == (stop or 2 * EPOCHS)
+    return parameters(trainer.model)
+
+
 class Logits(Net):
     """The model as timm calls it."""
 
@@ -164,6 +184,15 @@ def worker(rank, out):
             worst.load_state_dict({"seed": 3, "step": 0})  # otherwise live objectives draw differently
         results[name] = with_lightning(rank, worst, epochs, start, save=f"{out}/{name}")
         results[f"draws, {name}"] = noise.draws
+
+    folder = f"{out}/transformers"
+    for name, stop, start in (("whole", None, None), ("first", 3, None), ("resumed", None, f"{folder}/checkpoint-3")):
+        noise = Noise()
+        worst = mu.MaxUp(noise, m=2)
+        if start is None:
+            worst.load_state_dict({"seed": 3, "step": 0})
+        results[f"transformers, {name}"] = resume_with_transformers(folder, worst, stop, start)
+        results[f"draws, transformers, {name}"] = noise.draws
     torch.save(results, f"{out}/{rank}.pt")
     if distributed.is_initialized():
         distributed.destroy_process_group()
@@ -199,10 +228,14 @@ def test_parameters_equal_those_of_one_process_on_the_joined_batch(ranks, name):
         torch.testing.assert_close(first, expected, atol=1e-6, rtol=1e-5)
 
 
-def test_resumed_equals_unstopped_and_ranks_draw_differently(ranks):
+@pytest.mark.parametrize(("trainer", "share"), [("", 1 / 2), ("transformers, ", 1 / 4)])
+def test_resumed_equals_unstopped_and_ranks_draw_differently(ranks, trainer, share):
+    """Lightning is stopped after one of two epochs, Hugging Face in the middle of the second: after step 3 of 4."""
     for rank in ranks:
-        for resumed, whole in zip(rank["resumed"], rank["whole"], strict=True):
+        for resumed, whole, first in zip(*(rank[trainer + n] for n in ("resumed", "whole", "first")), strict=True):
             assert torch.equal(resumed, whole)
-        assert len(rank["draws, resumed"]) == len(rank["draws, whole"]) // 2
-    first, second = (rank["draws, resumed"][0][0] for rank in ranks)
+            assert not torch.equal(first, whole)
+        drawn = [len(rank[f"draws, {trainer}{name}"]) for name in ("resumed", "whole")]
+        assert drawn[0] == share * drawn[1] > 0
+    first, second = (rank[f"draws, {trainer}resumed"][0][0] for rank in ranks)
     assert not torch.equal(first, second)

@@ -2,10 +2,12 @@ from collections import defaultdict, namedtuple
 
 import pytest
 import torch
+from scipy import stats
 
 import maxup as mu
 from maxup import Gaussian, Perturbation
 from maxup.batch import get_leaves, set_leaves
+from maxup.perturb.base import draw_seeds
 from tests.tiny import ALL_CASES, IN_MODEL, case, generator
 
 
@@ -148,3 +150,10 @@ def test_set_leaves_is_the_inverse_of_get_leaves():
 def test_missing_methods_raise():
     with pytest.raises(NotImplementedError, match="must define draw"):
         Perturbation()(torch.zeros(2))
+
+
+def test_seeds_are_uniform_and_have_62_bits():
+    seeds = draw_seeds((20_000,), torch.zeros(1), generator())
+    assert len(seeds.unique()) == len(seeds)
+    assert stats.kstest(seeds.numpy() / 2**62, "uniform").pvalue > 0.01
+    assert stats.kstest((seeds % 2**31).numpy() / 2**31, "uniform").pvalue > 0.01

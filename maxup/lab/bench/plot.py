@@ -8,7 +8,7 @@ from maxup.lab.bench.table import method
 from maxup.lab.bench.timing import floor
 from maxup.lab.report.figure import COLORS, MARKERS, STYLE, new_figure, save_figure
 
-FLOOR = "floor: 1 step +\nm forward passes"
+FLOOR = "floor without compile:\n1 step + m forward passes"
 Points = list[tuple[int, float]]
 
 
@@ -62,7 +62,7 @@ def plot_gap(result: Mapping[str, Any], path: Path) -> None:
 
 
 def _finish(figure: Any, result: Mapping[str, Any], path: Path) -> None:
-    parts = [result["network"], f"batch {result['batch_size']}", result["environment"]["hardware"]]
+    parts = [result["network"].rpartition(":")[2], f"batch {result['batch_size']}", result["environment"]["hardware"]]
     figure.axes[0].set_title(", ".join(map(str, parts)), fontsize=10)
     figure.legend(loc="outside right upper")
     save_figure(figure, path, **({"dpi": 160} if path.suffix == ".png" else {}))

@@ -1,7 +1,6 @@
 """What is certified: the network of a run, an exported network or your network, with its test images."""
 
 import hashlib
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from maxup.lab.output import say
 from maxup.lab.recipes.schema import Recipe, gaussian_sigma
 from maxup.lab.tasks.vision import load_splits
 from maxup.lab.user_code import raised_in_user_code
+from maxup.rng import process_rank
 
 
 @dataclass
@@ -80,7 +80,7 @@ def target_from_module(name: str, build: Callable[[], Any], data: Any, data_name
     if not isinstance(images, Images) or not len(images):
         raise RunError(f"{data_name} has no test images in memory; choose other data")
     _check_pixels(images, data_name)
-    if test is None and os.environ.get("RANK", "0") == "0":
+    if test is None and process_rank() == 0:
         say(f"{data_name} has no test split, so training images are certified too")
     model = build()
     if not isinstance(model, nn.Module):

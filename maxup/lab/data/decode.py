@@ -6,14 +6,17 @@ The crops equal torchvision's `RandomResizedCrop` and `Resize` + `CenterCrop` on
 import math
 import os
 import warnings
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import ExifTags, Image, ImageOps
 from torch import Generator, Tensor
+
+from maxup.errors import error_message
 
 Interpolation = Literal["bilinear", "bicubic"]
 Box = tuple[int, int, int, int]  # left, top, right, bottom
@@ -27,12 +30,12 @@ SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)  # of a random crop: fraction of the 
 def read_rgb(path: str | os.PathLike[str]) -> Image.Image:
     """Read an image in RGB. Grayscale, palette, CMYK and 16-bit images are converted, and transparency is dropped.
 
-    EXIF rotation is not applied, as is usual for ImageNet. If simplejpeg is installed, it decodes usual JPEG files
-    faster, to the same pixels. PIL decodes all other files.
+    Images are rotated as their EXIF orientation says. If simplejpeg is installed, it decodes usual JPEG files faster,
+    to the same pixels. PIL decodes all other files.
 
     Raises:
         OSError: The file is damaged, or not in one of `FORMATS`. PIL may raise other errors too.
-        ValueError: The image has more than `PIXELS` pixels. It is not decoded.
+        ValueError: The image has more than `PIXELS` pixels, or float pixels. It is not decoded.
     """
     if (image := _fast_jpeg(path)) is not None:
         return image
@@ -42,7 +45,24 @@ def read_rgb(path: str | os.PathLike[str]) -> Image.Image:
             if image.width * image.height > PIXELS:
                 size = f"{image.width} x {image.height}"
                 raise ValueError(f"{path} has {size} pixels, but the limit is {PIXELS:,}; make it smaller")
+            if image.mode == "F":
+                raise ValueError(
+                    f"{path} has float pixels, whose range is unknown; save it with integers of 8 or 16 bits"
+                )
+            image.load()
+            with suppress(Exception):  # PIL raises many types of errors for damaged EXIF data
+                ImageOps.exif_transpose(image, in_place=True)
             return to_rgb(image)
+
+
+def why_unreadable(path: str | os.PathLike[str]) -> str:
+    """Return the path of an image that could not be read, and why."""
+    try:
+        read_rgb(path)
+    except Exception as error:  # PIL raises many types of errors for damaged files
+        why = error_message(error).replace(f" {os.fspath(path)!r}", "")  # PIL names it in some messages
+        return why if why.startswith(os.fspath(path)) else f"{path}: {why}"
+    return f"{path}, which can be read now"
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
@@ -74,11 +94,28 @@ def _fast_jpeg(path: str | os.PathLike[str]) -> Image.Image | None:
         data += file.read()
     try:
         height, width, colors, _ = simplejpeg.decode_jpeg_header(data)
-        if colors != "YCbCr" or width * height > PIXELS:
+        if colors != "YCbCr" or width * height > PIXELS or _is_rotated(data):
             return None
         return Image.fromarray(simplejpeg.decode_jpeg(data))
     except ValueError:  # also if the file is cut short
         return None
+
+
+def _is_rotated(data: bytes) -> bool:
+    """Whether a JPEG has an EXIF orientation other than 1, or may have another orientation, which PIL has to find."""
+    start = data[: 2**16]
+    if b"tiff:Orientation" in start:  # in XMP
+        return True
+    if (where := start.find(b"Exif\0\0")) < 0:
+        return False
+    exif = Image.Exif()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            exif.load(start[where:])
+            return exif.get(ExifTags.Base.Orientation, 1) != 1
+    except Exception:  # the EXIF data are damaged; PIL raises many types of errors
+        return True
 
 
 def random_box(width: int, height: int, generator: Generator) -> Box:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from maxup.errors import DataError
-from maxup.lab.data.decode import center_crop, random_crop, read_rgb
+from maxup.lab.data.decode import center_crop, random_crop, read_rgb, why_unreadable
 from maxup.lab.data.folder import Folder
 from maxup.lab.data.loader import Batch, Loader
 from maxup.lab.data.workers import batches_from_workers
@@ -60,8 +60,8 @@ class FolderLoader(Loader):
         for indices, x, unreadable in batches_from_workers(decoded, self.folder.workers, self.device):
             self.unreadable.update(unreadable.tolist())
             if not len(x) and self.training:
-                path = self.folder.path(int(unreadable[0]))
-                raise DataError(f"none of the {len(unreadable)} images of a batch can be read, for example {path}")
+                why = why_unreadable(self.folder.path(int(unreadable[0])))
+                raise DataError(f"none of the {len(unreadable)} images of a batch can be read, for example {why}")
             if len(x):
                 yield self._to_device(indices), self._to_device(x), self._to_device(self.folder.y[indices])
 

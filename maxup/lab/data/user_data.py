@@ -1,5 +1,6 @@
 """The data that a user's function returns: arrays, data sets, DataLoaders, or rows of Hugging Face `datasets`."""
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -26,6 +27,8 @@ from maxup.lab.data.example import Label, label_column, to_example, to_label
 from maxup.lab.data.images import Images
 from maxup.lab.data.stream import PROBE, Reader, Stream, check_shape, read_batches, read_example
 from maxup.lab.data.user_loader import kind_of, of_loader
+from maxup.lab.output import say
+from maxup.rng import process_rank
 
 MEMORY = 2**31  # bytes of examples that are kept in memory; a larger data set is streamed
 MOST_EXAMPLES = 10**7  # from an iterable
@@ -179,10 +182,30 @@ def _check_dtype(row: int, x: Tensor, first: Tensor) -> None:
 
 
 def _is_augmented(source: Any, count: int) -> bool:
-    """Whether a random transform changes some of `PROBE` examples with the seed."""
+    """Whether a random transform changes some of `PROBE` examples with the seed.
+
+    Print a warning if they change without it.
+    """
     rows = range(0, count, max(count // PROBE, 1))
-    reads = [[read_example(source, row, (seed,))[0] for row in rows] for seed in range(3)]
-    return any(not torch.equal(x, other) for others in reads[1:] for x, other in zip(reads[0], others, strict=True))
+
+    def read(seed: int) -> list[Tensor]:
+        return [read_example(source, row, (seed,))[0] for row in rows]
+
+    first = read(0)
+    if all(_equal(first, read(seed)) for seed in (1, 2)):
+        return False
+    if not _equal(first, read(0)) and process_rank() == 0:
+        say(
+            f"your {kind_of(source)} returns different examples for the same seed, so a resumed run will differ from "
+            "one that was never stopped; draw from the global generators of torch, numpy or random, which are seeded "
+            "for each example",
+            file=sys.stderr,
+        )
+    return True
+
+
+def _equal(some: list[Tensor], others: list[Tensor]) -> bool:
+    return all(map(torch.equal, some, others))
 
 
 def _stream(source: Any, count: int, workers: int, classes: Names | None, *, augmented: bool) -> Stream:

@@ -10,6 +10,7 @@ from torch import Tensor
 from maxup.errors import DataError, first_names
 from maxup.lab.data.text import END, MAX_BYTES, Text, from_tokens, paragraphs, split_tokens
 from maxup.lab.data.user_data import iterate, named_parts
+from maxup.lab.limits import MAX_VOCABULARY
 
 EXPECTED = "return a string, lines, rows with a text column, or token ids; or (train, validation, test) of them"
 
@@ -67,14 +68,15 @@ def _words(part: Any) -> list[str]:
 
 def _from_ids(parts: list[Tensor]) -> Text:
     for ids in parts:
-        if (
-            ids.is_floating_point()
-            or ids.ndim != 1
-            or not len(ids)
-            or not 0 <= int(ids.min()) <= int(ids.max()) < 2**24
-        ):
+        if ids.is_floating_point() or ids.is_complex() or ids.ndim != 1 or not len(ids):
             raise DataError(
                 f"your token ids are {ids.dtype} of shape {tuple(ids.shape)}; return integers from 0 of shape (N,)"
+            )
+        low, high = map(int, ids.long().aminmax())  # torch has no minimum of uint16
+        if low < 0 or high >= MAX_VOCABULARY:
+            raise DataError(
+                f"your token ids go from {low} to {high}, and the network has an embedding for each; return "
+                f"integers from 0 to {MAX_VOCABULARY - 1}"
             )
     splits = [part.long() for part in (parts if len(parts) == 3 else split_tokens(parts[0]))]
     return Text(tuple(map(str, range(int(torch.cat(splits).max()) + 1))), *splits)

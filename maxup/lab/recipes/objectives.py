@@ -76,9 +76,11 @@ def maxup(
     m: Annotated[int, COPIES] = 4,
     warmup: Annotated[int, EPOCHS] = 5,
     norm: Literal["batch", "running"] = "batch",
-    strategy: Literal["recompute", "retain"] = "recompute",
+    strategy: Literal["recompute", "retain", "auto"] = "recompute",
     chunk_size: Annotated[int, COPIES] = 1,
     masks: Literal["shared", "independent"] = "shared",
+    compile: bool = False,
+    fast: bool = False,
     score: Literal["loss", "kl"] = "loss",
     unit: Literal["column", "token", "batch"] = "column",
 ) -> "Objective":
@@ -89,9 +91,11 @@ def maxup(
         m: Number of copies per example.
         warmup: Number of epochs with m = 1 at the start, at most a quarter of the run. The paper uses 5.
         norm: Statistics that BatchNorm uses to score copies.
-        strategy: recompute forwards the worst copies again. retain keeps the graphs of all copies.
+        strategy: recompute forwards the worst copies again. retain keeps the graphs of all copies. auto measures both.
         chunk_size: Number of copies per scoring pass.
         masks: Dropout masks: shared by the copies of an example, or independent per copy, which requires retain.
+        compile: Compile the scoring passes.
+        fast: Score images at half their size: approximate and cheaper.
         score: What to compare copies by. kl subtracts the entropy of mixed labels from the loss.
         unit: Language task: choose the worst copy per column of a window, per token, or per batch.
     """
@@ -99,9 +103,13 @@ def maxup(
     from maxup.objectives.schedules import warmup as warmed_up
 
     schedule = warmed_up(m, steps=context.steps(context.warmup_epochs(warmup)))
-    settings: dict[str, Any] = {"strategy": strategy, "chunk_size": chunk_size, "masks": masks}
+    settings: dict[str, Any] = {"strategy": strategy, "chunk_size": chunk_size, "masks": masks, "compile": compile}
     if context.recipe.task == "vision":
-        settings |= {"norm": norm, "score": score}
+        settings |= {"norm": norm, "score": score, "fast": fast}
+    elif fast:
+        raise RecipeError(
+            "objective.fast scores images at half their size, but the recipe's task is language; remove it"
+        )
     return MaxUp(context.require_perturbation(), m=schedule, **settings, **context.options)
 
 

@@ -16,8 +16,8 @@ LEGEND = (
     f"± is the standard deviation over n seeds. Difference: MaxUp {MINUS} its baseline without MaxUp. With 3 or more "
     "seeds, our difference has Welch's 95 % interval. The interval is paired if the seed selects the training images "
     "(data.train_size). No interval is shown if all seeds give the same value. Our numbers are from the last epoch; "
-    "for runs with restarts, from the epoch with the best validation. A column such as 60 of 200 epochs or budget 0.3 "
-    "has runs with that fraction of the recipe's epochs."
+    "for runs with restarts, from the epoch with the best validation. A column such as 60 of 200 epochs or 30 % of "
+    "the epochs has runs with that fraction of the recipe's epochs."
 )
 
 

@@ -192,15 +192,17 @@ def scale_epochs(epochs: int, budget: float) -> int:
 
 
 def budget_name(budget: float, recipes: Iterable[str]) -> str:
-    """Describe a budget: in epochs if it is below 1 and all recipes have the same number, otherwise as a factor.
+    """Describe a budget: in epochs if it is below 1 and all recipes have the same number, otherwise in percent.
 
     Example:
         >>> budget_name(0.3, ["cifar10/resnet110-cutout"]), budget_name(0.3, ["unknown"])
-        ('60 of 200 epochs', 'budget 0.3')
+        ('60 of 200 epochs', '30 % of the epochs')
     """
     epochs = {known.epochs if (known := known_recipe(name)) else 0 for name in recipes}
     total = epochs.pop() if len(epochs) == 1 else 0
-    return f"{scale_epochs(total, budget)} of {total} epochs" if total and budget < 1 else f"budget {budget:g}"
+    if total and budget < 1:
+        return f"{scale_epochs(total, budget)} of {total} epochs"
+    return f"{100 * budget:.3g} % of the epochs"
 
 
 @cache

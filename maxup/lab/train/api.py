@@ -5,6 +5,7 @@ The loop and its packages are imported on the first call, so that looking up `ma
 
 import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 from torch import nn
 
-from maxup.errors import RecipeError, RunError
+from maxup.errors import MaxUpError, RecipeError, RunError
 
 if TYPE_CHECKING:
     from maxup.lab.recipes.schema import Recipe
@@ -68,31 +69,44 @@ def train(
         >>> result["last"]["epoch"], sorted(result)[:3]
         (1, ['best', 'environment', 'last'])
     """
-    from maxup.lab.data.find import check_root
     from maxup.lab.recipes.load import parse_recipe
     from maxup.lab.train import loop
 
-    name = os.fspath(recipe)
-    parsed = parse_recipe(name, _words(overrides))
+    name, words = os.fspath(recipe), _words(overrides)
     _check_function("model_from", model_from, "shape, num_classes")
     _check_function("data_from", data_from, "")
     if out is not None and not os.fspath(out):
         raise RunError("out is empty; name a folder for the run, or use None for runs/RECIPE/seed-N")
-    if data_from is None:
-        check_root(parsed.data.name, parsed.data.root)
-    return loop.train(
-        parsed,
-        run_folder(name, parsed) if out is None else Path(out),
-        name=name,
-        extend=extend,
-        restart=restart,
-        save_every=save_every,
-        trackers=list(trackers),
-        accept_changed_data=accept_changed_data,
-        quiet=quiet,
-        model_from=model_from,
-        data_from=data_from,
-    )
+    try:
+        parsed = parse_recipe(name, words)
+        return loop.train(
+            parsed,
+            run_folder(name, parsed) if out is None else Path(out),
+            name=name,
+            extend=extend,
+            restart=restart,
+            save_every=save_every,
+            trackers=list(trackers),
+            accept_changed_data=accept_changed_data,
+            quiet=quiet,
+            model_from=model_from,
+            data_from=data_from,
+        )
+    except MaxUpError as error:
+        error.args = (_name_arguments(str(error)),)
+        raise
+
+
+def _name_arguments(message: str) -> str:
+    """Replace options of the command in a message by arguments of `train` and settings.
+
+    Example:
+        >>> _name_arguments("continue it with --extend, give more --epochs, or start over with maxup train --restart")
+        'continue it with extend=True, give more epochs, or start over with restart=True'
+    """
+    flags = {flag: f"{flag}=True" for flag in ("extend", "restart", "accept_changed_data")}
+    names = {**flags, "out": "out="}
+    return re.sub(r"(?<!\S)(?:maxup train )?--([a-z_.]+)", lambda found: names.get(found[1], found[1]), message)
 
 
 def run_folder(name: str, recipe: "Recipe") -> Path:

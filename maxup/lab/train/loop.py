@@ -21,6 +21,7 @@ from torch import nn
 
 from maxup.cuda.compile import compile_blocks
 from maxup.errors import InterruptedRunError, NonFiniteError, RunError
+from maxup.lab.data.find import check_root
 from maxup.lab.environment import environment
 from maxup.lab.output import say
 from maxup.lab.progress import Progress, format_metrics
@@ -78,6 +79,8 @@ def train(
         run, seconds of the training steps alone, and the part of these in which steps were compiled and captured.
     """
     check_trackers(trackers or [])
+    if data_from is None:
+        check_root(recipe.data.name, recipe.data.root)
     accelerator = start_accelerator(recipe.precision, trackers or [], folder)
     try:
         with report_lost_peers(accelerator.num_processes, folder):
@@ -172,7 +175,7 @@ class Trainer:
             self._describe_step(progress)
             finished = stages.done or (stages.over and stages.stage == self.recipe.optim.restarts)
             if self.resumed_at and finished:
-                progress.say(f"already finished, at step {state.step}; --restart trains it again")
+                progress.say(f"already finished, at step {state.step}; --restart or restart=True trains it again")
             elif self.resumed_at:
                 progress.say(f"resuming at step {state.step} of {state.total}")
             while not stages.done:
@@ -230,14 +233,19 @@ class Trainer:
         state.last = {"epoch": epoch + 1, **measured}
         if skipped := sorted(set().union(*gather_object([task.skipped()]))):
             state.last["skipped_images"] = len(skipped)
-            progress.say(f"skipped {len(skipped)} images that cannot be read, such as {skipped[0]}")
+            from maxup.lab.data.decode import why_unreadable  # imports PIL
+
+            progress.say(f"skipped {len(skipped)} images that cannot be read, such as {why_unreadable(skipped[0])}")
+        kept = getattr(task.objective, "gap_kept", None)  # of fast scoring
+        checked = {"gap_kept": kept} if kept is not None and math.isfinite(kept) else {}
+        state.last |= checked
         sign = -1 if task.lower_is_better else 1
         better = not state.best or sign * measured[monitor] > sign * state.best[monitor]
         if better:
             state.best = state.last
         self._write(step=state.step, seconds=state.seconds, **state.last)
         averaged = "  averaged" if state.ema is not None and self.recipe.optim.name == "asgd" else ""
-        progress.say(f"epoch {epoch + 1}/{state.stages.longest}  {format_metrics(measured)}{averaged}")
+        progress.say(f"epoch {epoch + 1}/{state.stages.longest}  {format_metrics(measured | checked)}{averaged}")
         state.stages.check(epoch + 1, measured[monitor])
         return better
 

@@ -1,11 +1,13 @@
+import re
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import ExifTags, Image, ImageOps
 
-from maxup.lab.data.decode import center_crop, random_box, random_crop, read_rgb
+from maxup.lab.data.decode import center_crop, random_box, random_crop, read_rgb, why_unreadable
 from tests.lab.data.fake import cut_short
 from tests.oracles import torchvision_v2
 
@@ -152,6 +154,61 @@ def test_an_image_of_too_many_pixels_is_not_decoded(tmp_path, monkeypatch, width
         read_rgb(tmp_path / "a.png")
 
 
+# The pixel at (x, y) of the upright image is stored at this place in a file of the orientation, by the EXIF standard.
+STORED = {
+    1: lambda x, y, w, h: (x, y),
+    2: lambda x, y, w, h: (w - 1 - x, y),
+    3: lambda x, y, w, h: (w - 1 - x, h - 1 - y),
+    4: lambda x, y, w, h: (x, h - 1 - y),
+    5: lambda x, y, w, h: (y, x),
+    6: lambda x, y, w, h: (y, w - 1 - x),
+    7: lambda x, y, w, h: (h - 1 - y, w - 1 - x),
+    8: lambda x, y, w, h: (h - 1 - y, x),
+}
+
+
+def rotated(image, orientation):
+    """Return an image as a camera with this orientation stores it, and its EXIF data."""
+    w, h = image.size
+    stored = Image.new("RGB", (w, h) if orientation < 5 else (h, w))
+    for x in range(w):
+        for y in range(h):
+            stored.putpixel(STORED[orientation](x, y, w, h), image.getpixel((x, y)))
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    return stored, exif
+
+
+@pytest.mark.parametrize("orientation", STORED)
+def test_exif_orientation_is_applied(tmp_path, orientation):
+    """Photos of phones need it."""
+    image = picture(9, 6)
+    stored, exif = rotated(image, orientation)
+    for name in ("a.png", "a.tif", "a.webp"):
+        stored.save(tmp_path / name, exif=exif, lossless=True)
+        assert np.array_equal(np.array(read_rgb(tmp_path / name)), np.array(image)), name
+    y, x = np.mgrid[:24, :32]
+    smooth = Image.fromarray(np.stack([8 * x, 10 * y, 5 * (x + y) // 2], axis=2).astype(np.uint8))
+    stored, exif = rotated(smooth, orientation)
+    stored.save(tmp_path / "a.jpg", exif=exif, quality=100, subsampling=0)
+    assert np.abs(np.array(read_rgb(tmp_path / "a.jpg")).astype(int) - np.array(smooth)).max() <= 4
+
+
+def test_damaged_exif_data_change_nothing(tmp_path):
+    picture(16, 12).save(tmp_path / "a.jpg", exif=b"Exif\0\0no TIFF header")
+    assert np.array_equal(np.array(read_rgb(tmp_path / "a.jpg")), np.array(Image.open(tmp_path / "a.jpg")))
+
+
+def test_float_pixels_are_refused(tmp_path):
+    """PIL clips them to 0 ... 255, so pixels in [0, 1] would all be black."""
+    path = tmp_path / "float.tif"
+    Image.fromarray(np.linspace(0, 1, 48, dtype=np.float32).reshape(6, 8)).save(path)
+    message = f"{path} has float pixels, whose range is unknown; save it with integers of 8 or 16 bits"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        read_rgb(path)
+    assert why_unreadable(path) == message
+
+
 @pytest.fixture
 def counted(monkeypatch):
     """Count what the fast decoder decodes."""
@@ -193,3 +250,15 @@ def test_without_the_fast_decoder_pil_decodes(tmp_path, monkeypatch):
     monkeypatch.setattr("maxup.lab.data.decode.find_simplejpeg", lambda: None)
     picture(16, 16).save(tmp_path / "a.jpg")
     assert np.array_equal(np.array(read_rgb(tmp_path / "a.jpg")), np.array(Image.open(tmp_path / "a.jpg")))
+
+
+def test_the_fast_decoder_leaves_rotated_images_to_pil(tmp_path, counted):
+    for orientation in (1, 6):
+        stored, exif = rotated(picture(16, 16), orientation)
+        stored.save(tmp_path / "a.jpg", exif=exif)
+        expected = ImageOps.exif_transpose(Image.open(tmp_path / "a.jpg"))
+        assert np.abs(np.array(read_rgb(tmp_path / "a.jpg")).astype(int) - np.array(expected)).max() <= 1
+        assert len(counted) == 1  # only that of orientation 1
+    picture(16, 8).save(tmp_path / "a.jpg", xmp=b'<x tiff:Orientation="6"/>')
+    assert read_rgb(tmp_path / "a.jpg").size == (8, 16)
+    assert len(counted) == 1

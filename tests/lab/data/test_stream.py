@@ -21,6 +21,18 @@ def brighter(x):
     return (x // 2 + random.randrange(9) + np.random.randint(9)).to(torch.uint8)
 
 
+OWN = torch.Generator()
+
+
+def noisy(x):
+    """Draws from a generator that nobody seeds."""
+    return (x // 2 + torch.randint(9, (), generator=OWN)).to(torch.uint8)
+
+
+def rarely_noisy(x):
+    return noisy(x) if torch.rand((), generator=OWN) < 0.3 else x
+
+
 def read(loader, epochs):
     return [list(loader) for _ in range(epochs)]
 
@@ -52,6 +64,23 @@ def test_a_resumed_stream_sees_the_same_images():
     resumed.load_state_dict(loader.state_dict())
     for ours, theirs in zip(iterator, resumed, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("transform", [noisy, rarely_noisy])
+def test_a_data_set_that_ignores_the_seed_gets_a_warning(capsys, transform):
+    """A resumed stream does not see the same images."""
+    train = replace(from_user(Map(transform=transform), workers=0)[0], workers=0)
+    first, again = (train.loader(30, training=True, seed=5, device="cpu") for _ in range(2))
+    assert not torch.equal(next(iter(first))[1], next(iter(again))[1])
+    said = capsys.readouterr().err
+    assert said.startswith("your Map returns different examples for the same seed, so a resumed run will differ")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("transform", [torch.clone, flip, brighter])
+def test_a_data_set_that_follows_the_seed_gets_none(capsys, transform):
+    from_user((Map(transform=transform), Map(transform=transform)), workers=0)
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.usefixtures("_little_memory")

@@ -332,6 +332,7 @@ def alterations(folder, count, seed):
         yield str(path)
 
 
+@pytest.mark.filterwarnings("ignore::maxup.errors.MaxUpWarning")  # a perturbation of strength 0 trains, with a warning
 @pytest.mark.parametrize("count", [40, pytest.param(200, marks=pytest.mark.slow)])
 def test_mutations_train_or_get_one_message(tmp_path, capsys, count):
     """Through the command: a recipe that parses may still not fit the data, the network or the method."""

@@ -179,5 +179,6 @@ def test_a_second_result_with_the_same_seed_is_skipped(tmp_path):
 
 def test_a_budget_is_named_in_epochs_if_all_recipes_have_as_many():
     assert budget_name(0.3, [BASELINE, MAXUP]) == "18 of 60 epochs"
-    assert budget_name(0.3, [BASELINE, "cifar10/resnet110-cutout"]) == "budget 0.3"
-    assert budget_name(2, [BASELINE]) == "budget 2"
+    assert budget_name(0.3, [BASELINE, "cifar10/resnet110-cutout"]) == "30 % of the epochs"
+    assert budget_name(1 / 12, [BASELINE, "cifar10/resnet110-cutout"]) == "8.33 % of the epochs"
+    assert budget_name(2, [BASELINE]) == "200 % of the epochs"

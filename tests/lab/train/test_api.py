@@ -66,6 +66,31 @@ def test_a_wrong_override_gives_one_sentence(tmp_path, overrides, message):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("overrides", "options", "named"),
+    [
+        ({"epochs": 2}, {}, ["extend=True", "out=", "restart=True"]),
+        ({"objective.m": 2}, {"extend": True}, ["extend=True", "out=", "restart=True"]),
+        ({"data.train_size": 90}, {}, ["out=", "restart=True"]),
+    ],
+)
+def test_messages_name_arguments_where_those_of_the_command_name_options(tmp_path, overrides, options, named, capsys):
+    """The arguments that a message names solve the problem."""
+    out, before = tmp_path / "run--in-the-garden", SMALL | {"optim.schedule": "constant"}
+    now = before | overrides
+    maxup.train(RECIPE, before, out, quiet=True)
+    with pytest.raises(RunError, match="run--in-the-garden") as caught:
+        maxup.train(RECIPE, now, out, quiet=True, **options)
+    assert [name for name in named if name not in str(caught.value)] == []
+    assert " --" not in str(caught.value)
+    assert main(["train", RECIPE, *_words(now), "--out", str(out), *(f"--{name}" for name in options)]) == 1
+    said = capsys.readouterr().err.replace(",", " ").split()
+    assert [name for name in named if f"--{name.partition('=')[0]}" not in said] == []
+    if "epochs" in overrides:
+        assert maxup.train(RECIPE, now, out, quiet=True, extend=True)["last"]["epoch"] == 2
+    assert maxup.train(RECIPE, now, out, quiet=True, restart=True)["recipe"]["epochs"] == now["epochs"]
+
+
 def test_numpy_numbers_and_paths_in_overrides_are_plain_values():
     given = {"optim.lr": numpy.float32(0.5), "model.args": {"hidden": [numpy.int64(8)]}, "data.root": Path("a b")}
     assert _words(given) == ["--optim.lr=0.5", '--model.args={"hidden": [8]}', "--data.root=a b"]

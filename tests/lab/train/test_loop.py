@@ -87,6 +87,21 @@ def test_every_objective_trains(tmp_path, objective):
     assert result["steps"] == 8
 
 
+def test_fast_scoring_records_the_gap_that_it_keeps(tmp_path, monkeypatch):
+    monkeypatch.setattr("maxup.objectives.maxup.CHECK_EVERY", 4)
+    fast = {
+        "model": {"name": "conv"},
+        "perturb": [{"name": "cutout", "length": 4}],
+        "objective": {"name": "maxup", "m": 3, "warmup": 0, "fast": True},
+    }
+    result = train(tmp_path, fast)
+    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    kept = [record["gap_kept"] for record in records if "epoch" in record]
+    assert len(kept) == 3
+    assert all(-1 < share <= 1 for share in kept)
+    assert result["last"]["gap_kept"] == kept[-1]
+
+
 def test_accumulation_equals_the_joined_batch(tmp_path):
     """Two batches of 50 accumulated are one of 100, for an objective without draws and a net without BatchNorm."""
     plain = {"objective": {"name": "hard_examples", "keep": 1.0}, "epochs": 1, "optim": {"schedule": "constant"}}
