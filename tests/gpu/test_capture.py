@@ -74,6 +74,15 @@ def test_bf16(tmp_path, monkeypatch):
     assert fast == pytest.approx(plain, rel=5e-2)
 
 
+def test_the_settings_of_the_speed_run(tmp_path, monkeypatch):
+    optim = {"lr": 0.05, "schedule": "triangle", "bias_lr": 8, "label_smoothing": 0.2, "lookahead": 5}
+    changes = {"optim": optim, "augment": [], "data": RECIPE["data"] | {"alternating_flip": True, "flip_test": True}}
+    slow, plain, _ = run(tmp_path / "plain", monkeypatch, False, **changes)
+    quick, fast, _ = run(tmp_path / "captured", monkeypatch, True, **changes)
+    assert fast == pytest.approx(plain, rel=1e-3)
+    assert slow["compile_seconds"] == 0 < quick["compile_seconds"] <= quick["training_seconds"]
+
+
 def test_sam_is_captured_with_both_passes(tmp_path, monkeypatch):
     changes = {"optim": RECIPE["optim"] | {"sam": 0.05}}
     _, plain, _ = run(tmp_path / "plain", monkeypatch, False, **changes)
