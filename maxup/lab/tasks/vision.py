@@ -121,8 +121,10 @@ class Vision:
                 )
         flips = any(spec.get("name") == "crop_flip" and spec.get("flip", True) for spec in self.recipe.augment)
         if data.alternating_flip and (is_folder or flips):
-            who, fix = ("image folders", "remove it") if is_folder else ("crop_flip", "add flip: false to crop_flip")
-            raise RecipeError(f"data.alternating_flip has no effect, because {who} flip images at random; {fix}")
+            who, fix = "image folders flip", "remove it"
+            if not is_folder:
+                who, fix = "crop_flip flips", "add flip: false to crop_flip"
+            raise RecipeError(f"data.alternating_flip has no effect, because {who} images at random; {fix}")
 
     def step(self, model: Any, batch: Batch) -> Outcome:
         """Prepare and augment a batch, and return the outcome of the objective."""

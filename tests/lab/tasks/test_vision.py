@@ -280,7 +280,7 @@ def test_flip_accuracy_against_a_plain_count():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"augment": [{"name": "crop_flip"}]}, "no effect, because crop_flip flip images at random; add flip: false"),
+        ({"augment": [{"name": "crop_flip"}]}, "no effect, because crop_flip flips images at random; add flip: false"),
         ({"data": {"name": "imagenet", "size": 8, "workers": 0}}, "because image folders flip images at random"),
     ],
 )
