@@ -99,6 +99,10 @@ def conv(inputs=3, outputs=3, **options):
         (lambda m, x: F.relu(m.grouped(x)), 0),
         (lambda m, x: F.relu(m.same(x)), 0),
         (lambda m, x: F.relu(m.batch(m.conv(x))), 0),  # batch statistics
+        (lambda m, x: F.relu(input=m.conv(x)), 0),
+        (lambda m, x: F.relu(F.conv2d(x, m.conv.weight, None, 1, 1, 1, 1)), 0),  # numbers instead of pairs
+        (lambda m, x: F.relu(m.conv(x[0])), 0),  # no batch
+        (lambda m, x: F.gelu(input=F.linear(x, torch.ones(8, 8))), 0),
     ],
 )
 def test_convolutions_are_fused_with_what_follows(forward, fused):
@@ -286,7 +290,11 @@ def test_another_model_is_compiled_anew_and_copies_forget_it():
     ("settings", "error", "message"),
     [
         ({"compile": 1}, TypeError, "compile=1: compile must be True or False"),
-        ({"compile": True, "strategy": "retain"}, ValueError, "compile=True has no effect; remove it"),
+        (
+            {"compile": True, "strategy": "retain"},
+            ValueError,
+            "compile=True needs strategy='recompute'",
+        ),
     ],
 )
 def test_wrong_settings(settings, error, message):
