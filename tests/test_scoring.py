@@ -196,12 +196,17 @@ def test_sums_and_layer_norms_stay_in_bfloat16(monkeypatch):
         return m.head((y + x).float()) + 1
 
     model = Function(forward, **layers)
-    graph, _, _ = trace(model, torch.randn(4, 8))
+    graph, inputs, expected = trace(model, torch.randn(4, 8))
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: True)
     monkeypatch.setattr(torch, "get_autocast_dtype", lambda device: torch.bfloat16)
     scoring.rewrite(graph)
     casts = [node for node in graph.graph.nodes if node.op == "call_method" and node.args[1:] == (torch.bfloat16,)]
     assert len(casts) == 3  # the norm and both sums; the output stays in float32
+    with torch.no_grad():
+        (found,) = graph(*inputs)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected, rtol=0, atol=0.05)
+    assert not torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("norm", ["batch", "running"])
