@@ -1,6 +1,12 @@
 """The networks of the table of costs, for `maxup bench`.
 
-    maxup bench benchmarks.networks:resnet50 --m 4 --precision bf16 --compile --out runs/resnet50
+    maxup bench benchmarks.networks:resnet50 --m 2 4 8 --variants maxup maxup_compiled_wide \\
+        --rounds 5 --precision bf16 --compile --out runs/resnet50
+    maxup bench benchmarks.networks:vit --m 4 --variants maxup maxup_wide maxup_compiled maxup_compiled_wide \\
+        --rounds 6 --precision bf16 --compile --out runs/vit
+
+`bert` takes the options of `vit`, `wrn` has `--m 10`, and `resnet110` has `--step captured` instead of `--compile`.
+`results/bench/NAME.json` is the bench.json of these runs, and `results/cost.png` the cost.png of ResNet-50.
 
 Each function returns a model, a batch of random data and a perturbation, as `maxup bench` takes them. Random data are
 enough to measure time and memory. The sizes are those of a GPU.

@@ -11,9 +11,12 @@ work it builds on): a fixed whitening layer, three blocks of convolutions with G
 Nesterov SGD with a triangular schedule, label smoothing, images flipped in every other epoch, and an average of the
 weights.
 
-A row is a name: `m4` scores copies with batch statistics, `run4` with running statistics in one wide, compiled pass,
-`fast4` at half their size.
-`m1x2.3` trains for 2.3 times the epochs, and `run4last25` uses m = 4 in the last 25 % of the steps and m = 1 before.
+Names of rows:
+
+    m4        4 copies, scored with batch statistics      run4          with running statistics, one compiled pass
+    fast4     at half their size                          low4          at 24 x 24 pixels
+    proxy4    by a small network trained alongside        m1x2.3        standard training for 2.3 times the epochs
+    run4last25, run4first25    m = 4 in the last or first 25 % of the steps, otherwise m = 1
 """
 
 import argparse

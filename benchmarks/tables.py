@@ -224,6 +224,17 @@ def selection() -> str:
     return "\n".join(lines) + f"\n\n{origin(*(result(f'bench/{name}')['environment'] for name in NETWORKS))}"
 
 
+def fidelity() -> str:
+    """One row per perturbation and way of scoring: time of a step and share of the loss gap, on a trained network."""
+    lines = ["| | time of a step | gap kept |", "|---|---|---|"]
+    titles = {"maxup": "exact", "maxup_running": '`norm="running"`', "maxup_fast": "`fast=True`"}
+    files = {"CutMix": "bench/resnet20-cutmix", "Cutout 16": "bench/resnet20-cutout"}
+    for name, file in files.items():
+        for row in result(file)["variants"][1:]:
+            lines.append(f"| {name}, {titles[row['name']]} | {row['time_ratio']:.2f} | {row['gap_kept']:.2f} |")
+    return "\n".join(lines) + f"\n\n{origin(*(result(file)['environment'] for file in files.values()))}"
+
+
 def ratio(network: str, variant: str, m: int) -> str:
     """The time of a step of a variant relative to the standard step, if it was measured."""
     for row in result(f"bench/{network}")["variants"]:
@@ -305,6 +316,7 @@ FILLERS = {
     "torture-cases": lambda: f"{sum(row['cases'] for row in result('torture')['harnesses']):,}",
     "cost": lambda: f"\n{cost()}\n",
     "selection": lambda: f"\n{selection()}\n",
+    "fidelity": lambda: f"\n{fidelity()}\n",
     "overhead-cpu": lambda: percent("cpu"),
     "overhead-cuda": lambda: percent("cuda"),
 }

@@ -283,10 +283,14 @@ def check_settings_agree(
     scoring = ("norm", norm, "batch"), ("chunk_size", chunk_size, 1), ("dtype", dtype, None)
     for name, value, default in (*scoring, ("compile", compile, False), ("fast", fast, False)):
         if strategy != "recompute" and value != default:
-            trains = "trains" if strategy == "retain" else "may train"
             raise ValueError(
-                f"strategy={strategy!r} {trains} on the scoring pass, so {name}={value!r} has no effect; remove it"
+                f"{name}={value!r} needs strategy='recompute', but strategy={strategy!r}; remove one of them"
             )
+    if fast and norm == "running":
+        raise ValueError(
+            "fast=True scores images at half their size, but norm='running' uses statistics of full-size images; "
+            "remove norm='running'"
+        )
     if score == "kl" and custom_loss:
         raise ValueError(
             "score='kl' subtracts the label entropy from the cross-entropy; use score='loss' with a custom loss_fn"

@@ -99,6 +99,10 @@ def conv(inputs=3, outputs=3, **options):
         (lambda m, x: F.relu(m.grouped(x)), 0),
         (lambda m, x: F.relu(m.same(x)), 0),
         (lambda m, x: F.relu(m.batch(m.conv(x))), 0),  # batch statistics
+        (lambda m, x: F.relu(input=m.conv(x)), 0),
+        (lambda m, x: F.relu(F.conv2d(x, m.conv.weight, None, 1, 1, 1, 1)), 0),  # numbers instead of pairs
+        (lambda m, x: F.relu(m.conv(x[0])), 0),  # no batch
+        (lambda m, x: F.gelu(input=F.linear(x, torch.ones(8, 8))), 0),
     ],
 )
 def test_convolutions_are_fused_with_what_follows(forward, fused):
@@ -192,12 +196,17 @@ def test_sums_and_layer_norms_stay_in_bfloat16(monkeypatch):
         return m.head((y + x).float()) + 1
 
     model = Function(forward, **layers)
-    graph, _, _ = trace(model, torch.randn(4, 8))
+    graph, inputs, expected = trace(model, torch.randn(4, 8))
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: True)
     monkeypatch.setattr(torch, "get_autocast_dtype", lambda device: torch.bfloat16)
     scoring.rewrite(graph)
     casts = [node for node in graph.graph.nodes if node.op == "call_method" and node.args[1:] == (torch.bfloat16,)]
     assert len(casts) == 3  # the norm and both sums; the output stays in float32
+    with torch.no_grad():
+        (found,) = graph(*inputs)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected, rtol=0, atol=0.05)
+    assert not torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("norm", ["batch", "running"])
@@ -286,7 +295,11 @@ def test_another_model_is_compiled_anew_and_copies_forget_it():
     ("settings", "error", "message"),
     [
         ({"compile": 1}, TypeError, "compile=1: compile must be True or False"),
-        ({"compile": True, "strategy": "retain"}, ValueError, "compile=True has no effect; remove it"),
+        (
+            {"compile": True, "strategy": "retain"},
+            ValueError,
+            "compile=True needs strategy='recompute'",
+        ),
     ],
 )
 def test_wrong_settings(settings, error, message):

@@ -65,8 +65,8 @@ class CapturedStep:
             self.preparing = self.eager > 0  # not if the step cannot be captured
             return self._eager_step(batch)
         self.preparing = self.graph is None
-        other_shape = self.graph is not None and [part.shape for part in batch] != [part.shape for part in self.batch]
-        if other_shape or self.needs_eager():
+        shape_changed = self.graph is not None and [part.shape for part in batch] != [part.shape for part in self.batch]
+        if shape_changed or self.needs_eager():
             return self.step(batch)
         self.seed()  # a graph reads the seeds of its registered generators when it is replayed
         counted = self.graph is None  # capturing runs the Python code, which counts the step

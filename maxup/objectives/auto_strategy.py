@@ -11,7 +11,7 @@ from torch import distributed
 
 from maxup.batch import Batch, leaves
 
-ROUNDS = 3  # timed runs per strategy, after one that is not
+ROUNDS = 3  # timed runs per strategy, after one warmup
 STRATEGIES = "recompute", "retain"
 
 
@@ -35,7 +35,7 @@ class AutoStrategy:
         Args:
             batch: x and y.
             m: Copies per example.
-            run: Computes the gradients by a strategy, without side effects.
+            run: Runs forward and backward with a strategy, without side effects.
         """
         key = _key(batch, m)
         if key not in self.chosen:
@@ -73,7 +73,7 @@ def measure(run: Callable[[str], Any], device: torch.device) -> list[float]:
                 if strategy == "recompute":
                     raise
                 failed.add(strategy)
-                best[strategy] = math.inf
+                best[strategy] = math.inf  # it may also fail after a round that worked
                 continue
             if number:
                 best[strategy] = min(best[strategy], seconds)

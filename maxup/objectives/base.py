@@ -252,15 +252,10 @@ class Objective:
                 "update it outside of forward"
             )
 
-    def _forward(
-        self, model: Any, batch: Batch, draws: list[Draw], transform: Callable[[Any], Any] | None = None
-    ) -> tuple[Any, Any, Tensor]:
-        """Compute L(x'_i, theta) of k copies in one pass: output, target and losses, (k * B, ...) each.
-
-        `transform` is applied to the copies x'.
-        """
+    def _forward(self, model: Any, batch: Batch, draws: list[Draw]) -> tuple[Any, Any, Tensor]:
+        """Compute L(x'_i, theta) of k copies in one pass: output, target and losses, (k * B, ...) each."""
         x, target = self._copy(batch, cat(draws), len(draws))
-        output = self.forward(model, x if transform is None else transform(x))
+        output = self.forward(model, x)
         return output, target, self._losses(output, target, len(draws) * batch_size(batch))
 
     def _losses(self, output: Any, target: Any, size: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Score images at half their size: approximate, for about a quarter of the cost, and checked against exact scoring."""
+"""Score images at half their size, a quarter of the pixels: approximate, and checked against exact scoring."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,8 +21,10 @@ def halve(x: Any) -> Tensor:
         tensor([[[[4.]]]])
     """
     if not isinstance(x, Tensor) or x.dim() != 4 or not x.is_floating_point() or min(x.shape[2:]) < 2:
-        what = f"{tuple(x.shape)} of {x.dtype}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
-        raise ValueError(f"fast=True scores float images (B, C, H, W) at half their size, but x is {what}; remove it")
+        what = f"has shape {tuple(x.shape)} and {x.dtype}" if isinstance(x, Tensor) else f"is a {type(x).__name__}"
+        raise ValueError(
+            f"fast=True needs float images (B, C, H, W) of at least 2 x 2 pixels, but x {what}; remove fast=True"
+        )
     return F.avg_pool2d(x, 2)
 
 
@@ -47,15 +49,13 @@ def share_of_gap(losses: list[Tensor], copy: Tensor) -> Tensor:
 
 @contextmanager
 def explain_size() -> Iterator[None]:
-    """Explain an error of a model that cannot take images of half the size."""
+    """Explain an error of a model that does not accept images of half the size."""
     try:
         yield
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, ValueError, AssertionError) as error:
-        if isinstance(error, ValueError) and "fast=True" in str(error):
-            raise
         raise ValueError(
-            f"fast=True scores images at half their size, which failed: {error_message(error)}; remove it, or use a "
-            "classifier that takes images of any size"
+            f"fast=True calls the model with images of half the size, and the model failed: {error_message(error)}; "
+            "remove fast=True, or use a network that accepts images of any size"
         ) from error

@@ -10,7 +10,6 @@ chooses the worst copy, the *winner*. `MaxUp.run` then rebuilds the winner from 
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from torch import Generator, Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
-from maxup.batch import Batch, Draw, batch_size, is_batched, leaves
+from maxup.batch import Batch, Draw, batch_size, cat, is_batched, leaves
 from maxup.isolation import autocast, preserve_state, refuse_dropout
 from maxup.objectives.auto_strategy import AutoStrategy
 from maxup.objectives.base import Forward, LossFn, Objective, Outcome, call_model, cross_entropy, unwrap
@@ -52,8 +51,8 @@ class MaxUp(Objective):
         masks: "shared" gives all copies of an example the same dropout masks, so that copies differ only by the
             perturbation. "independent" draws masks per copy and maximizes over both; it needs "retain".
         compile: Compile the scoring passes (see `maxup.scoring`). The training pass runs as it is.
-        fast: Score images at half their height and width. This is approximate, for about a quarter of the cost. In
-            every 500th step the copies are also scored exactly, and `gap_kept` says how the selections compare.
+        fast: Score images at half their height and width, which is approximate. In every 500th step the copies are also
+            scored exactly, and `gap_kept` says how the selections compare.
         dtype: Precision of scoring, by autocast. Default: the caller's.
         score: What to compare copies by: "loss", or "kl", which subtracts the entropy of mixed labels.
         forward: How to call the model, `forward(model, x) -> output`.
@@ -97,7 +96,7 @@ class MaxUp(Objective):
             strategy, norm, chunk_size, dtype, score, masks, compile=compile, fast=fast, custom_loss=custom_loss
         )
         instead = "use strategy='recompute', or masks='independent'" if strategy == "retain" else "use chunk_size=1"
-        self._wide, self._wide_fast = WidePasses(instead), WidePasses(instead)
+        self._wide, self._wide_fast = WidePasses(instead), WidePasses(instead)  # at half size, masks have other shapes
         self._ties = TieCheck()
         self._compiler = ScoringCompiler()
         self._gap_kept: Tensor | None = None
@@ -105,17 +104,21 @@ class MaxUp(Objective):
 
     @property
     def gap_kept(self) -> float | None:
-        """Share of the gap between the worst and the mean copy that `fast=True` kept when it was last checked."""
+        """Share of the loss gap that `fast=True` kept in the last check: 1 is exact, 0 is random."""
         return None if self._gap_kept is None else float(self._gap_kept)
 
     def needs_eager(self) -> bool:
-        """Whether this step compares fast with exact scoring, which a CUDA graph does not."""
+        """Whether this step also scores exactly to check `fast=True`, which cannot run in a CUDA graph."""
         return self.fast and self.copies() > 1 and self.step % CHECK_EVERY == 0
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs, with `gap_kept` and the strategies of "auto" if they were measured."""
-        measured = {"gap_kept": self.gap_kept, "strategies": dict(self._strategies.chosen) or None}
-        return super().state_dict() | {name: value for name, value in measured.items() if value is not None}
+        state = super().state_dict()
+        if self._gap_kept is not None:
+            state["gap_kept"] = self.gap_kept
+        if self._strategies.chosen:
+            state["strategies"] = dict(self._strategies.chosen)
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a `state_dict()`."""
@@ -200,8 +203,8 @@ class MaxUp(Objective):
                 worst = self._score(scored, batch, generator, rewind)
             if check_winners:
                 rewind()
-                transform = halve if self.fast and worst.gap_kept is None else None  # as the winners were scored
-                warn_if_winners_change(worst, self._forward(scored, batch, [worst.draw], transform)[2])
+                forward = self._forward_half if self.fast and worst.gap_kept is None else self._forward  # as scored
+                warn_if_winners_change(worst, forward(scored, batch, [worst.draw])[2])
         self._ties.update(worst)
         return worst
 
@@ -219,7 +222,7 @@ class MaxUp(Objective):
     ) -> tuple[list[Draw], Tensor, Any]:
         """Draw copies and compute their losses. A separate function frees its tensors before the next copies."""
         draws = self._draws(batch, generator, copies)  # x'_i ~ P(.|x)
-        forward = partial(self._forward, transform=halve) if fast else self._forward
+        forward = self._forward_half if fast else self._forward
         if copies == 1 or is_capturing(leaves(batch)[0].device):
             rewind()  # all copies, and the training pass, see the same dropout masks and state
             _, target, losses = forward(model, batch, draws)  # L(x'_i, theta)
@@ -229,11 +232,10 @@ class MaxUp(Objective):
         return draws, losses, target
 
     def _score_fast(self, model: Any, batch: Batch, generator: Generator, rewind: Callable[[], None]) -> RunningMax:
-        """Score copies at half their size, and in some steps exactly too. Then, return the winners of exact scoring."""
+        """Score copies at half their size. Every `CHECK_EVERY` steps, also score exactly, and return those winners."""
         check = self.needs_eager() and not is_capturing(leaves(batch)[0].device)
         before = generator.get_state() if check else None
-        with explain_size() if self._first_scoring else nullcontext():
-            worst = self._score(model, batch, generator, rewind, fast=True)
+        worst = self._score(model, batch, generator, rewind, fast=True)
         if before is None:
             return worst
         generator.set_state(before)  # the same copies again
@@ -241,6 +243,14 @@ class MaxUp(Objective):
         assert worst.copy is not None
         exact.gap_kept = self._gap_kept = share_of_gap(exact.losses, worst.copy)
         return exact
+
+    def _forward_half(self, model: Any, batch: Batch, draws: list[Draw]) -> tuple[Any, Any, Tensor]:
+        """`_forward` with images of half their size."""
+        x, target = self._copy(batch, cat(draws), len(draws))
+        x = halve(x)
+        with explain_size() if self._first_scoring else nullcontext():
+            output = self.forward(model, x)
+        return output, target, self._losses(output, target, len(draws) * batch_size(batch))
 
     def _retain(self, model: Any, batch: Batch, generator: Generator) -> tuple[RunningMax, Any]:
         """Select from one wide batch with its graph. Return the winners, and their output, target and losses."""

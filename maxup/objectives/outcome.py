@@ -27,7 +27,7 @@ class Report:
     replay_error: float
     """Largest difference between a winner's loss in the training pass and in scoring."""
     gap_kept: float | None = None
-    """Share of the gap that `fast=True` keeps, in the steps that compare it with exact scoring; otherwise None."""
+    """Share of the loss gap that `fast=True` kept: 1 is exact, 0 is random. None in steps that do not check it."""
 
     @property
     def replay_exact(self) -> bool:

@@ -24,7 +24,7 @@ class RunningMax:
         scores: Their scores, (B,).
         copy: Index of the winner among the copies, (B,).
         losses: Losses of every copy so far, a list of m tensors (B,).
-        gap_kept: Share of the gap that fast scoring keeps, a scalar, if it was compared with exact scoring.
+        gap_kept: Share of the loss gap that `fast=True` kept, a scalar, in steps that check it.
 
     Example:
         >>> worst = RunningMax()

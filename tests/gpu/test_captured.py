@@ -69,6 +69,21 @@ def test_a_smaller_last_batch_runs_eagerly():
     agree(sizes=(16,) * 6 + (5,) + (16,) * 5)
 
 
+def test_checks_of_fast_scoring_run_eagerly(monkeypatch):
+    monkeypatch.setattr("maxup.objectives.maxup.CHECK_EVERY", 5)
+    kept = []
+
+    def change(number, optimizer, objective):
+        objective.fast = True
+        kept.append(objective.gap_kept)
+
+    agree(change=change)
+    for run in (kept[:12], kept[12:]):  # eager and captured: steps 0, 5 and 10 are checked
+        assert run[0] is None
+        assert len(set(run[1:])) == 3
+    assert kept[1:12] == pytest.approx(kept[13:], abs=0.05)
+
+
 def test_a_learning_rate_set_by_hand_reaches_the_graph():
     def change(number, optimizer, objective):
         optimizer.param_groups[0]["lr"] = 0.05 / (1 + number)

@@ -98,4 +98,5 @@ def test_captured_steps_use_compiled_scoring(name):
     x, y = torch.randn(32, 3, 32, 32, device="cuda"), torch.randint(10, (32,), device="cuda")
     losses = [float(step(x, y)) for _ in range(40)]
     assert step.graphed.graph is not None
+    assert objective._compiler.compiled is not None
     assert losses[-1] < losses[0]

@@ -8,7 +8,7 @@ from maxup.lab.bench.table import method
 from maxup.lab.bench.timing import floor
 from maxup.lab.report.figure import COLORS, MARKERS, STYLE, new_figure, save_figure
 
-FLOOR = "floor without compile:\n1 step + m forward passes"
+FLOOR = "floor: 1 step +\nm forward passes"
 Points = list[tuple[int, float]]
 
 

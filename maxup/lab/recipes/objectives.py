@@ -107,9 +107,7 @@ def maxup(
     if context.recipe.task == "vision":
         settings |= {"norm": norm, "score": score, "fast": fast}
     elif fast:
-        raise RecipeError(
-            "objective.fast scores images at half their size, but the recipe's task is language; remove it"
-        )
+        raise RecipeError("objective.fast needs the vision task, but the task is language; remove objective.fast")
     return MaxUp(context.require_perturbation(), m=schedule, **settings, **context.options)
 
 

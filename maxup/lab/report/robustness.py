@@ -14,7 +14,7 @@ def show(found: dict[str, Any]) -> None:
     pgd = found["pgd"]
     for name, levels in found["corruptions"].items():
         console.print(f"  {name}: {CORRUPTIONS[name].unit} {_listed(levels)}", style="dim")
-    console.print(f"  PGD: {pgd['steps']} steps, l{pgd['norm']} radius {_listed(pgd['levels'])}", style="dim")
+    console.print(f"  PGD: {pgd['steps']} steps, l{pgd['p']} radius {_listed(pgd['levels'])}", style="dim")
 
 
 def table(found: dict[str, Any]) -> tuple[list[str], list[list[str]]]:

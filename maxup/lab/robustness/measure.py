@@ -39,7 +39,9 @@ def measure(run: Run, *, images: int | None = None, quiet: bool = False) -> dict
     """
     task, data = run.task, run.task.test
     if len(data.shape) != 3:
-        raise RunError(f"robustness is measured on images, but the examples have shape {tuple(data.shape)}")
+        raise RunError(
+            f"robustness is measured on images, but the examples have shape {tuple(data.shape)}; use an image run"
+        )
     device = task.generator.device
     size = min(len(data), images or len(data))
     chosen = torch.arange(size) * len(data) // size  # image folders are sorted by class
@@ -75,7 +77,8 @@ def measure(run: Run, *, images: int | None = None, quiet: bool = False) -> dict
                 update(("pgd", radius), moved, y, STEPS + 1)
     count = int(found["clean", 0.0].count.sum())  # without files that cannot be read
     if not count:
-        raise RunError(f"none of the {size} test images can be read, such as {data.path(int(chosen[0]))}; use more")
+        example = data.path(int(chosen[0]))
+        raise RunError(f"none of the {size} test images can be read, such as {example}; fix them, or use more --images")
     metrics = {cell: {"level": cell[1]} | one.metrics() for cell, one in found.items()}
     kinds = {name: [metrics[name, level] for level in kind.levels] for name, kind in CORRUPTIONS.items()}
     return {
@@ -83,7 +86,7 @@ def measure(run: Run, *, images: int | None = None, quiet: bool = False) -> dict
         "clean": found["clean", 0.0].metrics(),
         "corrupted": average([one for levels in kinds.values() for one in levels]),
         "corruptions": kinds,
-        "pgd": {"norm": 2, "steps": STEPS, "levels": [metrics["pgd", radius] for radius in RADII]},
+        "pgd": {"p": 2, "steps": STEPS, "levels": [metrics["pgd", radius] for radius in RADII]},
     }
 
 
@@ -117,11 +120,11 @@ def save(found: dict[str, Any], folder: Path, *, checkpoint: str, step: int) -> 
 
 def _pixels(x: Tensor, top: int) -> Tensor:
     """Return images in [0, 1]."""
-    pixels = x.float() / top
-    if x.is_floating_point() and not 0 <= float(x.min()) <= float(x.max()) <= 1:
-        low, high = float(x.min()), float(x.max())
-        raise RunError(f"robustness needs pixels in [0, 1], but they are from {low:.3g} to {high:.3g}; scale them")
-    return pixels
+    if x.is_floating_point():
+        low, high = (float(value) for value in x.aminmax())
+        if not 0 <= low <= high <= 1:
+            raise RunError(f"robustness needs pixels in [0, 1], but they are from {low:.3g} to {high:.3g}; scale them")
+    return x.float() / top
 
 
 def _starts(attack: Adversarial, x: Tensor, y: Tensor, indices: Tensor) -> list[Tensor]:

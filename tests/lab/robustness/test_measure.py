@@ -168,5 +168,7 @@ def test_files_that_cannot_be_read_are_left_out(run, tmp_path):
     task.test = replace(scan(tmp_path), size=32, workers=0)
     opened = replace(run, task=task, model=torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 32 * 32, 2)))
     assert measure(opened, quiet=True)["images"] == 3
-    with pytest.raises(RunError, match=r"none of the 1 test images can be read, such as .*a/0\.png; use more"):
+    with pytest.raises(
+        RunError, match=r"none of the 1 test images can be read, such as .*a/0\.png; fix them, or use more --images"
+    ):
         measure(opened, images=1, quiet=True)
