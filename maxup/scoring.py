@@ -12,6 +12,7 @@ memory traffic limits such passes, so `rewrite` removes traffic:
 In float32, and on other devices, nothing is rewritten. Weights are inputs of the graph, so they are always current.
 """
 
+import copy
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,12 +20,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx import GraphModule, Node
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves
+
+from maxup.isolation import drop_probability
 
 HALF = (torch.bfloat16, torch.float16)
 ADD = (operator.add, operator.iadd, torch.add)
 RELU = (F.relu, torch.relu)
+IN_PLACE = (operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.iand, operator.ior, operator.ipow)
 VARIANTS = 64  # recompilations allowed per module, for shapes and modes (training, scoring)
 
 
@@ -33,43 +39,67 @@ class ScoringCompiler:
 
     def __init__(self) -> None:
         self.model: nn.Module | None = None
-        self.compiled: nn.Module | None = None
+        self.compiled: Callable[..., Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"model": None, "compiled": None}
 
     @contextmanager
     def compile(self, model: nn.Module) -> Iterator[nn.Module]:
-        """Yield the compiled model. Inside, `module.compile()` has no effect on its modules."""
+        """Yield the model, or the one inside `torch.compile(model)`. Inside the context, its calls are compiled.
+
+        Modules that you compiled with `module.compile()` are part of the compiled call.
+        """
+        inner: nn.Module = getattr(model, "_orig_mod", model)
         if self.compiled is None or self.model is not model:
             self.model, self.compiled = model, compile_for_scoring(model)
-        in_place = [(m, m._compiled_call_impl) for m in model.modules() if m._compiled_call_impl is not None]
-        for module, _ in in_place:
+        before = [(m, m._compiled_call_impl) for m in inner.modules() if m._compiled_call_impl is not None]
+        for module, _ in before:
             module._compiled_call_impl = None
+        inner._compiled_call_impl = self.compiled
         try:
-            yield self.compiled
+            yield inner
         finally:
-            for module, compiled in in_place:
+            inner._compiled_call_impl = None
+            for module, compiled in before:
                 module._compiled_call_impl = compiled
 
 
-def compile_for_scoring(model: nn.Module) -> nn.Module:
-    """Return a compiled model that shares the weights, for passes without gradients.
+def compile_for_scoring(model: nn.Module) -> Callable[..., Any]:
+    """Return a compiled function that calls the model, for passes without gradients.
 
     Copies share dropout masks with the training pass, so masks must come from the same code: eager operations, or
     inductor's if the model is already compiled.
     """
     allow_variants()
-    inner = getattr(model, "_orig_mod", model)
-    eager = inner is model and all(module._compiled_call_impl is None for module in model.modules())
+    torch._dynamo.config.skip_nnmodule_hook_guards = False  # a hook may be registered later
+    inner: nn.Module = getattr(model, "_orig_mod", model)
+    if isinstance(inner, torch.jit.ScriptModule):
+        raise ValueError("compile=True cannot compile a TorchScript model; pass the original module, or remove it")
+    # Dynamo does not compile the forward methods of torch's own containers when they are compiled in place.
+    in_place = inner._compiled_call_impl is not None and not type(inner).__module__.startswith("torch.nn.")
+    is_compiled = inner is not model or in_place
+    if not is_compiled and any(module._compiled_call_impl is not None for module in inner.modules()):
+        refuse_shared_masks(inner)
 
     def backend(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         if _in_half_precision(graph, inputs):
             rewrite(graph)
-        return _inductor(graph, inputs, {"fallback_random": eager})
+        return _inductor(graph, inputs, {"fallback_random": not is_compiled})
 
-    compiled: Any = torch.compile(inner, backend=backend, dynamic=False)
-    return compiled
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return inner._call_impl(*args, **kwargs)
+
+    return torch.compile(call, backend=backend, dynamic=False)
+
+
+def refuse_shared_masks(model: nn.Module) -> None:
+    """Raise if a model of which only parts are compiled has active dropout."""
+    if any(module.training and drop_probability(module) > 0 for module in model.modules()):
+        raise ValueError(
+            "compile=True cannot share dropout masks with a model of which only parts are compiled; use "
+            "torch.compile(model), or remove compile=True"
+        )
 
 
 def allow_variants() -> None:
@@ -103,16 +133,37 @@ def rewrite(graph: GraphModule, dtypes: Sequence[torch.dtype] = HALF) -> int:
     Returns:
         The number of fused operations.
     """
-    fused = 0
+    original, fused = copy.deepcopy(graph.graph), 0
     for node in list(graph.graph.nodes):
         fused += _fuse_conv_relu(node, dtypes) or _fuse_linear_gelu(node, dtypes)
     for node in list(graph.graph.nodes):
         fused += _patches_to_linear(node, dtypes)
-    for node in list(graph.graph.nodes):
-        _keep_bfloat16(node)
+    if _autocasts_to_bfloat16(graph.graph):
+        for node in list(graph.graph.nodes):
+            _keep_bfloat16(node)
+    if not _has_same_outputs(graph, original):
+        graph.graph, fused = original, 0
     graph.graph.lint()
     graph.recompile()
     return fused
+
+
+def _has_same_outputs(graph: GraphModule, original: Graph) -> bool:
+    """Whether a rewritten graph runs, without data, and returns tensors of the same shapes, dtypes and strides."""
+    values = [node.meta.get("example_value") for node in original.nodes if node.op == "placeholder"]
+    before = [value.fake_mode for value in values if isinstance(value, FakeTensor)]
+    expected = [_example(node) for node in next(n for n in original.nodes if n.op == "output").all_input_nodes]
+    try:
+        graph.graph.lint()
+        with before[0]:
+            found = [value for value in tree_leaves(Interpreter(graph).run(*values)) if isinstance(value, Tensor)]
+    except Exception:  # an operation that cannot take what the rewritten ones return
+        return False
+
+    def layout(value: Tensor | None) -> Any:
+        return None if value is None else (value.shape, value.dtype, value.stride())
+
+    return [layout(value) for value in found] == [layout(value) for value in expected]
 
 
 def _fuse_conv_relu(node: Node, dtypes: Sequence[torch.dtype]) -> bool:
@@ -127,7 +178,9 @@ def _fuse_conv_relu(node: Node, dtypes: Sequence[torch.dtype]) -> bool:
         if not isinstance(other, Node) or _shape(other) != _shape(user):
             return False
     conv = _find_conv(source, user)
-    if conv is None or _dtype(conv) not in dtypes:
+    if conv is None or _dtype(conv) not in dtypes or _shape(conv) != _shape(node) or not _is_channels_last(node):
+        return False
+    if _is_mutated_between(conv, node, allowed=(user, node)):
         return False
     graph, dtype = node.graph, _dtype(conv)
     x, weight, bias, stride, padding, dilation, _ = _arguments(conv)
@@ -210,7 +263,7 @@ def _pixels_to_channels(conv: Node, weight: Node) -> tuple[Node, Node]:
 
 def _patches_to_linear(node: Node, dtypes: Sequence[torch.dtype]) -> bool:
     """Replace a convolution whose stride is its kernel size, such as the first layer of a ViT, by a linear layer."""
-    if not _is_plain_conv(node) or _dtype(node) not in dtypes:
+    if not _is_plain_conv(node) or _dtype(node) not in dtypes or not _is_channels_last(node):
         return False
     x, weight, bias, stride, padding, dilation, _ = _arguments(node)
     side = stride[0]
@@ -238,6 +291,8 @@ def _fuse_linear_gelu(node: Node, dtypes: Sequence[torch.dtype]) -> bool:
     dtype, has_bias = _dtype(linear), len(linear.args) == 3 and linear.args[2] is not None
     if linear.target is not F.linear or not has_bias or not _only_for(linear, node) or dtype not in dtypes:
         return False
+    if _is_mutated_between(linear, node, allowed=(node,)):
+        return False
     with graph.inserting_before(node):
         tensors = tuple(_to(part, dtype) for part in _arguments(linear))
         result = graph.call_function(torch.ops.maxup.linear_gelu.default, tensors)
@@ -249,16 +304,16 @@ def _fuse_linear_gelu(node: Node, dtypes: Sequence[torch.dtype]) -> bool:
 
 
 def _keep_bfloat16(node: Node) -> None:
-    """Cast a sum of bfloat16 and float32, or a layer norm that autocast widens, back to bfloat16."""
+    """Cast a sum of bfloat16 and float32, or a layer norm that autocast widens, back to bfloat16.
+
+    A sum in place keeps its dtype, because other names may refer to the same tensor.
+    """
     widened = node.op == "call_function" and _dtype(node) == torch.float32
     if not widened or any(user.op == "output" for user in node.users):
         return
     inputs = [_dtype(part) for part in node.all_input_nodes]
-    if node.target is F.layer_norm:
-        narrow = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16
-    else:
-        narrow = node.target in ADD and torch.bfloat16 in inputs
-    if narrow:
+    is_sum = node.target in ADD and node.target is not operator.iadd and torch.bfloat16 in inputs
+    if is_sum or node.target is F.layer_norm:
         users = list(node.users)
         with node.graph.inserting_after(node):
             cast = _to(node, torch.bfloat16)
@@ -272,22 +327,53 @@ def _arguments(node: Node) -> Any:
     return node.args
 
 
+def _autocasts_to_bfloat16(graph: Graph) -> bool:
+    """Whether bfloat16 autocast is enabled around the graph, and the graph does not change it."""
+    changes = any("autocast" in str(node.target) for node in graph.nodes)
+    enabled = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16
+    return enabled and not changes
+
+
+def _is_mutated_between(first: Node, last: Node, *, allowed: Sequence[Node]) -> bool:
+    """Whether an operation after `first`, up to `last`, may change a tensor. Then, `first` cannot move to `last`."""
+    node = first
+    while node is not last:
+        node = node.next
+        name = str(getattr(node.target, "__name__", node.target))
+        in_place = name.endswith("_") or name == "setitem" or (node.target in IN_PLACE) or node.kwargs.get("inplace")
+        if node not in allowed and (in_place or "out" in node.kwargs):
+            return True
+    return False
+
+
+def _is_channels_last(node: Node) -> bool:
+    """Whether a result is in channels_last format, as the fused operations return it."""
+    value = _example(node)
+    return value is not None and value.is_contiguous(memory_format=torch.channels_last)
+
+
 def _to(node: Node, dtype: torch.dtype | None) -> Node:
     return node.graph.call_method("to", (node, dtype))
 
 
 def _only_for(node: Node, user: Node) -> bool:
-    return list(node.users) == [user]
+    return list(node.users) == [user] and sum(part is node for part in user.args) == 1
+
+
+def _example(node: Node) -> Tensor | None:
+    """Return the tensor without data that Dynamo recorded for a node."""
+    value = node.meta.get("example_value")
+    return value if isinstance(value, Tensor) else None
 
 
 def _dtype(node: Node) -> torch.dtype | None:
-    value = node.meta.get("example_value")
-    return value.dtype if isinstance(value, Tensor) else None
+    value = _example(node)
+    return None if value is None else value.dtype
 
 
 def _shape(node: Node) -> Any:
-    value = node.meta.get("example_value")
-    return value.shape if isinstance(value, Tensor) else None
+    value = _example(node)
+    return None if value is None else value.shape
 
 
 _library = torch.library.Library("maxup", "FRAGMENT")

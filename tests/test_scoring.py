@@ -41,7 +41,9 @@ def trace(model, x):
 
 
 def check_rewrite(model, x, fused):
-    """Rewrite a graph in float32, and compare its output with the model's."""
+    """Rewrite a graph in float32, and compare its output with the model's. The format is channels_last."""
+    if x.dim() == 4:
+        model, x = (part.to(memory_format=torch.channels_last) for part in (model, x))
     graph, inputs, expected = trace(model, x)
     assert scoring.rewrite(graph, FLOAT32) == fused
     with torch.no_grad():
@@ -116,6 +118,81 @@ def test_convolutions_are_fused_with_what_follows(forward, fused):
         "batch": nn.BatchNorm2d(3, track_running_stats=False),
     }
     check_rewrite(randomize(Function(forward, **layers)), torch.randn(2, 3, 8, 8), fused)
+
+
+def relu_of_sum_in_place(m, x):
+    x = x * 1
+    short = m.conv(x)
+    x = F.relu(x, inplace=True)
+    return F.relu(short + x)
+
+
+def other_is_changed(m, x):
+    y, z = m.conv(x), x * 2
+    total = y + z
+    z.mul_(3)
+    return F.relu(total) + z
+
+
+def input_is_written(m, x):
+    x = x * 1
+    y = m.conv(x)
+    x[:, 0] = 5.0
+    return F.relu(y)
+
+
+def weight_is_changed(m, x):
+    weight = m.conv.weight * 1
+    y = F.conv2d(x, weight, None, (1, 1), (1, 1), (1, 1), 1)
+    weight.add_(1)
+    return F.relu(y)
+
+
+@pytest.mark.parametrize("forward", [relu_of_sum_in_place, other_is_changed, input_is_written, weight_is_changed])
+def test_an_operation_does_not_move_past_a_change_in_place(forward):
+    check_rewrite(Function(forward, conv=conv()), torch.randn(2, 3, 8, 8), 0)
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda m, x: F.relu((y := m.conv(x)) + y),
+        lambda m, x: F.relu(m.conv(x.mean((2, 3), keepdim=True)) + x),  # the convolution is broadcast
+        lambda m, x: F.gelu(F.linear(x[0, 0, 0], m.line.weight, m.line.bias)),
+    ],
+)
+def test_shapes_that_a_fused_operation_does_not_support(forward):
+    check_rewrite(Function(forward, conv=conv(), line=nn.Linear(8, 4)), torch.randn(2, 3, 8, 8), 0)
+
+
+def test_a_model_that_is_not_in_channels_last_format_is_not_fused():
+    model = Function(lambda m, x: F.max_pool2d(F.relu(m.conv(x)), 2).view(len(x), -1), conv=conv())
+    graph, inputs, expected = trace(model, torch.randn(2, 3, 8, 8))
+    assert scoring.rewrite(graph, FLOAT32) == 0
+    torch.testing.assert_close(graph(*inputs)[0], expected)
+
+
+def test_a_graph_that_would_not_run_stays_as_it_is(monkeypatch):
+    """A layer norm that stays in bfloat16 meets a matrix product with float32 weights outside of autocast."""
+    model = Function(lambda m, x: m.norm(x) @ m.head.weight.T, norm=nn.LayerNorm(8), head=nn.Linear(8, 3))
+    graph, inputs, expected = trace(model, torch.randn(4, 8))
+    monkeypatch.setattr(scoring, "_autocasts_to_bfloat16", lambda graph: True)
+    assert scoring.rewrite(graph) == 0
+    torch.testing.assert_close(graph(*inputs)[0], expected)
+
+
+def test_a_sum_in_place_keeps_its_dtype(monkeypatch):
+    def forward(m, x):
+        y = x * 1
+        z = y
+        y += m.norm(x).bfloat16()
+        y.mul_(2)
+        return y + z
+
+    graph, inputs, expected = trace(Function(forward, norm=nn.LayerNorm(8)), torch.randn(4, 8))
+    monkeypatch.setattr(scoring, "_autocasts_to_bfloat16", lambda graph: True)
+    scoring.rewrite(graph)
+    torch.testing.assert_close(graph(*inputs)[0], expected, rtol=0.02, atol=0.05)
 
 
 def test_a_result_that_is_used_twice_is_not_fused():
@@ -197,8 +274,7 @@ def test_sums_and_layer_norms_stay_in_bfloat16(monkeypatch):
 
     model = Function(forward, **layers)
     graph, inputs, expected = trace(model, torch.randn(4, 8))
-    monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: True)
-    monkeypatch.setattr(torch, "get_autocast_dtype", lambda device: torch.bfloat16)
+    monkeypatch.setattr(scoring, "_autocasts_to_bfloat16", lambda graph: True)
     scoring.rewrite(graph)
     casts = [node for node in graph.graph.nodes if node.op == "call_method" and node.args[1:] == (torch.bfloat16,)]
     assert len(casts) == 3  # the norm and both sums; the output stays in float32
@@ -259,11 +335,52 @@ def test_models_that_are_compiled_already(monkeypatch):
         configs.clear()
         before = [module._compiled_call_impl for module in model.modules()]
         outcome = MaxUp(Gaussian(1.0), m=4, compile=True, generator=torch.Generator().manual_seed(0)).run(model, x, y)
-        assert configs == [({"fallback_random": model is models[0]}, False)]
+        is_eager = model in (models[0], models[3])  # a compiled block does not make the model's masks inductor's
+        assert configs == [({"fallback_random": is_eager}, False)]
         assert [module._compiled_call_impl for module in model.modules()] == before
         winners.append(outcome.worst.copy)
     for found in winners:
         assert torch.equal(found, winners[0])
+
+
+def test_masks_of_a_model_with_compiled_parts_cannot_be_shared():
+    model = Function(
+        lambda m, x: m.head(m.drop(m.body(x))), body=nn.Linear(4, 8), drop=nn.Dropout(0.5), head=nn.Linear(8, 3)
+    )
+    model.body.compile(backend="eager")
+    x, y = torch.randn(6, 4), torch.randint(3, (6,))
+    with pytest.raises(ValueError, match=r"only parts are compiled; use torch\.compile"):
+        MaxUp(Gaussian(1.0), m=4, compile=True)(model, x, y)
+
+
+def test_a_hook_that_is_registered_later_is_seen():
+    model = Function(lambda m, x: m.head(m.body(x)), body=nn.Linear(4, 8), head=nn.Linear(8, 3))
+    x, y = torch.randn(6, 4), torch.randint(3, (6,))
+    objective = MaxUp(Gaussian(1.0), m=4, compile=True)
+    objective(model, x, y)
+    model.body.register_forward_hook(lambda module, inputs, output: 3 * output)
+    assert objective.run(model, x, y).report.replay_error < 1e-5
+
+
+def test_forward_gets_the_model_itself():
+    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3))
+    seen = []
+
+    def forward(m, x):
+        seen.append(m)
+        return m[1](m[0](x))
+
+    objective = MaxUp(Gaussian(1.0), m=2, compile=True, forward=forward)
+    objective(model, torch.randn(6, 4), torch.randint(3, (6,)))
+    assert all(m is model for m in seen)
+
+
+def test_torchscript_is_refused():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = torch.jit.script(nn.Linear(4, 3))
+    with pytest.raises(ValueError, match="compile=True cannot compile a TorchScript model"):
+        MaxUp(Gaussian(1.0), m=2, compile=True)(model, torch.randn(6, 4), torch.randint(3, (6,)))
 
 
 def test_in_model_perturbations():
@@ -285,7 +402,7 @@ def test_another_model_is_compiled_anew_and_copies_forget_it():
     x, y = torch.randn(6, 4), torch.randint(3, (6,))
     for model in (nn.Linear(4, 3), nn.Linear(4, 3)):
         objective(model, x, y)
-        assert objective._compiler.compiled._orig_mod is model
+        assert objective._compiler.model is model
     assert pickle.loads(pickle.dumps(objective))._compiler.compiled is None
     assert copy.deepcopy(objective)._compiler.compiled is None
     assert "compile=True" in repr(objective)

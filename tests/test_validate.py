@@ -98,9 +98,12 @@ BAD_SETTINGS = {
     "unknown score": ({"score": "top"}, "score='top' is unknown"),
     "chunk zero": ({"chunk_size": 0}, "chunk_size=0"),
     "double precision": ({"dtype": torch.float64}, r"dtype=torch\.float64 is invalid; use torch\.float32"),
-    "retain with chunk": ({"strategy": "retain", "chunk_size": 2}, "chunk_size=2 has no effect"),
-    "retain with norm": ({"strategy": "retain", "norm": "running"}, "norm='running' has no effect"),
-    "retain with dtype": ({"strategy": "retain", "dtype": torch.bfloat16}, r"dtype=torch\.bfloat16 has no effect"),
+    "retain with chunk": ({"strategy": "retain", "chunk_size": 2}, "chunk_size=2 needs strategy='recompute'"),
+    "retain with norm": ({"strategy": "retain", "norm": "running"}, "norm='running' needs strategy='recompute'"),
+    "retain with dtype": (
+        {"strategy": "retain", "dtype": torch.bfloat16},
+        r"dtype=torch\.bfloat16 needs strategy='recompute'",
+    ),
     "kl with a loss": ({"score": "kl", "loss_fn": lambda o, t: o[:, 0]}, "use score='loss' with a custom loss_fn"),
 }
 

@@ -29,6 +29,10 @@ class AutoStrategy:
         """Return the strategy for this batch; "recompute" if it was not measured."""
         return self.chosen.get(_key(batch, m), "recompute")
 
+    def set(self, batch: Batch, m: int, strategy: str) -> None:
+        """Replace the strategy for this batch."""
+        self.chosen[_key(batch, m)] = strategy
+
     def choose(self, batch: Batch, m: int, run: Callable[[str], Any]) -> str:
         """Return the strategy for this batch, after measuring it if it is new.
 
@@ -69,9 +73,7 @@ def measure(run: Callable[[str], Any], device: torch.device) -> list[float]:
                 continue
             try:
                 seconds = _time(partial(run, strategy), device)
-            except (ValueError, RuntimeError):  # torch.OutOfMemoryError is a RuntimeError
-                if strategy == "recompute":
-                    raise
+            except Exception:  # "recompute" is chosen if both fail, and the step that follows raises the error
                 failed.add(strategy)
                 best[strategy] = math.inf  # it may also fail after a round that worked
                 continue

@@ -28,11 +28,11 @@ def halve(x: Any) -> Tensor:
     return F.avg_pool2d(x, 2)
 
 
-def share_of_gap(losses: list[Tensor], copy: Tensor) -> Tensor:
+def share_of_gap(scores: list[Tensor], copy: Tensor) -> Tensor:
     """Return how much of the gap between the worst and the mean copy a selection keeps.
 
     Args:
-        losses: Losses of the copies by exact scoring, m tensors (B,).
+        scores: Scores of the copies by exact scoring, m tensors (B,).
         copy: Index of the selected copy of every example, (B,).
 
     Returns:
@@ -42,7 +42,7 @@ def share_of_gap(losses: list[Tensor], copy: Tensor) -> Tensor:
         >>> share_of_gap([torch.tensor([1.0, 5.0]), torch.tensor([3.0, 8.0])], torch.tensor([1, 0]))
         tensor(-0.2000)
     """
-    exact = torch.stack(losses).float()  # (m, B)
+    exact = torch.stack(scores).float()  # (m, B)
     chosen, mean = exact.gather(0, copy[None])[0], exact.mean(0)  # (B,) each
     return (chosen - mean).sum() / (exact.max(0).values - mean).sum()
 

@@ -109,7 +109,8 @@ class MaxUp(Objective):
 
     def needs_eager(self) -> bool:
         """Whether this step also scores exactly to check `fast=True`, which cannot run in a CUDA graph."""
-        return self.fast and self.copies() > 1 and self.step % CHECK_EVERY == 0
+        first = callable(self.m) and self.step > 0 and self.m(self.step - 1) == 1  # after a warmup with m = 1
+        return self.fast and self.copies() > 1 and (first or self.step % CHECK_EVERY == 0)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs, with `gap_kept` and the strategies of "auto" if they were measured."""
@@ -148,8 +149,9 @@ class MaxUp(Objective):
     def run(self, model: Any, x: Any, y: Any) -> Outcome:
         """Return the loss of eq. 2, with the winners' outputs, draws and a report on demand."""
         with self._step(x, y) as (batch, generator):
-            strategy = self._auto(model, batch, generator) if self.strategy == "auto" else self.strategy
-            return self._run(strategy, model, batch, generator)
+            if self.strategy == "auto":
+                return self._run_auto(model, batch, generator)
+            return self._run(self.strategy, model, batch, generator)
 
     def _run(self, strategy: str, model: Any, batch: Batch, generator: Generator) -> Outcome:
         if strategy == "retain":
@@ -160,25 +162,35 @@ class MaxUp(Objective):
         output, target, losses = trained
         return Outcome(self._mean(losses, target), losses, output, target, worst)
 
-    def _auto(self, model: Any, batch: Batch, generator: Generator) -> str:
-        """Return the faster strategy for this batch. Measuring has no side effects."""
-        if self.copies() == 1:
-            return "recompute"
+    def _run_auto(self, model: Any, batch: Batch, generator: Generator) -> Outcome:
+        """Run the faster strategy for this batch, measured if it is new.
+
+        Measuring restores gradients, buffers and random states. Hooks of the model are called, too.
+        """
+        m = self.copies()
         if is_capturing(leaves(batch)[0].device):
-            return self._strategies.get(batch, self.copies())
+            return self._run(self._strategies.get(batch, m), model, batch, generator)
         module, before = unwrap(model), generator.get_state()
         weights = [weight for weight in module.parameters() if weight.requires_grad]
 
-        def run(strategy: str) -> None:
+        def measure(strategy: str) -> None:
             generator.set_state(before)
             with preserve_state(module, batch):
                 loss = self._run(strategy, module, batch, generator).loss
                 torch.autograd.grad(loss, weights, allow_unused=True)
 
-        try:
-            return self._strategies.choose(batch, self.copies(), run)
-        finally:
+        strategy = "recompute"
+        if m > 1 and weights and torch.is_grad_enabled():
+            strategy = self._strategies.choose(batch, m, measure)
             generator.set_state(before)
+        try:
+            return self._run(strategy, model, batch, generator)
+        except ValueError:  # the model has changed: it has BatchNorm in training mode now, for example
+            if strategy == "recompute":
+                raise
+            self._strategies.set(batch, m, "recompute")
+            generator.set_state(before)
+            return self._run("recompute", model, batch, generator)
 
     def _select_worst(self, model: Any, batch: Batch, generator: Generator) -> RunningMax:
         """Find i* of eq. 3 per example: draw and score m copies, and keep the draw of the worst one."""
@@ -241,7 +253,7 @@ class MaxUp(Objective):
         generator.set_state(before)  # the same copies again
         exact = self._score(model, batch, generator, rewind)
         assert worst.copy is not None
-        exact.gap_kept = self._gap_kept = share_of_gap(exact.losses, worst.copy)
+        exact.gap_kept = self._gap_kept = share_of_gap(exact.all_scores, worst.copy)
         return exact
 
     def _forward_half(self, model: Any, batch: Batch, draws: list[Draw]) -> tuple[Any, Any, Tensor]:

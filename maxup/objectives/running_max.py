@@ -24,6 +24,7 @@ class RunningMax:
         scores: Their scores, (B,).
         copy: Index of the winner among the copies, (B,).
         losses: Losses of every copy so far, a list of m tensors (B,).
+        all_scores: Scores of every copy so far, like `losses`.
         gap_kept: Share of the loss gap that `fast=True` kept, a scalar, in steps that check it.
 
     Example:
@@ -40,6 +41,7 @@ class RunningMax:
         self.scores: Tensor | None = None
         self.copy: Tensor | None = None
         self.losses: list[Tensor] = []
+        self.all_scores: list[Tensor] = []
         self.gap_kept: Tensor | None = None
 
     def update(self, draws: list[Draw], losses: Tensor, target: Any) -> None:
@@ -58,6 +60,7 @@ class RunningMax:
         for draw, score, loss in zip(draws, scores.chunk(k), losses.chunk(k), strict=True):  # (B,) each
             self._update(draw, score)
             self.losses.append(loss)
+            self.all_scores.append(score)
 
     def _update(self, draw: Draw, score: Tensor) -> None:
         if self.scores is None or self.copy is None:

@@ -110,12 +110,32 @@ def test_out_of_memory(clock):
     assert measure(run, CPU) == [1.0, math.inf]
 
 
-def test_an_error_of_both_strategies_is_raised(clock):
-    def run(strategy):
-        raise RuntimeError("the model is broken")
+def test_an_error_of_both_strategies_is_raised_by_the_step(batch, clock):
+    class Broken(nn.Linear):
+        def forward(self, x):
+            raise RuntimeError("the model is broken")
 
     with pytest.raises(RuntimeError, match="the model is broken"):
-        measure(run, CPU)
+        MaxUp(Gaussian(1.0), m=4, strategy="auto")(Broken(6, 3), *batch)
+
+
+def test_a_model_that_gets_batch_norm_in_training_mode_is_recomputed(batch, clock):
+    clock["retain"] = 0.5
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)).eval()
+    found = []
+    for strategy in ("auto", "recompute"):
+        objective = MaxUp(Gaussian(1.0), m=4, strategy=strategy, generator=torch.Generator().manual_seed(0))
+        objective(model.eval(), *batch)
+        found.append(objective.run(model.train(), *batch).worst.copy)
+    assert torch.equal(*found)
+
+
+def test_nothing_is_measured_without_gradients(model, batch, clock):
+    objective = MaxUp(Gaussian(1.0), m=4, strategy="auto")
+    with torch.no_grad():
+        objective(model, *batch)
+    objective(nn.Sequential(nn.Flatten(), nn.Softmax(1)), *batch)
+    assert not objective._strategies.chosen
 
 
 def test_the_shortest_time_counts_and_the_first_does_not(monkeypatch):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from maxup import Compose, Cutout, Gaussian, MaxUp
+from maxup import Compose, CutMix, Cutout, Gaussian, MaxUp
 from maxup.objectives.half_size import halve, share_of_gap
 
 
@@ -132,7 +132,20 @@ def test_steps_that_need_to_run_eagerly():
         if objective.needs_eager():
             found.append(objective.step)
     assert found == [500, 1000, 1500]
+    objective.m, found = (lambda step: 1 if step < 7 else 4), []
+    for objective.step in range(1001):
+        if objective.needs_eager():
+            found.append(objective.step)
+    assert found == [7, 500, 1000]  # the first step after a warmup
     assert not MaxUp(Gaussian(1.0), m=4).needs_eager()
+
+
+def test_the_gap_is_that_of_the_scores(model, batch, monkeypatch):
+    """With score="kl" the worst copy is not the one with the highest loss. At full size, the selection is exact."""
+    monkeypatch.setattr("maxup.objectives.maxup.halve", lambda x: x)
+    objective = MaxUp(CutMix(num_classes=5), m=4, fast=True, score="kl")
+    objective(model, *batch)
+    assert objective.gap_kept == pytest.approx(1.0)
 
 
 def test_share_of_gap_of_ties_is_nan():
