@@ -99,6 +99,7 @@ def killed_until_done(folder, whole, kills, seed):
     assert "2 runs, 2 done before, 0 to do" in out
 
 
+@pytest.mark.slow
 def test_a_killed_queue_ends_as_one_never_interrupted(tmp_path, whole):
     killed_until_done(tmp_path, whole, kills=1, seed=3)
 

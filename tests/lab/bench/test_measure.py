@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from maxup import EmbeddingDropout, token_cross_entropy
+from maxup import EmbeddingDropout, scoring, token_cross_entropy
 from maxup.errors import NonFiniteError, RecipeError
 from maxup.lab.bench.measure import bench, check, summarize, train
 from maxup.lab.bench.plot import gaps, plot_cost, plot_gap, series
@@ -74,7 +74,8 @@ def test_cells():
     assert set(rows[3].values()) == {"keep all graphs", "4", ""}
 
 
-def test_a_complete_measurement(work):
+def test_a_complete_measurement(work, monkeypatch):
+    monkeypatch.setattr(scoring, "_inductor", lambda graph, inputs, config: graph)  # faster
     before = {name: value.clone() for name, value in work.model.state_dict().items()}
     names = [name for name in NAMES if "fast" not in name]  # fast scoring needs a network for images of any size
     result = summarize(bench(work, ms=[4, 2, 4], names=names, rounds=2, train_steps=0))

@@ -163,6 +163,7 @@ def test_real_cifar10(data_root):
             assert theirs["labels"] == test.y.tolist()
 
 
+@pytest.mark.slow
 def test_a_small_network_learns_from_real_images(data_root, tmp_path):
     real("cifar10", data_root)
     words = ["--data.root", str(data_root), "--data.train_size", "5000", "--model.name", "conv", "--model.args",
