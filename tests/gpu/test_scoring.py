@@ -6,8 +6,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from maxup import Cutout, Gaussian, MaxUp, captured, scoring
+from maxup.fusion import rewrite
 from maxup.lab.models import create_model
-from maxup.scoring import compile_for_scoring, rewrite
+from maxup.scoring import compile_for_scoring
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
