@@ -34,7 +34,7 @@ def test_every_version_has_a_hash_and_no_address():
 def test_constraints_meet_the_lower_bounds():
     about = tomllib.loads((ROOT / "pyproject.toml").read_text())
     required = about["build-system"]["requires"] + about["project"]["dependencies"]
-    for extra in ("lab", "imagenet", "docs", "dev"):
+    for extra in ("lab", "lightning", "transformers", "timm", "imagenet", "docs", "dev"):
         required += about["project"]["optional-dependencies"][extra]
     versions = constraints()
     for requirement in map(Requirement, required):
