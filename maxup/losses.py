@@ -9,12 +9,12 @@ from torch.nn import functional as F
 IGNORE_INDEX = -100  # default of F.cross_entropy
 
 
-def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+def cross_entropy(output: Tensor, target: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
     """Return the cross-entropy per example: logits (B, C, ...) and targets -> (B,).
 
     Targets are class ids (B, ...) or probabilities (B, C, ...), as for `F.cross_entropy`. The loss of an example is the
     mean over its positions whose target is not -100, and 0 if there are none. For logits with the classes last,
-    (B, T, V), use `token_cross_entropy`.
+    (B, T, V), use `token_cross_entropy`. `label_smoothing` is that of `F.cross_entropy`.
 
     Example:
         >>> cross_entropy(torch.zeros(2, 4), torch.tensor([0, 3]))
@@ -24,15 +24,15 @@ def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
     """
     dtype = torch.promote_types(output.dtype, torch.float32)
     if target.is_floating_point():  # in float32 or more, as under autocast, to not round the labels
-        losses = F.cross_entropy(output.to(dtype), target.to(dtype), reduction="none")
+        losses = F.cross_entropy(output.to(dtype), target.to(dtype), reduction="none", label_smoothing=label_smoothing)
         return losses.reshape(len(losses), -1).mean(1) if losses.ndim > 1 else losses
-    losses = F.cross_entropy(output, target.long(), reduction="none")  # (B, ...), 0 where ignored
-    if losses.ndim == 1:
+    losses = F.cross_entropy(output, target.long(), reduction="none", label_smoothing=label_smoothing)
+    if losses.ndim == 1:  # (B, ...), 0 where ignored
         return losses
     return losses.flatten(1).sum(1, dtype=dtype) / _counted(target).clamp(min=1)
 
 
-def token_cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+def token_cross_entropy(output: Tensor, target: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
     """Return the cross-entropy per sequence, for masked LMs and seq2seq: logits (B, T, V), token ids (B, T) -> (B,).
 
     The loss of a sequence is the mean over its tokens whose target is not -100, and 0 if there are none.
@@ -41,10 +41,10 @@ def token_cross_entropy(output: Tensor, target: Tensor) -> Tensor:
         >>> token_cross_entropy(torch.zeros(2, 3, 4), torch.tensor([[0, 3, -100], [-100, -100, -100]]))
         tensor([1.3863, 0.0000])
     """
-    return cross_entropy(output.transpose(1, 2), target)
+    return cross_entropy(output.transpose(1, 2), target, label_smoothing=label_smoothing)
 
 
-def next_token_cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+def next_token_cross_entropy(output: Tensor, target: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
     """`token_cross_entropy` for causal LMs: the logits at position t predict the token at position t + 1.
 
     Pass the input ids as targets, with -100 for padding. The first token is never predicted.
@@ -53,7 +53,7 @@ def next_token_cross_entropy(output: Tensor, target: Tensor) -> Tensor:
         >>> next_token_cross_entropy(torch.zeros(1, 3, 4), torch.tensor([[0, 3, -100]]))
         tensor([1.3863])
     """
-    return token_cross_entropy(output[:, :-1], target[:, 1:])
+    return token_cross_entropy(output[:, :-1], target[:, 1:], label_smoothing=label_smoothing)
 
 
 TOKENS = (token_cross_entropy, next_token_cross_entropy)

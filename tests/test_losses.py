@@ -35,6 +35,27 @@ def test_the_loss_per_example_is_that_of_torch(shape, ignored):
     assert (expected.isnan() == (target.reshape(len(target), -1) == -100).all(1)).all()
 
 
+@pytest.mark.parametrize("shape", [(5,), (5, 3), (5, 3, 2)])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_label_smoothing_is_that_of_torch(shape, mixed):
+    output, target = logits_and_targets(shape, 0.0 if mixed else 0.4)
+    target = torch.randn_like(output).softmax(1) if mixed else target
+    expected = [F.cross_entropy(o[None], t[None], label_smoothing=0.3) for o, t in zip(output, target, strict=True)]
+    found = mu.cross_entropy(output, target, label_smoothing=0.3)
+    torch.testing.assert_close(found, torch.stack(expected).nan_to_num(0.0))
+
+
+def test_label_smoothing_of_tokens_is_that_of_torch():
+    output, target = torch.randn(3, 5, 7), torch.randint(7, (3, 5))
+    target[0, 2:] = -100
+    for found, o, t in (
+        (mu.token_cross_entropy(output, target, label_smoothing=0.3), output, target),
+        (mu.next_token_cross_entropy(output, target, label_smoothing=0.3), output[:, :-1], target[:, 1:]),
+    ):
+        expected = [F.cross_entropy(o[i], t[i], label_smoothing=0.3) for i in range(3)]
+        torch.testing.assert_close(found, torch.stack(expected))
+
+
 @pytest.mark.parametrize("shape", [(5, CLASSES), (5, CLASSES, 3), (5, CLASSES, 3, 2)])
 def test_probabilities(shape):
     output, target = torch.randn(shape), torch.randn(shape).softmax(1)

@@ -11,10 +11,10 @@ from maxup.objectives.base import Forward, LossFn, call_model
 from maxup.objectives.maxup import MaxUp
 
 
-def require(module: str, who: str, install: str) -> None:
-    """Prepare the import of a package. If it is not installed, raise an error that names what to install."""
+def require(module: str, who: str) -> None:
+    """Prepare the import of a package. If it is not installed, raise an error that names the extra of this name."""
     if find_spec(module) is None:
-        raise ImportError(f"{who} needs {module}, which is not installed: pip install {install}")
+        raise ImportError(f"{who} needs {module}, which is not installed: pip install 'maxup[{module}]'")
     prepare_torchvision()
 
 

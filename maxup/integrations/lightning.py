@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Hashable, Mapping
+from copy import copy
 from functools import wraps
 from importlib import import_module
 from importlib.util import find_spec
@@ -13,17 +14,17 @@ from maxup.integrations.common import check_generator, check_objective, prepare_
 from maxup.objectives.base import call_model
 from maxup.objectives.maxup import MaxUp
 
+PACKAGES = ("pytorch_lightning", "lightning.pytorch")
 UNSUPPORTED = ("FSDPStrategy", "DeepSpeedStrategy")
 
 
 def _import_lightning() -> Any:
     """Import `pytorch_lightning` or `lightning.pytorch`, whichever is already imported, or otherwise installed."""
     prepare_torchvision()
-    names = sorted(("pytorch_lightning", "lightning.pytorch"), key=lambda name: name not in sys.modules)
-    for name in names:
+    for name in sorted(PACKAGES, key=lambda name: name not in sys.modules):
         if find_spec(name.partition(".")[0]) is not None:
             return import_module(name)
-    raise ImportError("MaxUpCallback needs Lightning, which is not installed: pip install pytorch-lightning")
+    raise ImportError("MaxUpCallback needs Lightning, which is not installed: pip install 'maxup[lightning]'")
 
 
 pl: Any = _import_lightning()
@@ -64,12 +65,12 @@ class MaxUpCallback(pl.Callback):
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Wrap `training_step`."""
         self._check(trainer, pl_module)
-        step, get_model = pl_module.training_step, self._get_model()
+        step = pl_module.training_step
 
         @wraps(step)  # Lightning reads the arguments of `training_step`
         def training_step(batch: Any, *args: Any, **kwargs: Any) -> Any:
             x, y = self._split(batch)
-            with self.objective.selected(get_model(pl_module), x, y) as winners:
+            with self.objective.selected(self._get_model(pl_module), x, y) as winners:
                 return step(self._join(batch, *winners), *args, **kwargs)
 
         self._before = {key: value for key, value in vars(pl_module).items() if key == "training_step"}
@@ -94,10 +95,16 @@ class MaxUpCallback(pl.Callback):
         """Restore the objective's state from a checkpoint."""
         self.objective.load_state_dict(state_dict)
 
-    def _get_model(self) -> Callable[[Any], Any]:
-        if self.model is None:
-            return lambda module: module
-        return attrgetter(self.model) if isinstance(self.model, str) else self.model
+    def _get_model(self, pl_module: Any) -> Any:
+        """Return what to score copies with."""
+        if callable(self.model):
+            return self.model(pl_module)
+        try:
+            return pl_module if self.model is None else attrgetter(self.model)(pl_module)
+        except AttributeError as error:
+            raise AttributeError(
+                f"MaxUpCallback(..., model={self.model!r}): {error}; name an attribute of the module, such as 'net'"
+            ) from None
 
     def _check(self, trainer: Any, pl_module: Any) -> None:
         strategy = next((c.__name__ for c in type(trainer.strategy).__mro__ if c.__name__ in UNSUPPORTED), None)
@@ -107,41 +114,37 @@ class MaxUpCallback(pl.Callback):
         name = type(pl_module).__name__
         if "dataloader_iter" in signature(pl_module.training_step).parameters:
             raise TypeError(f"{name}.training_step takes dataloader_iter, but MaxUpCallback needs training_step(batch)")
-        if isinstance(self.model, str):
-            try:
-                attrgetter(self.model)(pl_module)
-            except AttributeError as error:
-                raise AttributeError(
-                    f"MaxUpCallback(..., model={self.model!r}): {error}; name an attribute of the module, such as 'net'"
-                ) from None
-        no_forward = type(pl_module).forward is pl.LightningModule.forward
+        packages = [sys.modules[package] for package in PACKAGES if package in sys.modules]  # the user's and `pl`
+        no_forward = type(pl_module).forward in [package.LightningModule.forward for package in packages]
         if self.model is None and no_forward and self.objective.forward is call_model:
             raise TypeError(f"{name} has no forward to score copies with; pass MaxUpCallback(..., model='attribute')")
 
     def _keys(self, batch: Any) -> tuple[Any, Any]:
         """Return the keys of x and y in a batch; None for x is everything except y."""
-        if isinstance(batch, Mapping):
-            return self.x, "labels" if self.y is None else self.y
-        return 0 if self.x is None else self.x, 1 if self.y is None else self.y
+        named = isinstance(batch, Mapping)
+        x = 0 if self.x is None and not named else self.x
+        y = self.y if self.y is not None else "labels" if named else 1
+        known = list(batch) if named else list(range(len(batch))) if isinstance(batch, tuple | list) else []
+        wanted = [key for key in (x, y) if key is not None]
+        if not set(wanted) <= set(known):
+            got = f"{type(batch).__name__} with the entries {known}" if known else type(batch).__name__
+            raise TypeError(
+                f"MaxUpCallback expects a tuple, list or dict with the entries {wanted}, but got a {got}; name the "
+                "entries with MaxUpCallback(..., x=, y=)"
+            )
+        return x, y
 
     def _split(self, batch: Any) -> tuple[Any, Any]:
         x, y = self._keys(batch)
-        known: Any = (
-            batch if isinstance(batch, Mapping) else range(len(batch)) if isinstance(batch, tuple | list) else ()
-        )
-        if y not in known or (x is not None and x not in known):
-            keys = f" with the keys {list(known)}" if known else ""
-            raise TypeError(
-                f"MaxUpCallback expects batches (x, y) or dicts with the keys x={x!r} and y={y!r}, but got a "
-                f"{type(batch).__name__}{keys}; name the entries with MaxUpCallback(..., x=, y=)"
-            )
         return {key: batch[key] for key in batch if key != y} if x is None else batch[x], batch[y]
 
     def _join(self, batch: Any, winner_x: Any, winner_y: Any) -> Any:
         """Return the batch with x and y replaced; other entries stay, because winners keep their positions."""
         x, y = self._keys(batch)
         if isinstance(batch, Mapping):
-            return {**batch, **(winner_x if x is None else {x: winner_x}), y: winner_y}
+            joined: Any = copy(batch)  # of the same type: Hugging Face's BatchEncoding has attributes
+            joined.update({**(winner_x if x is None else {x: winner_x}), y: winner_y})
+            return joined
         entries = list(batch)
         entries[x], entries[y] = winner_x, winner_y
         return type(batch)(*entries) if hasattr(batch, "_fields") else type(batch)(entries)

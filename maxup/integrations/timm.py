@@ -1,21 +1,24 @@
 """timm: `MaxUpTask(model, criterion, maxup=objective)` is a `ClassificationTask` that trains on the worst copies."""
 
+import logging
 from copy import copy
 from functools import partial
 from typing import Any
 
 from torch import Tensor, distributed, nn
-from torch.nn import functional as F
 
 from maxup.integrations.common import check_generator, check_objective, defaults, require
-from maxup.losses import cross_entropy
+from maxup.losses import IGNORE_INDEX, cross_entropy
 from maxup.objectives.base import LossFn
 from maxup.objectives.maxup import MaxUp
+from maxup.rng import objective_seed
 
-require("timm", "MaxUpTask", "timm")
+require("timm", "MaxUpTask")
 
 from timm.loss import JsdCrossEntropy, LabelSmoothingCrossEntropy, SoftTargetCrossEntropy  # noqa: E402
 from timm.task import ClassificationTask  # noqa: E402
+
+_logger = logging.getLogger(__name__)
 
 
 class MaxUpTask(ClassificationTask):
@@ -25,8 +28,8 @@ class MaxUpTask(ClassificationTask):
     class ids is replaced by the same loss for probabilities. The task's checkpoint state holds the objective's state.
 
     Args:
-        model: The model to train.
-        criterion: One of timm's or torch's losses. Create the objective with `loss_fn=` for other losses.
+        *args: As for `ClassificationTask`: the model, and the criterion, one of timm's or torch's losses. Create the
+            objective with `loss_fn=` for other losses.
         maxup: The `MaxUp` objective.
         **kwargs: As for `ClassificationTask`.
 
@@ -38,11 +41,26 @@ class MaxUpTask(ClassificationTask):
         >>> task(torch.rand(2, 3, 8, 8), torch.tensor([3, 7]))["loss"].backward()
     """
 
-    def __init__(self, model: nn.Module, criterion: Any, *, maxup: MaxUp, **kwargs: Any) -> None:
-        super().__init__(model, criterion, **kwargs)
+    def __init__(self, *args: Any, maxup: MaxUp, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.maxup = check_objective(maxup, "MaxUpTask")
         check_generator(maxup, "MaxUpTask", distributed.get_world_size() if distributed.is_initialized() else 1)
-        self._loss_fn = loss_per_example(criterion) if maxup.loss_fn is cross_entropy else maxup.loss_fn
+        self._loss_fn = loss_per_example(self.criterion) if maxup.loss_fn is cross_entropy else maxup.loss_fn
+        if self.verbose:
+            _logger.info(f"MaxUpTask: maxup={maxup}")
+
+    def prepare_distributed(self, *args: Any, **kwargs: Any) -> "MaxUpTask":
+        """Wrap the model in DDP. All ranks get the seed of rank 0, whose state is saved.
+
+        timm's training script seeds every rank differently. Copies still differ between ranks.
+        """
+        super().prepare_distributed(*args, **kwargs)
+        state = self.maxup.state_dict()
+        if "seed" in state:  # not if the objective has generator=, in a group of one process
+            states = [{**state, "seed": objective_seed(self.maxup) if state["seed"] is None else state["seed"]}]
+            distributed.broadcast_object_list(states)
+            self.maxup.load_state_dict(states[0])
+        return self
 
     def forward(self, input: Tensor, target: Tensor) -> dict[str, Tensor]:
         """Return the loss of the worst copies and their logits."""
@@ -70,10 +88,10 @@ class MaxUpTask(ClassificationTask):
 def loss_per_example(criterion: Any) -> LossFn:
     """Return the per-example version of a criterion of timm or torch, `loss_fn(output, target) -> (B,)`."""
     plain = type(criterion) is nn.CrossEntropyLoss and criterion.weight is None and not criterion.label_smoothing
-    if plain or isinstance(criterion, SoftTargetCrossEntropy):
+    if (plain and criterion.ignore_index == IGNORE_INDEX) or isinstance(criterion, SoftTargetCrossEntropy):
         return cross_entropy
     if isinstance(criterion, LabelSmoothingCrossEntropy):
-        return partial(F.cross_entropy, reduction="none", label_smoothing=criterion.smoothing)
+        return partial(cross_entropy, label_smoothing=criterion.smoothing)
     if isinstance(criterion, JsdCrossEntropy) or not hasattr(criterion, "reduction"):
         raise ValueError(
             f"the criterion {type(criterion).__name__} is not known per example; pass a per-example loss, "

@@ -8,11 +8,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from maxup.integrations.common import check_generator, check_objective, defaults, require
-from maxup.losses import IGNORE_INDEX, cross_entropy, next_token_cross_entropy, token_cross_entropy
+from maxup.losses import cross_entropy, next_token_cross_entropy, token_cross_entropy
 from maxup.objectives.base import LossFn
 from maxup.objectives.maxup import MaxUp
 
-require("transformers", "MaxUpTrainer", "'transformers[torch]'")
+require("transformers", "MaxUpTrainer")
 
 from transformers import Trainer, TrainerCallback  # noqa: E402
 from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss  # noqa: E402
@@ -73,6 +73,9 @@ class MaxUpTrainer(Trainer):
         if self._maxup_loss_fn is None:
             self._maxup_loss_fn = loss_per_example(self.model, labels, self.args.label_smoothing_factor)
         x = {key: value for key, value in inputs.items() if key != "labels"}
+        if hasattr(self.model, "prepare_decoder_input_ids_from_labels") and "decoder_input_ids" not in x:
+            # as the model does itself, but it is scored without labels
+            x["decoder_input_ids"] = self.model.prepare_decoder_input_ids_from_labels(labels=labels)
         with (
             defaults(self.maxup, loss_fn=self._maxup_loss_fn, forward=call_for_logits),
             self.maxup.selected(model, x, labels) as (x, y),
@@ -85,7 +88,8 @@ class MaxUpTrainer(Trainer):
         custom = self.compute_loss_func
         if custom is None and inputs["labels"].is_floating_point() and not labels.is_floating_point():
             self.compute_loss_func = partial(soft_cross_entropy, label_smoothing=self.args.label_smoothing_factor)
-            num_items = None if self.loss_is_scaled_for_ga is False else num_items  # then the Trainer wants a mean
+            if getattr(self, "loss_is_scaled_for_ga", None) is False:  # since transformers 5.19
+                num_items = None  # the Trainer wants a mean
         try:
             return super().compute_loss(model, inputs, True, num_items)
         finally:
@@ -117,11 +121,12 @@ def loss_per_example(model: Any, labels: Tensor, label_smoothing: float = 0.0) -
         return squared_error
     if labels.is_floating_point():
         return binary_cross_entropy
-    loss_fn: LossFn = token_cross_entropy if labels.ndim == 2 else cross_entropy
-    if labels.ndim == 2 and not getattr(config, "is_encoder_decoder", False):
+    tokens = labels.ndim == 2 and not kind.endswith(PER_EXAMPLE)
+    loss_fn = token_cross_entropy if tokens else cross_entropy
+    if tokens and not getattr(config, "is_encoder_decoder", False):
         named = type(model).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
         loss_fn = next_token_cross_entropy if named or LOSS_MAPPING.get(kind) is ForCausalLMLoss else loss_fn
-    return partial(smoothed, loss_fn=loss_fn, label_smoothing=label_smoothing) if label_smoothing else loss_fn
+    return partial(loss_fn, label_smoothing=label_smoothing) if label_smoothing else loss_fn
 
 
 def squared_error(output: Tensor, target: Tensor) -> Tensor:
@@ -132,19 +137,6 @@ def squared_error(output: Tensor, target: Tensor) -> Tensor:
 def binary_cross_entropy(output: Tensor, target: Tensor) -> Tensor:
     """Return the binary cross-entropy of multi-label targets per example, (B,)."""
     return F.binary_cross_entropy_with_logits(output, target, reduction="none").mean(1)
-
-
-def smoothed(output: Tensor, target: Tensor, *, loss_fn: LossFn, label_smoothing: float) -> Tensor:
-    """Return the cross-entropy with label smoothing per example, for classes and tokens."""
-    if loss_fn is next_token_cross_entropy:
-        output, target = output[:, :-1], target[:, 1:]
-    if loss_fn is not cross_entropy:
-        output = output.transpose(1, 2)  # (B, V, T)
-    if target.is_floating_point():
-        return F.cross_entropy(output, target.to(output.dtype), reduction="none", label_smoothing=label_smoothing)
-    losses = F.cross_entropy(output, target, reduction="none", label_smoothing=label_smoothing)
-    counted = (target != IGNORE_INDEX).view(len(target), -1).sum(1)
-    return losses.view(len(target), -1).sum(1) / counted.clamp(min=1)
 
 
 def _state_callback(objective: MaxUp) -> Any:
@@ -158,8 +150,8 @@ def _state_callback(objective: MaxUp) -> Any:
             return {"args": {}, "attributes": {"maxup": saved}}
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if (saved := state.stateful_callbacks.get("MaxUpState")) is not None:  # the current state if not resumed
-                state = saved["attributes"]["maxup"].items()
-                objective.load_state_dict({k: torch.tensor(v).byte() if isinstance(v, list) else v for k, v in state})
+            # The current state if not resumed, or resumed from a checkpoint without MaxUp. Trainer expects an entry.
+            saved = state.stateful_callbacks.setdefault("MaxUpState", self.state())["attributes"]["maxup"].items()
+            objective.load_state_dict({k: torch.tensor(v).byte() if isinstance(v, list) else v for k, v in saved})
 
     return MaxUpState()

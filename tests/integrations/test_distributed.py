@@ -166,6 +166,30 @@ def with_timm(batches):
     return parameters(model)
 
 
+def resume_with_timm(rank, batches):
+    """Train with ranks seeded as timm's script seeds them, and resume both from the state that rank 0 saved."""
+    from maxup.integrations.timm import MaxUpTask
+
+    def create(state=None):
+        model, noise = Logits(), Noise()
+        torch.manual_seed(42 + rank)
+        task = MaxUpTask(model, nn.CrossEntropyLoss(), maxup=mu.MaxUp(noise, m=2), verbose=False)
+        task.load_task_state(state)
+        return task.prepare_distributed(), noise
+
+    def step(task, batch):
+        task({key: batch[key] for key in ("pixels", "noise")}, batch["labels"])["loss"].backward()
+
+    whole, noise = create()
+    step(whole, batches[0])
+    saved = [whole.get_task_state()]
+    distributed.broadcast_object_list(saved)
+    step(whole, batches[1])
+    resumed, resumed_noise = create(saved[0])
+    step(resumed, batches[1])
+    return {"draws, timm, whole": noise.draws, "draws, timm, resumed": resumed_noise.draws}
+
+
 def worker(rank, out):
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -193,6 +217,7 @@ def worker(rank, out):
             worst.load_state_dict({"seed": 3, "step": 0})
         results[f"transformers, {name}"] = resume_with_transformers(folder, worst, stop, start)
         results[f"draws, transformers, {name}"] = noise.draws
+    results |= resume_with_timm(rank, mine)
     torch.save(results, f"{out}/{rank}.pt")
     if distributed.is_initialized():
         distributed.destroy_process_group()
@@ -238,4 +263,13 @@ def test_resumed_equals_unstopped_and_ranks_draw_differently(ranks, trainer, sha
         drawn = [len(rank[f"draws, {trainer}{name}"]) for name in ("resumed", "whole")]
         assert drawn[0] == share * drawn[1] > 0
     first, second = (rank[f"draws, {trainer}resumed"][0][0] for rank in ranks)
+    assert not torch.equal(first, second)
+
+
+def test_timm_resumed_draws_what_the_unstopped_run_draws(ranks):
+    for rank in ranks:
+        whole, resumed = rank["draws, timm, whole"], rank["draws, timm, resumed"]
+        assert (len(whole), len(resumed)) == (4, 2)
+        assert all(torch.equal(mine, theirs) for (mine,), (theirs,) in zip(resumed, whole[2:], strict=True))
+    (first,), (second,) = (rank["draws, timm, resumed"][0] for rank in ranks)
     assert not torch.equal(first, second)

@@ -1,6 +1,7 @@
 """MaxUpCallback trains as a hand-written loop does, and a resumed run as one that never stopped."""
 
 import sys
+from collections import UserDict
 from importlib import import_module
 from types import ModuleType, SimpleNamespace
 from typing import NamedTuple
@@ -100,6 +101,13 @@ class Pair(NamedTuple):
     label: torch.Tensor
 
 
+class Encoding(UserDict):
+    """A dict with attributes, as Hugging Face's BatchEncoding."""
+
+    def __getattr__(self, name):
+        return self.data[name]
+
+
 @pytest.mark.parametrize(
     ("wrap", "unwrap", "keys"),
     [
@@ -111,6 +119,11 @@ class Pair(NamedTuple):
             lambda pair: {"image": pair[0], "target": pair[1], "id": ["a"] * 4},
             lambda batch: (batch["image"], batch["target"]),
             {"x": "image", "y": "target"},
+        ),
+        (
+            lambda pair: Encoding(image=pair[0], labels=pair[1]),
+            lambda batch: (batch.image, batch.labels),
+            {"x": "image"},
         ),
     ],
 )
@@ -182,6 +195,21 @@ def test_scores_with_another_model(pl, callback, model):
     assert_equal(module, by_hand(build(pl), objective()))
 
 
+def test_a_module_of_the_other_package_without_forward(pl, callback, monkeypatch):
+    """`lightning` installs both packages, and MaxUpCallback is imported before the user imports one of them."""
+
+    class LightningModule(torch.nn.Module):
+        def forward(self):
+            raise NotImplementedError
+
+    other = ModuleType("lightning.pytorch")
+    other.LightningModule = LightningModule
+    monkeypatch.setitem(sys.modules, "lightning.pytorch", other)
+    module = type("Classifier", (LightningModule,), {"training_step": lambda self, batch: None})()
+    with pytest.raises(TypeError, match="Classifier has no forward to score copies with"):
+        callback(objective()).on_fit_start(SimpleNamespace(strategy=None, world_size=1), module)
+
+
 def test_in_model_perturbation(pl, callback):
     def noisy():
         noise = mu.FeatureNoise(0.5, layer="net.1")
@@ -229,7 +257,7 @@ def test_messages(pl, callback):
         callback(mu.MaxUp(mu.Gaussian(0.1), strategy="retain"))
     with pytest.raises(TypeError, match=r"but got a Tensor; name the entries with MaxUpCallback\(..., x=, y=\)"):
         fit(pl, build(pl), [callback(objective())], collate=lambda pairs: torch.rand(4, 3))
-    with pytest.raises(TypeError, match=r"y='labels', but got a dict with the keys \['image', 'label'\]"):
+    with pytest.raises(TypeError, match=r"entries \['labels'\], but got a dict with the entries \['image', 'label'\]"):
         fit(pl, build(pl), [callback(objective())], collate=lambda pairs: {"image": torch.rand(4), "label": 1})
 
 
@@ -280,5 +308,5 @@ def test_lightning_is_used_if_it_was_imported(callback, monkeypatch):
 
 
 def test_without_lightning(callback, monkeypatch):
-    with pytest.raises(ImportError, match="needs Lightning, which is not installed: pip install pytorch-lightning"):
+    with pytest.raises(ImportError, match=r"needs Lightning, which is not installed: pip install 'maxup\[lightning\]'"):
         import_again(monkeypatch, pytorch_lightning=None, lightning=None)

@@ -111,6 +111,7 @@ def criteria(timm):
         "bce": (timm.loss.BinaryCrossEntropy(0.1), binary(0.1)),
         "bce-sum": (timm.loss.BinaryCrossEntropy(0.1, sum_classes=True), binary(0.1, torch.sum)),
         "torch-smoothing": (nn.CrossEntropyLoss(label_smoothing=0.1), cross_entropy(0.1)),
+        "torch-ignore": (nn.CrossEntropyLoss(ignore_index=2), lambda o, y: (y != 2) * cross_entropy()(o, y)),
         "torch-weight": (nn.CrossEntropyLoss(weight), lambda o, y: weight[y] * cross_entropy()(o, y)),
     }
 
@@ -133,12 +134,12 @@ def test_equals_a_loop_by_hand(timm, task_class, name, mixed):
     assert task.maxup.loss_fn is mu.cross_entropy  # the objective is as the user created it
 
 
-@pytest.mark.parametrize("name", "plain smoothing soft bce bce-sum torch-smoothing torch-weight".split())
+@pytest.mark.parametrize("name", "plain smoothing soft bce bce-sum torch-smoothing torch-ignore torch-weight".split())
 def test_losses_per_example_are_those_of_the_criterion(timm, task_class, name):
     from maxup.integrations.timm import loss_per_example
 
     criterion, per_example = criteria(timm)[name]
-    output, y = torch.randn(6, 4), torch.randint(4, (6,))
+    output, y = torch.randn(6, 4), torch.arange(6) % 4
     y = one_hot(y, 0.3) if name == "soft" else y
     torch.testing.assert_close(loss_per_example(criterion)(output, y), per_example(output, y))
 
@@ -152,6 +153,17 @@ def test_m_1_without_perturbation_equals_the_bare_task(timm, task_class):
     for one in (task, bare):
         train(timm, one, batches())
     assert_equal(task, bare)
+
+
+def test_timms_script_creates_the_task_by_keyword_and_logs_it(timm, task_class, caplog):
+    objective = worst(mu.Cutout(4))
+    with caplog.at_level("INFO"):
+        task = task_class(
+            model=build(timm), criterion=nn.CrossEntropyLoss(), device=torch.device("cpu"), dtype=None, verbose=True,
+            maxup=objective,
+        )  # fmt: skip
+    assert caplog.messages == ["ClassificationTask: criterion=CrossEntropyLoss", f"MaxUpTask: maxup={objective}"]
+    assert task.maxup is objective
 
 
 def test_evaluation_is_unchanged(timm, task_class):
@@ -202,5 +214,5 @@ def test_messages(timm, task_class, monkeypatch):
             task_class(build(timm), criterion, maxup=objective)
     monkeypatch.setitem(sys.modules, "timm", None)
     monkeypatch.delitem(sys.modules, "maxup.integrations.timm")
-    with pytest.raises(ImportError, match="MaxUpTask needs timm, which is not installed: pip install timm"):
+    with pytest.raises(ImportError, match=r"MaxUpTask needs timm, which is not installed: pip install 'maxup\[timm\]'"):
         import_module("maxup.integrations.timm")

@@ -1,5 +1,6 @@
 """MaxUpTrainer trains as a hand-written loop does, and a resumed run as one that never stopped."""
 
+import json
 import sys
 from functools import partial
 from importlib import import_module
@@ -135,6 +136,40 @@ def test_text_equals_a_loop_by_hand(hf, trainer_class, tmp_path, name):
     assert_close(model, by_hand(expected, sentences(), worst(same)))
 
 
+def sequence_to_sequence(hf, name):
+    torch.manual_seed(0)
+    ids = {"vocab_size": 30, "d_model": 16, "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 2}
+    sizes = {
+        "T5": {"d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2, "dropout_rate": 0.0},
+        "Bart": {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
+                 "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "dropout": 0.0, "bos_token_id": 2,
+                 "forced_eos_token_id": 1},
+    }  # fmt: skip
+    return getattr(hf, f"{name}ForConditionalGeneration")(getattr(hf, f"{name}Config")(**ids, **sizes[name]))
+
+
+@pytest.mark.parametrize("name", ["T5", "Bart"])
+def test_sequence_to_sequence_equals_a_loop_by_hand(hf, trainer_class, tmp_path, name):
+    """The models make the decoder's inputs from the labels, which scoring does not pass."""
+    labels = torch.randint(5, 30, (24, 6), generator=generator(1))
+    labels[::3, 4:] = -100
+    data = [{**row, "labels": labels[i]} for i, row in enumerate(sentences())]
+    model, dropout = sequence_to_sequence(hf, name), text_perturbations()["tokens"]
+    fit(hf, trainer_class, model, data, tmp_path, options={"maxup": worst(dropout)})
+
+    expected = sequence_to_sequence(hf, name).train()
+    optimizer = torch.optim.SGD(expected.parameters(), lr=0.1)
+    same = worst(dropout, loss_fn=mu.token_cross_entropy)
+    for batch in list(DataLoader(data, batch_size=4))[:3]:
+        y = batch.pop("labels")
+        same.forward = lambda model, x, y=y: model(**x, labels=y).logits
+        x, _ = same.select(expected, batch, y)
+        expected(**x, labels=y).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert_close(model, expected)
+
+
 def test_custom_loss(hf, trainer_class, tmp_path):
     def squared(output, y):
         return (output.softmax(1) - F.one_hot(y, 4)).square().sum(1)
@@ -210,6 +245,29 @@ def test_resumed_equals_unstopped(hf, trainer_class, tmp_path, restore_callbacks
     assert again == steps == 4
 
 
+def test_a_checkpoint_of_the_bare_trainer_is_resumed(hf, trainer_class, tmp_path):
+    settings = {"max_steps": 4, "save_steps": 2, "save_strategy": "steps"}
+    fit(hf, hf.Trainer, bert(hf), sentences(), tmp_path, **settings)
+    objective = worst(text_perturbations()["tokens"])
+    model, start = bert(hf), str(tmp_path / "checkpoint-2")
+    fit(hf, trainer_class, model, sentences(), tmp_path / "b", options={"maxup": objective}, start=start, **settings)
+    assert objective.step == 2
+    state = json.loads((tmp_path / "b" / "checkpoint-4" / "trainer_state.json").read_text())
+    assert state["stateful_callbacks"]["MaxUpState"]["attributes"]["maxup"]["step"] == 2
+
+
+def test_mixed_labels_with_a_trainer_before_loss_is_scaled_for_ga(hf, trainer_class, tmp_path, monkeypatch):
+    monkeypatch.delattr(hf.Trainer, "loss_is_scaled_for_ga", raising=False)  # new in transformers 5.19
+    args = hf.TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[])
+    trainer = trainer_class(vit(hf), args, maxup=worst(mu.CutMix(4, key="pixel_values")))
+    batch = COLLATE(pictures()[:4])
+    loss = trainer.compute_loss(trainer.model.train(), batch, num_items_in_batch=8)
+    x, y = worst(mu.CutMix(4), forward=lambda model, x: model(x).logits).select(
+        trainer.model, batch["pixel_values"], batch["labels"]
+    )
+    torch.testing.assert_close(loss, F.cross_entropy(trainer.model(x).logits, y) / 2)
+
+
 def test_evaluation_is_unchanged(hf, trainer_class, tmp_path):
     objective = worst(mu.Gaussian(0.3, key="pixel_values"))
     trainer = fit(hf, trainer_class, vit(hf), pictures(), tmp_path, options={"maxup": objective}, max_steps=1)
@@ -258,6 +316,9 @@ def test_messages(hf, trainer_class, tmp_path):
     unlabeled = [{"pixel_values": row["pixel_values"]} for row in pictures()]
     with pytest.raises(ValueError, match=r"needs a tensor of labels, but the batch has the keys \['pixel_values'\]"):
         fit(hf, trainer_class, vit(hf), unlabeled, tmp_path, options={"maxup": objective})
+    columns = [{**row, "labels": [row["labels"]]} for row in sentences()]
+    with pytest.raises(ValueError, match=r"targets have shape \(4, 1\), .*; pass class ids \(4,\)"):
+        fit(hf, trainer_class, bert(hf), columns, tmp_path, options={"maxup": worst(text_perturbations()["tokens"])})
     with pytest.raises(ValueError, match="score='kl' needs the cross-entropy"):
         fit(hf, trainer_class, vit(hf), pictures(), tmp_path, label_smoothing_factor=0.1,
             options={"maxup": worst(mu.CutMix(4, key="pixel_values"), score="kl")})  # fmt: skip
@@ -277,5 +338,5 @@ def test_unsupported(hf, trainer_class, monkeypatch):
 def test_without_transformers(trainer_class, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     monkeypatch.delitem(sys.modules, "maxup.integrations.transformers")
-    with pytest.raises(ImportError, match=r"MaxUpTrainer needs transformers, .*: pip install 'transformers\[torch\]'"):
+    with pytest.raises(ImportError, match=r"MaxUpTrainer needs transformers, .*: pip install 'maxup\[transformers\]'"):
         import_module("maxup.integrations.transformers")
