@@ -286,11 +286,6 @@ def check_settings_agree(
             raise ValueError(
                 f"{name}={value!r} needs strategy='recompute', but strategy={strategy!r}; remove one of them"
             )
-    if fast and norm == "running":
-        raise ValueError(
-            "fast=True scores images at half their size, but norm='running' uses statistics of full-size images; "
-            "remove norm='running'"
-        )
     if score == "kl" and custom_loss:
         raise ValueError(
             "score='kl' subtracts the label entropy from the cross-entropy; use score='loss' with a custom loss_fn"

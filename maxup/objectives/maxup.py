@@ -10,6 +10,7 @@ chooses the worst copy, the *winner*. `MaxUp.run` then rebuilds the winner from 
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from maxup.batch import Batch, Draw, batch_size, cat, is_batched, leaves
 from maxup.isolation import autocast, preserve_state, refuse_dropout
 from maxup.objectives.auto_strategy import AutoStrategy
 from maxup.objectives.base import Forward, LossFn, Objective, Outcome, call_model, cross_entropy, unwrap
-from maxup.objectives.half_size import CHECK_EVERY, explain_size, halve, share_of_gap
+from maxup.objectives.fast_scoring import CHECK_EVERY, FastScoring, halve, share_of_gap
 from maxup.objectives.running_max import RunningMax
 from maxup.objectives.sanity import TieCheck, warn_if_winners_change
 from maxup.objectives.wide_passes import WidePasses
@@ -51,10 +52,13 @@ class MaxUp(Objective):
         masks: "shared" gives all copies of an example the same dropout masks, so that copies differ only by the
             perturbation. "independent" draws masks per copy and maximizes over both; it needs "retain".
         compile: Compile the scoring passes (see `maxup.scoring`). The training pass runs as it is.
-        fast: Score images at half their height and width, which is approximate. In every 500th step the copies are also
-            scored exactly, and `gap_kept` says how the selections compare.
+        fast: Score images of at least 96 x 96 pixels at half their height and width, and other inputs with running
+            statistics and at least 4 copies per pass; compiled on a GPU. At half size, and with BatchNorm, this is
+            approximate. In every 500th step the copies are also scored as without it, and `gap_kept` says how the
+            selections compare.
         dtype: Precision of scoring, by autocast. Default: the caller's.
-        score: What to compare copies by: "loss", or "kl", which subtracts the entropy of mixed labels.
+        score: What to compare copies by: "loss", or "kl", which subtracts the entropy of mixed labels. "easiest"
+            selects the copy with the lowest loss, as a control: is training on the *worst* copy what helps?
         forward: How to call the model, `forward(model, x) -> output`.
         loss_fn: Loss per example, `loss_fn(output, target) -> (B,)`.
         generator: Source of the draws. Default: a new one, seeded by `torch.manual_seed`.
@@ -87,7 +91,7 @@ class MaxUp(Objective):
         super().__init__(check_perturbation(perturbation), m, loss_fn=loss_fn, forward=forward, generator=generator)
         self.norm = check_choice("norm", norm, "batch", "running")
         self.strategy = check_choice("strategy", strategy, "recompute", "retain", "auto")
-        self.score = check_choice("score", score, "loss", "kl")
+        self.score = check_choice("score", score, "loss", "kl", "easiest")
         self.chunk_size, self.dtype = check_positive_int("chunk_size", chunk_size), dtype
         self.masks = check_choice("masks", masks, "shared", "independent")
         self.compile, self.fast = check_bool("compile", compile), check_bool("fast", fast)
@@ -96,10 +100,11 @@ class MaxUp(Objective):
             strategy, norm, chunk_size, dtype, score, masks, compile=compile, fast=fast, custom_loss=custom_loss
         )
         instead = "use strategy='recompute', or masks='independent'" if strategy == "retain" else "use chunk_size=1"
-        self._wide, self._wide_fast = WidePasses(instead), WidePasses(instead)  # at half size, masks have other shapes
+        self._wide = WidePasses(instead)
         self._ties = TieCheck()
         self._compiler = ScoringCompiler()
         self._gap_kept: Tensor | None = None
+        self._fast = FastScoring()
         self._strategies = AutoStrategy()
 
     @property
@@ -200,68 +205,82 @@ class MaxUp(Objective):
             (worst.draw,) = self._draws(batch, generator, 1)
             return worst
         model = unwrap(model)
-        self._check_chunks(model)
-        check_winners = self._should_check_winners(model, batch)
-        compiled = self._compiler.compile(model) if self.compile else nullcontext(model)
-        with (
-            compiled as scored,
-            self._preserve_state(model, batch, self.norm) as rewind,
-            torch.no_grad(),
-            autocast(batch, self.dtype),
-        ):
-            if self.fast:
-                worst = self._score_fast(scored, batch, generator, rewind)
-            else:
-                worst = self._score(scored, batch, generator, rewind)
-            if check_winners:
-                rewind()
-                forward = self._forward_half if self.fast and worst.gap_kept is None else self._forward  # as scored
-                warn_if_winners_change(worst, forward(scored, batch, [worst.draw])[2])
+        if self.fast:
+            worst = self._select_fast(model, batch, generator)
+        else:
+            worst = self._score(model, batch, generator, self.norm, self.chunk_size, compile=self.compile)
         self._ties.update(worst)
         return worst
 
-    def _score(
-        self, model: Any, batch: Batch, generator: Generator, rewind: Callable[[], None], *, fast: bool = False
-    ) -> RunningMax:
-        """Draw and score m copies, `chunk_size` at a time."""
-        m, worst = self.copies(), RunningMax(self.score)
-        for start in range(0, m, self.chunk_size):
-            worst.update(*self._score_chunk(model, batch, generator, min(self.chunk_size, m - start), rewind, fast))
-        return worst
-
-    def _score_chunk(
-        self, model: Any, batch: Batch, generator: Generator, copies: int, rewind: Callable[[], None], fast: bool
-    ) -> tuple[list[Draw], Tensor, Any]:
-        """Draw copies and compute their losses. A separate function frees its tensors before the next copies."""
-        draws = self._draws(batch, generator, copies)  # x'_i ~ P(.|x)
-        forward = self._forward_half if fast else self._forward
-        if copies == 1 or is_capturing(leaves(batch)[0].device):
-            rewind()  # all copies, and the training pass, see the same dropout masks and state
-            _, target, losses = forward(model, batch, draws)  # L(x'_i, theta)
-        else:
-            wide = self._wide_fast if fast else self._wide
-            _, target, losses = wide.run(forward, model, batch, draws, isolated=nullcontext(rewind), rewind=rewind)
-        return draws, losses, target
-
-    def _score_fast(self, model: Any, batch: Batch, generator: Generator, rewind: Callable[[], None]) -> RunningMax:
-        """Score copies at half their size. Every `CHECK_EVERY` steps, also score exactly, and return those winners."""
+    def _select_fast(self, model: Any, batch: Batch, generator: Generator) -> RunningMax:
+        """Find the winners by fast scoring. In some steps, also score exactly, and return those winners."""
         check = self.needs_eager() and not is_capturing(leaves(batch)[0].device)
         before = generator.get_state() if check else None
-        worst = self._score(model, batch, generator, rewind, fast=True)
+        score = partial(self._score, model, batch, generator)
+        worst = self._fast.score(score, model, batch, generator, chunk_size=self.chunk_size, compile=self.compile)
         if before is None:
             return worst
         generator.set_state(before)  # the same copies again
-        exact = self._score(model, batch, generator, rewind)
+        exact = self._score(model, batch, generator, self.norm, 1, compile=self.compile)
         assert worst.copy is not None
         exact.gap_kept = self._gap_kept = share_of_gap(exact.all_scores, worst.copy)
         return exact
 
+    def _score(
+        self,
+        model: Any,
+        batch: Batch,
+        generator: Generator,
+        norm: str,
+        chunk_size: int,
+        *,
+        compile: bool,
+        half: bool = False,
+    ) -> RunningMax:
+        """Draw and score m copies, `chunk_size` at a time, at full or half size."""
+        if chunk_size > 1:
+            instead = "use norm='running' or chunk_size=1"
+            refuse_batch_norm(model, f"chunk_size={chunk_size}", instead, running=norm == "running")
+        m, worst, forward = self.copies(), RunningMax(self.score), self._forward_half if half else self._forward
+        check_winners = self._should_check_winners(model, batch)
+        compiled = self._compiler.compile(model) if compile else nullcontext(model)
+        with (
+            compiled as scored,
+            self._preserve_state(model, batch, norm) as rewind,
+            torch.no_grad(),
+            autocast(batch, self.dtype),
+        ):
+            for start in range(0, m, chunk_size):
+                copies = min(chunk_size, m - start)
+                worst.update(*self._score_chunk(scored, batch, generator, copies, rewind, forward))
+            if check_winners:
+                rewind()
+                warn_if_winners_change(worst, forward(scored, batch, [worst.draw])[2])
+        return worst
+
+    def _score_chunk(
+        self,
+        model: Any,
+        batch: Batch,
+        generator: Generator,
+        copies: int,
+        rewind: Callable[[], None],
+        forward: Callable[..., tuple[Any, Any, Tensor]],
+    ) -> tuple[list[Draw], Tensor, Any]:
+        """Draw copies and compute their losses. A separate function frees its tensors before the next copies."""
+        draws = self._draws(batch, generator, copies)  # x'_i ~ P(.|x)
+        if copies == 1 or is_capturing(leaves(batch)[0].device):
+            rewind()  # all copies, and the training pass, see the same dropout masks and state
+            _, target, losses = forward(model, batch, draws)  # L(x'_i, theta)
+        else:
+            isolated = nullcontext(rewind)
+            _, target, losses = self._wide.run(forward, model, batch, draws, isolated=isolated, rewind=rewind)
+        return draws, losses, target
+
     def _forward_half(self, model: Any, batch: Batch, draws: list[Draw]) -> tuple[Any, Any, Tensor]:
         """`_forward` with images of half their size."""
         x, target = self._copy(batch, cat(draws), len(draws))
-        x = halve(x)
-        with explain_size() if self._first_scoring else nullcontext():
-            output = self.forward(model, x)
+        output = self.forward(model, halve(x))
         return output, target, self._losses(output, target, len(draws) * batch_size(batch))
 
     def _retain(self, model: Any, batch: Batch, generator: Generator) -> tuple[RunningMax, Any]:
@@ -288,11 +307,6 @@ class MaxUp(Objective):
             return leaf.index_select(0, rows) if is_batched(leaf) and len(leaf) == m * size else leaf
 
         return worst, tree_map(winners, (output, target, losses))
-
-    def _check_chunks(self, model: Any) -> None:
-        if self.chunk_size > 1:
-            what, instead = f"chunk_size={self.chunk_size}", "use norm='running' or chunk_size=1"
-            refuse_batch_norm(model, what, instead, running=self.norm == "running")
 
     def _should_check_winners(self, model: Any, batch: Batch) -> bool:
         """Whether to check that winners keep their losses when batched together: once, without train-mode BatchNorm."""

@@ -17,7 +17,8 @@ class RunningMax:
     """Keep, per example, the draw with the highest score of all copies so far.
 
     Args:
-        score: "loss" scores a copy by its loss, "kl" by its loss minus the entropy of its (mixed) label.
+        score: "loss" scores a copy by its loss, "kl" by its loss minus the entropy of its (mixed) label, "easiest" by
+            its negative loss.
 
     Attributes:
         draw: Draws of the winners, the worst copies so far.
@@ -53,8 +54,9 @@ class RunningMax:
             target: Their targets, (k * B, ...).
         """
         losses = losses.detach()
-        mixed = self.score == "kl" and target.is_floating_point()
-        scores = losses - entropy(target) if mixed else losses
+        scores = -losses if self.score == "easiest" else losses
+        if self.score == "kl" and target.is_floating_point():
+            scores = losses - entropy(target)
         scores = scores.nan_to_num(nan=torch.inf, posinf=torch.inf)  # choose a copy with a NaN loss; do not hide it
         k = len(draws)
         for draw, score, loss in zip(draws, scores.chunk(k), losses.chunk(k), strict=True):  # (B,) each

@@ -26,3 +26,12 @@ def test_kl_is_the_loss_minus_the_label_entropy():
     worst.update([torch.zeros(2)], torch.tensor([1.0, 1.0]), target)
     entropy = torch.distributions.Categorical(target).entropy()
     torch.testing.assert_close(worst.scores, 1 - entropy)
+
+
+def test_easiest_keeps_the_draw_with_the_lowest_loss():
+    losses = torch.randn(5, 7, generator=torch.Generator().manual_seed(0))
+    easiest = RunningMax("easiest")
+    for i, row in enumerate(losses):
+        easiest.update([torch.full((7,), i)], row, None)
+    assert torch.equal(easiest.draw, losses.argmin(0))
+    assert torch.equal(torch.stack(easiest.losses), losses)

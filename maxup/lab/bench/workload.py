@@ -20,7 +20,7 @@ from maxup.lab.models import create_model
 from maxup.lab.models.count import count_parameters
 from maxup.lab.recipes.build import build_perturbation
 from maxup.lab.recipes.document import check_document, parse_yaml
-from maxup.lab.tasks.network import check_module
+from maxup.lab.tasks.network import check_module, check_signature
 from maxup.losses import cross_entropy
 from maxup.objectives.base import Forward, LossFn, call_model
 from maxup.perturb.in_model import in_model_parts
@@ -109,6 +109,8 @@ def from_network(
     if images is not None:
         shape, num_classes = images.shape, len(images.classes)
     shape = tuple(shape)
+    if model_from is not None:
+        check_signature(model_from, {})
     create = model_from or partial(create_model, name or "")
     model = check_module(create(shape=shape, num_classes=num_classes))
     channels_last = device.type == "cuda" and len(shape) == 3

@@ -52,6 +52,10 @@ class ObjectiveContext:
         """Return the number of warmup epochs, reduced in a short run."""
         return cap_warmup(epochs, self.recipe.epochs)
 
+    def warmup_steps(self) -> int:
+        """Return the number of steps with m = 1 at the start."""
+        return self.steps(epochs_without_selection(self.recipe.objective, self.recipe.epochs))
+
 
 def cap_warmup(requested: int, epochs: int) -> int:
     """Return the number of warmup epochs: as requested, but at most about a quarter of a short run.
@@ -61,6 +65,16 @@ def cap_warmup(requested: int, epochs: int) -> int:
         [5, 5, 3, 1, 0]
     """
     return min(requested, max(epochs // 4, min(1, epochs - 1)))
+
+
+def epochs_without_selection(objective: Spec, epochs: int) -> int:
+    """Return the number of epochs with m = 1 at the start.
+
+    Example:
+        >>> epochs_without_selection({"name": "maxup", "warmup": 5, "start": 0.5}, 30)
+        15
+    """
+    return max(cap_warmup(objective.get("warmup", 0), epochs), round(objective.get("start", 0) * epochs))
 
 
 def standard(context: ObjectiveContext) -> "Objective":
@@ -75,13 +89,14 @@ def maxup(
     *,
     m: Annotated[int, COPIES] = 4,
     warmup: Annotated[int, EPOCHS] = 5,
+    start: Annotated[float, Limit(0, 1)] = 0.0,
     norm: Literal["batch", "running"] = "batch",
     strategy: Literal["recompute", "retain", "auto"] = "recompute",
     chunk_size: Annotated[int, COPIES] = 1,
     masks: Literal["shared", "independent"] = "shared",
     compile: bool = False,
     fast: bool = False,
-    score: Literal["loss", "kl"] = "loss",
+    score: Literal["loss", "kl", "easiest"] = "loss",
     unit: Literal["column", "token", "batch"] = "column",
 ) -> "Objective":
     """Train on the worst of m copies per example.
@@ -90,19 +105,23 @@ def maxup(
         context: What the task provides.
         m: Number of copies per example.
         warmup: Number of epochs with m = 1 at the start, at most a quarter of the run. The paper uses 5.
+        start: Fraction of the run with m = 1, rounded to epochs, if that is more than `warmup`. 0.5 selects in the last
+            half only, which costs half.
         norm: Statistics that BatchNorm uses to score copies.
         strategy: recompute forwards the worst copies again. retain keeps the graphs of all copies. auto measures both.
         chunk_size: Number of copies per scoring pass.
         masks: Dropout masks: shared by the copies of an example, or independent per copy, which requires retain.
         compile: Compile the scoring passes.
-        fast: Score images at half their size: approximate and cheaper.
-        score: What to compare copies by. kl subtracts the entropy of mixed labels from the loss.
+        fast: Score images of at least 96 x 96 pixels at half their size, and smaller ones with running statistics and
+            at least 4 copies per pass; compiled on a GPU.
+        score: What to compare copies by. kl subtracts the entropy of mixed labels from the loss. easiest selects the
+            copy with the lowest loss, as a control.
         unit: Language task: choose the worst copy per column of a window, per token, or per batch.
     """
     from maxup.objectives.maxup import MaxUp
     from maxup.objectives.schedules import warmup as warmed_up
 
-    schedule = warmed_up(m, steps=context.steps(context.warmup_epochs(warmup)))
+    schedule = warmed_up(m, steps=context.warmup_steps())
     settings: dict[str, Any] = {"strategy": strategy, "chunk_size": chunk_size, "masks": masks, "compile": compile}
     if context.recipe.task == "vision":
         settings |= {"norm": norm, "score": score, "fast": fast}
@@ -124,7 +143,7 @@ def average(
     from maxup.objectives.average import Average
     from maxup.objectives.schedules import warmup as warmed_up
 
-    return Average(context.require_perturbation(), m=warmed_up(m, steps=context.steps(context.warmup_epochs(warmup))))
+    return Average(context.require_perturbation(), m=warmed_up(m, steps=context.warmup_steps()))
 
 
 def adversarial(

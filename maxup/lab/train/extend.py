@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from maxup.errors import RunError, error_message
-from maxup.lab.recipes.objectives import cap_warmup
+from maxup.lab.recipes.objectives import epochs_without_selection
 from maxup.lab.recipes.schema import Recipe
 from maxup.lab.storage.locks import locked
 from maxup.lab.train.optim import learning_rate
 
-SCHEDULE = ("epochs", "optim.milestones", "optim.warmup", "optim.average_from", "objective.warmup")
+SCHEDULE = ("epochs", "optim.milestones", "optim.warmup", "optim.average_from", "objective.warmup", "objective.start")
 WHOLE_RUN = ("cosine", "triangle")  # schedules that depend on the number of epochs from the first step
 CONTENTS = ("checkpoints", "run.json", "metrics.jsonl", "not-finite")  # of the folder of a run
 
@@ -101,7 +101,10 @@ def _settings_that_keep_the_past(before: Recipe, now: Recipe, *, done: int, step
     same = start == later if start is None or later is None else math.isclose(start * scale, later, rel_tol=1e-6)
     if before.optim.name == "asgd" and not same:
         keep.append(f"--optim.average_from {'null' if start is None else f'{start * scale:.10g}'}")
-    warmups = [cap_warmup(r.objective.get("warmup", 0), r.epochs) for r in (before, now)]
-    if warmups[0] != warmups[1]:
-        keep.append(f"--objective.warmup {warmups[0]}")
+    first, second = (epochs_without_selection(r.objective, r.epochs) for r in (before, now))
+    if first != second:
+        if now.objective.get("start"):
+            keep.append(f"--objective.start {first / now.epochs:.10g}")
+        else:
+            keep.append(f"--objective.warmup {first}")
     return keep

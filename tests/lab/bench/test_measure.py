@@ -77,15 +77,14 @@ def test_cells():
 def test_a_complete_measurement(work, monkeypatch):
     monkeypatch.setattr(scoring, "_inductor", lambda graph, inputs, config: graph)  # faster
     before = {name: value.clone() for name, value in work.model.state_dict().items()}
-    names = [name for name in NAMES if "fast" not in name]  # fast scoring needs a network for images of any size
-    result = summarize(bench(work, ms=[4, 2, 4], names=names, rounds=2, train_steps=0))
+    result = summarize(bench(work, ms=[4, 2, 4], names=NAMES, rounds=2, train_steps=0))
     assert json.loads(json.dumps(result)) == result
     assert {"benchmark", "network", "parameters", "perturbation", "data", "batch_size", "input", "precision", "device",
             "compile", "step", "rounds", "calls_per_round", "train_steps", "fidelity_batches", "forward_seconds",
             "median_forward_seconds", "variants", "environment"} == set(result)  # fmt: skip
     assert {"commit", "versions", "hardware"} <= set(result["environment"])
     assert all(set(one) == ROW | COMPUTED for one in result["variants"])
-    assert len(result["variants"]) == 1 + 2 * 7 + 2
+    assert len(result["variants"]) == 1 + 2 * 8 + 2
     for one in result["variants"]:
         assert one["note"] is None
         assert len(one["seconds"]) == 2
@@ -95,14 +94,6 @@ def test_a_complete_measurement(work, monkeypatch):
             assert (one["gap_kept"], one["agreement"]) == (1.0, 1.0)
     for name, value in work.model.state_dict().items():  # all variants are timed at the same weights
         assert torch.equal(value, before[name]), name
-
-
-def test_fast_scoring():
-    work = from_network("resnet20", shape=(3, 8, 8), batch_size=8, device=CPU)
-    result = summarize(bench(work, ms=[4], names=["maxup_fast"], rounds=1, train_steps=0))
-    fast = result["variants"][1]
-    assert fast["note"] is None
-    assert -1 < fast["gap_kept"] < 1
 
 
 def test_memory_of_all_graphs_grows_with_m_and_that_of_maxup_does_not():

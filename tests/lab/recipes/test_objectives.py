@@ -21,10 +21,10 @@ CLASSES = {
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_arguments_are_those_of_the_class_with_its_defaults(name):
-    """All are arguments of the class, except for the warmup and the unit of text."""
+    """All are arguments of the class, except for the warmup, the start and the unit of text."""
     taken = inspect.signature(CLASSES[name]).parameters
     for key, argument in arguments_of(name).items():
-        if key in ("warmup", "unit"):
+        if key in ("warmup", "start", "unit"):
             continue
         assert key in taken
         if taken[key].default is not inspect.Parameter.empty and name not in ("smoothadv", "adversarial"):

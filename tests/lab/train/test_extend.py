@@ -21,6 +21,7 @@ STEPS = {"optim": {"schedule": "steps", "milestones": [0.5], "warmup": 0.25}}
 TRIANGLE = {"optim": {"schedule": "triangle"}}
 AHEAD = {"optim": {"schedule": "constant", "lookahead": 2}}
 WARM = {"objective": {"name": "maxup", "m": 2, "warmup": 5}}
+LATE = {"objective": {"name": "maxup", "m": 2, "warmup": 0, "start": 0.5}}
 
 
 def longer(milestones, warmup):
@@ -32,6 +33,8 @@ def longer(milestones, warmup):
     [
         ({"epochs": 2, **CONSTANT}, {"epochs": 4, **CONSTANT}),
         ({"epochs": 2, **STEPS}, {"epochs": 4, **longer([0.25], 0.125)}),
+        ({"epochs": 2, **CONSTANT, **LATE},
+         {"epochs": 4, **CONSTANT, "objective": {**LATE["objective"], "start": 0.25}}),
         ({"epochs": 2, **STEPS}, {"epochs": 4, **longer([0.25, 0.75], 0.125)}),  # a new milestone in the new part
         ({"epochs": 2, **CONSTANT, "optim": {"schedule": "constant", "name": "asgd", "average_from": 0.5}},
          {"epochs": 4, "optim": {"schedule": "constant", "name": "asgd", "average_from": 0.25}}),
@@ -82,6 +85,7 @@ def text(tmp_path):
         (CONSTANT, {**CONSTANT, "epochs": 4, "batch_size": 10}, "only the number of epochs, but batch_size differ"),
         (STEPS, {**STEPS, "epochs": 4}, "stay the same; add --optim.warmup 0.125 --optim.milestones [0.25]"),
         ({**CONSTANT, **WARM}, {**CONSTANT, **WARM, "epochs": 40}, "stay the same; add --objective.warmup 1"),
+        ({**CONSTANT, **LATE}, {**CONSTANT, **LATE, "epochs": 4}, "stay the same; add --objective.start 0.25"),
         ({"optim": {"schedule": "constant", "name": "asgd", "average_from": 0.5}},
          {"optim": {"schedule": "constant", "name": "asgd", "average_from": 0.5}, "epochs": 4},
          "stay the same; add --optim.average_from 0.25"),
