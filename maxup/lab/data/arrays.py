@@ -1,5 +1,6 @@
 """Make `Images` from a user's arrays: byte or float images with any number of channels, rows, or token ids."""
 
+import warnings
 from collections.abc import Sequence
 from numbers import Real
 from typing import TYPE_CHECKING, Any
@@ -8,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from maxup.errors import DataError, first_names
+from maxup.errors import DataError, error_message, first_names
 from maxup.lab.data.images import Images
 
 if TYPE_CHECKING:
@@ -20,18 +21,26 @@ MOST_CLASSES = 10**6
 
 
 def is_array(value: Any) -> bool:
-    """Whether a value is a tensor, an array, or a list of numbers or of such lists. Only first elements are looked at.
+    """Whether a value is a tensor, an array, a list of arrays, or a list of numbers or of such lists.
+
+    Of lists of numbers, only first elements are looked at.
 
     Example:
-        >>> is_array([[1, 2], [3, 4]]), is_array([(torch.zeros(2), 1)]), is_array("text")
-        (True, False, False)
+        >>> is_array([[1, 2], [3, 4]]), is_array([torch.zeros(2)]), is_array([(torch.zeros(2), 1)]), is_array("text")
+        (True, True, False, False)
     """
+    if _is_list_of_arrays(value):
+        return True
     if isinstance(value, list | tuple) and value:
         first = value[0]
         while isinstance(first, list) and first:
             first = first[0]
         return isinstance(first, Real) or (isinstance(first, Tensor | np.generic) and first.ndim == 0)
     return hasattr(value, "__array__") and hasattr(value, "shape")  # a tensor, an array, or a table of pandas
+
+
+def _is_list_of_arrays(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(v, Tensor | np.ndarray) and v.ndim for v in value)
 
 
 def from_arrays(arrays: Sequence[Any]) -> tuple[Images, Images | None]:
@@ -66,7 +75,7 @@ def make_images(
         part: "test" or "validation", for messages.
     """
     kind = f"{part} " if like else ""
-    x, (y, classes) = prepare(to_tensor(x)), to_classes(y, classes)
+    x, (y, classes) = prepare(to_tensor(x)), to_classes(y, classes, kind)
     if not len(x):
         raise DataError(f"your {kind}data are empty; return at least one example")
     if like is None:
@@ -134,9 +143,27 @@ def to_tensor(values: Any) -> Tensor:
     if not is_array(values):
         raise DataError(f"your data have a {type(values).__name__} as x or y; return tensors or numpy arrays")
     try:
-        return values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
+        return torch.stack([*map(as_tensor, values)]) if _is_list_of_arrays(values) else as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise DataError(f"your data cannot be converted to tensors ({error}); return tensors or numpy arrays") from None
+        why = error_message(error)
+        raise DataError(f"your data cannot be converted to tensors ({why}); return tensors or numpy arrays") from None
+
+
+def as_tensor(values: Any) -> Tensor:
+    """Convert what numpy can read to a tensor. An array is copied only if torch cannot share its memory.
+
+    Example:
+        >>> as_tensor(np.arange(3)[::-1])
+        tensor([2, 1, 0])
+    """
+    if isinstance(values, Tensor):
+        return values
+    array = np.asarray(values)
+    if not array.dtype.isnative or min(array.strides, default=1) < 0:
+        array = array.astype(array.dtype.newbyteorder("="), order="C")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nothing is written to it
+        return torch.as_tensor(array)
 
 
 def prepare(x: Tensor) -> Tensor:
@@ -146,20 +173,34 @@ def prepare(x: Tensor) -> Tensor:
             f"your data are {x.dtype} of shape {tuple(x.shape)}; return images (N, C, H, W) as bytes or floats, rows "
             "(N, C) as floats, or token ids (N, T) as integers"
         )
+    if x.layout != torch.strided:
+        raise DataError("your data are a sparse tensor; return a dense one, x.to_dense()")
+    x = x.detach()
     if x.is_floating_point():
         x = x.float()
-        if not x.isfinite().all():
-            raise DataError("your data have NaN or infinite values; replace or remove them")
+        if x.numel() and not torch.stack(x.aminmax()).isfinite().all():  # without a copy of x
+            where = f", first in example {_first_not_finite(x)}" if len(x) > 1 else ""
+            raise DataError(f"your data have NaN or infinite values{where}; replace or remove them")
     elif x.dtype != torch.uint8 and x.ndim == 2:
         x = x.long()  # token ids
     elif x.dtype != torch.uint8:
-        raise DataError(
-            f"your images are {x.dtype}; return bytes, for example x.to(torch.uint8) for pixels from 0 to 255, or "
-            "floats"
-        )
+        x = _to_bytes(x)
     if x.ndim == 2 and x.dtype == torch.uint8:
         return x.float()
     return x.unflatten(0, (-1, 1)) if x.ndim == 3 else x  # (N, 1, H, W)
+
+
+def _first_not_finite(x: Tensor) -> int:
+    return next(i for i, example in enumerate(x) if not example.isfinite().all())
+
+
+def _to_bytes(x: Tensor) -> Tensor:
+    """Convert integers from 0 to 255 to bytes. Hugging Face `datasets` return bytes of an Array3D column like this."""
+    low, high = map(int, x.long().aminmax()) if x.numel() else (0, 0)  # torch has no minimum of uint16
+    if x.dtype == torch.bool or low < 0 or high > 255:
+        values = "" if x.dtype == torch.bool else f" from {low} to {high}"
+        raise DataError(f"your images are {x.dtype}{values}; return integers from 0 to 255, or floats")
+    return x.to(torch.uint8)
 
 
 def check_layout(shape: Shape) -> None:
@@ -171,18 +212,18 @@ def check_layout(shape: Shape) -> None:
         )
 
 
-def to_classes(y: Any, classes: tuple[str, ...] | None = None) -> tuple[Tensor, tuple[str, ...]]:
-    """Return the classes as int64, (N,), and their names.
+def to_classes(y: Any, classes: tuple[str, ...] | None = None, kind: str = "") -> tuple[Tensor, tuple[str, ...]]:
+    """Return the classes as int64, (N,), and their names. `kind` is "test " or "validation ", for messages.
 
     Example:
         >>> to_classes(["dog", "cat", "dog"])
         (tensor([1, 0, 1]), ('cat', 'dog'))
     """
     y = y if isinstance(y, Tensor | list | tuple) else np.asarray(y)  # a column of pandas becomes an array
-    if not isinstance(y, Tensor) and len(y) and isinstance(y[0], str):
+    if _has_names(y):
         names = tuple(map(str, y))
         if not all(isinstance(label, str) for label in y):
-            raise DataError("your labels are names and numbers; return one or the other")
+            raise DataError(f"your {kind}labels are names and numbers; return one or the other")
         classes = classes or tuple(sorted(set(names)))
         if unknown := sorted(set(names) - set(classes)):
             raise DataError(
@@ -197,11 +238,23 @@ def to_classes(y: Any, classes: tuple[str, ...] | None = None) -> tuple[Tensor, 
             f"your labels are {labels.dtype} of shape {tuple(labels.shape)}; return one integer class per example"
         )
     labels = labels.long()
+    if int(labels.max()) < 0:
+        raise DataError(
+            f"your {kind}labels are all negative, so they may be hidden; return another part of the data instead, or "
+            "number the classes from 0"
+        )
     if int(labels.min()) < 0:
-        raise DataError(f"your labels start at {int(labels.min())}; number the classes from 0")
+        raise DataError(f"your {kind}labels start at {int(labels.min())}; number the classes from 0")
     highest = int(labels.max())
     if highest >= MOST_CLASSES:
         raise DataError(f"your labels go up to {highest}; number the classes from 0, at most {MOST_CLASSES:,}")
     if classes is None or highest >= len(classes):
         classes = tuple(map(str, range(highest + 1)))
     return labels, classes
+
+
+def _has_names(y: Any) -> bool:
+    """Whether some labels are strings."""
+    if isinstance(y, Tensor) or (isinstance(y, np.ndarray) and y.dtype.kind in "biufc"):
+        return False
+    return any(isinstance(label, str) for label in y)

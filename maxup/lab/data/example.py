@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from maxup.errors import DataError, first_names
+from maxup.lab.data.arrays import as_tensor
 
 INPUTS = ("image", "img", "pixel_values", "x", "input_ids", "tokens", "features")
 LABELS = ("label", "labels", "y", "target", "class", "fine_label")
@@ -54,6 +55,8 @@ def _columns(item: Mapping[str, Any]) -> tuple[Any, Any]:
     if x is not None:
         return item[x], item[label]
     others = {name: value for name, value in item.items() if name != label}
+    if missing := [name for name, value in others.items() if value is None]:
+        raise DataError(f"column {missing[0]!r} of your data has no value (None); fill it, or leave the example out")
     if wrong := [name for name, value in others.items() if not isinstance(value, Real | Tensor | np.generic)]:
         is_text = isinstance(others[wrong[0]], str)
         advice = (
@@ -75,9 +78,11 @@ def _to_tensor(x: Any) -> Tensor:
         array = np.array(x if x.mode == "L" else to_rgb(x))
         return torch.from_numpy(array).permute(2, 0, 1) if array.ndim == 3 else torch.from_numpy(array)
     try:
-        return x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x))
+        return as_tensor(x)
     except (TypeError, ValueError, RuntimeError):
-        advice = "tokenize it and return the token ids" if isinstance(x, str) else "return one of them"
+        advice = "return one of them"
+        if isinstance(x, str):
+            advice = "open an image with PIL.Image.open, or tokenize a text and return the token ids"
         raise DataError(
             f"the input of an example is {_describe(x)}, which is not a tensor, an array or an image; {advice}"
         ) from None
@@ -99,4 +104,6 @@ def _describe(value: Any) -> str:
         return f"a {type(value).__name__} of shape {tuple(value.shape)}"
     if isinstance(value, tuple | list):
         return f"a {type(value).__name__} of {len(value)}"
+    if value is None:
+        return "None"
     return f"a {type(value).__name__}"

@@ -56,7 +56,14 @@ def check_root(name: str, root: Root) -> None:
         return
     path = Path(root).expanduser()
     if not path.is_dir() and not (name == "text" and path.is_file()):
-        raise DataError(f"data.root: there is no folder {root}; correct it, or remove it to search the default ones")
+        kind = "file or folder" if name == "text" else "folder"
+        raise DataError(f"data.root: there is no {kind} {root}; correct it, or remove it to search the default ones")
+
+
+def is_found(name: str, root: Root) -> bool:
+    """Whether `root` exists, for data sets whose content is that of `root`. Others are searched elsewhere, too."""
+    is_root = name == "text" or (name in all_data_sets() and not get_data_set(name).files)
+    return root is None or not is_root or Path(root).expanduser().exists()
 
 
 def how_to_get(name: str, root: Root = None) -> str:

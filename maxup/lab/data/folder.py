@@ -103,11 +103,22 @@ def scan(root: Path, classes: tuple[str, ...] | None = None) -> Folder:
         )
     sizes = {name: _images(root / name) for name in folders}
     if empty := [name for name in folders if not sizes[name]]:
+        if deeper := [name for name in empty if has_folders(root / name)]:
+            raise DataError(
+                f"{root / deeper[0]} has folders but no images, which must be directly in the class folders; set "
+                "data.root to the folder that has the class folders, or move the images up"
+            )
         raise DataError(f"{root} has folders without images: {first_names(empty)}; fill or remove them")
     names = np.array([file for name in folders for file in sizes[name]], dtype=bytes)
     index = {name: i for i, name in enumerate(classes)}
     y = torch.tensor([index[name] for name in folders for _ in sizes[name]])
     return Folder(root, names, y, classes, digest=_digest(classes, sizes))
+
+
+def has_folders(folder: Path) -> bool:
+    """Whether a folder has folders in it. Names that start with a dot are ignored."""
+    with os.scandir(folder) as entries:
+        return any(entry.is_dir() and not entry.name.startswith(".") for entry in entries)
 
 
 def _images(folder: Path) -> dict[bytes, int]:

@@ -1,7 +1,7 @@
 """Labeled images, rows of numbers or token ids in memory, and stratified subsets of them."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from maxup.lab.data.stream import Stream
 
 Data = TypeVar("Data", "Images", "Folder", "Stream")
+CHUNK = 2**22  # values that are converted to doubles at a time
 DTYPES = {torch.uint8: (4,), torch.float32: (2, 4, 5), torch.int64: (2,)}  # of x, and its number of dimensions
 
 
@@ -74,7 +75,7 @@ class Images:
         """SHA-256 of the images and labels."""
         digest = hashlib.sha256(f"{tuple(self.x.shape)} {self.top}".encode())
         for part in (self.x, self.y):
-            digest.update(part.cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+            digest.update(part.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
         return digest.hexdigest()
 
     def loader(self, batch_size: int, *, training: bool, **options: Any) -> DeviceLoader:
@@ -101,7 +102,7 @@ class Images:
 
     def with_statistics(self) -> "Images":
         """Return the same examples with their own mean and std."""
-        mean, std = mean_and_std(self.x, self.top)
+        mean, std = mean_and_std(self.x.split(max(1, CHUNK // max(self.x[:1].numel(), 1))), self.top)
         return replace(self, mean=mean, std=std)
 
 
@@ -183,11 +184,21 @@ def split(images: Data, n: int, seed: int, *, every_class: bool = False) -> tupl
     return images.subset(chosen), images.subset(rest.nonzero()[:, 0])
 
 
-def mean_and_std(x: Tensor, top: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the mean and standard deviation of x / top per channel, (N, C, ...). Token ids have none."""
-    if x.dtype == torch.int64:
-        return (), ()
-    values = x.transpose(0, 1).flatten(1).double() / top  # (C, N * H * W)
-    return tuple(values.mean(1).tolist()), tuple(
-        values.std(1, correction=int(values.shape[1] > 1)).clamp_min(1e-3).tolist()
-    )
+def mean_and_std(chunks: Iterable[Tensor], top: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the mean and standard deviation of x / top per channel. Token ids have none.
+
+    Args:
+        chunks: The examples in parts, each (N, C, ...). Only one of them is in memory as doubles.
+        top: The value of a pixel of 1.0.
+    """
+    count, mean, squares = 0, torch.zeros(1), torch.zeros(1)  # squares: sum of squared distances from the mean
+    for x in chunks:
+        if x.dtype == torch.int64:
+            return (), ()
+        values = x.transpose(0, 1).flatten(1).double() / top  # (C, N * H * W)
+        n, center = values.shape[1], values.mean(1)
+        distance = center - mean
+        squares = squares + values.var(1, correction=0) * n + distance**2 * (count * n / (count + n))
+        mean, count = mean + distance * (n / (count + n)), count + n
+    std = (squares / max(count - 1, 1)).sqrt()
+    return tuple(mean.tolist()), tuple(std.clamp_min(1e-3).tolist())

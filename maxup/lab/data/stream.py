@@ -91,13 +91,13 @@ class Stream:
     def with_statistics(self) -> "Stream":
         """Return the same examples with the mean and std of up to `SAMPLE` of them, evenly spaced."""
         rows = self.rows[:: -(-len(self) // SAMPLE)].tolist()
-        x = torch.empty(len(rows), *self.shape, dtype=self.dtype)
-        for i, row in enumerate(rows):
-            value, _ = read_example(self.source, row)
-            check_shape(row, tuple(value.shape), self.shape)
-            x[i] = value
-        mean, std = mean_and_std(x, self.top)
+        mean, std = mean_and_std(map(self._read, rows), self.top)
         return replace(self, mean=mean, std=std)
+
+    def _read(self, row: int) -> Tensor:
+        x, _ = read_example(self.source, row)
+        check_shape(row, tuple(x.shape), self.shape)
+        return x[None]
 
 
 class StreamLoader(Loader):
@@ -197,17 +197,25 @@ def read_example(source: Any, row: int, seed: tuple[int, ...] = ()) -> tuple[Ten
             item = source[row]
         except Exception as error:  # of any type: it is not our code
             raise DataError(f"your data set raised {format_error(error)} for example {row}") from error
-    x, y = to_example(item)
-    return prepare(x[None])[0], y
+    return convert_example(item, row)
+
+
+def convert_example(item: Any, row: int) -> tuple[Tensor, Label]:
+    """Return x and the class of an example. x is in a type and shape that `Images` takes."""
+    try:
+        x, y = to_example(item)
+        return prepare(x[None])[0], y
+    except DataError as error:
+        raise DataError(f"{error} (example {row})") from None
 
 
 def check_shape(row: int, shape: tuple[int, ...], first: tuple[int, ...]) -> None:
     """Raise a DataError if an example has another shape than the first."""
     if shape != first:
-        raise DataError(
-            f"example {row} of your data has shape {shape}, but the first one has {first}; return examples of one "
-            "size, for example with a transform that resizes images or pads tokens"
-        )
+        advice = "examples of one size, for example with a transform that resizes images or pads tokens"
+        if len(shape) == len(first) == 3 and shape[1:] == first[1:]:
+            advice = 'images with equal numbers of channels, for example image.convert("RGB")'
+        raise DataError(f"example {row} of your data has shape {shape}, but the first one has {first}; return {advice}")
 
 
 @contextmanager

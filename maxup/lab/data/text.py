@@ -163,10 +163,10 @@ def _lines(path: Path) -> list[str]:
     if not data.strip():
         raise DataError(f"{path} is empty; put one sentence on every line")
     if 0 in data:
-        raise DataError(f"{path} has a NUL byte, so it is not a text file; replace it with one")
+        raise DataError(f"{path} has a NUL byte, so it is not UTF-8 text; convert or replace it")
     try:
         return data.decode("utf-8").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{path} is not UTF-8 (byte {error.start}); convert it, for example with iconv -t UTF-8"
+            f"{path} is not UTF-8 (byte {error.start}); convert it, for example with iconv -f LATIN1 -t UTF-8"
         ) from None

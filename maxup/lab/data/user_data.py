@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset
 
 from maxup.errors import DataError, first_names, format_error
 from maxup.lab.data.arrays import (
@@ -19,13 +19,12 @@ from maxup.lab.data.arrays import (
     is_array,
     make_images,
     match_classes,
-    prepare,
     to_classes,
 )
 from maxup.lab.data.catalog import SPLITS
-from maxup.lab.data.example import Label, label_column, to_example, to_label
+from maxup.lab.data.example import Label, label_column, to_label
 from maxup.lab.data.images import Images
-from maxup.lab.data.stream import PROBE, Reader, Stream, check_shape, read_batches, read_example
+from maxup.lab.data.stream import PROBE, Reader, Stream, check_shape, convert_example, read_batches, read_example
 from maxup.lab.data.user_loader import kind_of, of_loader
 from maxup.lab.output import say
 from maxup.rng import process_rank
@@ -63,9 +62,15 @@ def _parts(returned: Any) -> list[Any]:
                 f"your data are a dict with {first_names([*map(str, returned)])}; call its parts train and test"
             )
         return [part for part in found.values() if part is not None]
+    if isinstance(returned, list) and all(map(_is_data_set, returned)):
+        returned = tuple(returned)  # from random_split, or from load_dataset with a list of splits
     if isinstance(returned, tuple) and len(returned) in (2, 3) and not any(map(is_array, returned)):
         return [part for part in returned if part is not None] or [None]
     return [returned]
+
+
+def _is_data_set(part: Any) -> bool:
+    return isinstance(part, Dataset | DataLoader) or hasattr(part, "column_names")  # the latter of Hugging Face
 
 
 def named_parts(parts: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,7 +111,7 @@ def _load(
         x, _ = read_example(source, 0)
         augmented = _is_augmented(source, count)
         if augmented or count * x.numel() * x.element_size() > MEMORY:
-            stream = _stream(source, count, workers, classes, augmented=augmented)
+            stream = _stream(source, count, workers, classes, augmented=augmented, kind=f"{part} " if like else "")
             return _match(stream, like, names, part) if like else stream.with_statistics()
         return make_images(*_read(source, count, x), classes, like=like, names=names, part=part)
     if not isinstance(source, Iterable):
@@ -144,8 +149,8 @@ def _exhaust(source: Iterable[Any]) -> tuple[Tensor, list[Label]]:
     """Read an iterable to its end, but at most `MEMORY` bytes."""
     chunks, chunk, labels = list[Tensor](), list[Tensor](), list[Label]()
     for row, item in enumerate(iterate(source)):
-        value, label = to_example(item)
-        chunk.append(prepare(value[None])[0])
+        value, label = convert_example(item, row)
+        chunk.append(value)
         labels.append(label)
         first = chunks[0][0] if chunks else chunk[0]
         check_shape(row, tuple(chunk[-1].shape), tuple(first.shape))
@@ -208,11 +213,11 @@ def _equal(some: list[Tensor], others: list[Tensor]) -> bool:
     return all(map(torch.equal, some, others))
 
 
-def _stream(source: Any, count: int, workers: int, classes: Names | None, *, augmented: bool) -> Stream:
+def _stream(source: Any, count: int, workers: int, classes: Names | None, *, augmented: bool, kind: str) -> Stream:
     x, _ = read_example(source, 0)
     check_layout(tuple(x.shape))
     labels = _labels(source, count, workers)
-    y, classes = to_classes(labels, classes)
+    y, classes = to_classes(labels, classes, kind)
     numbers = dict(zip(labels, y.tolist(), strict=True))
     mean = (0.0,) * (0 if x.dtype == torch.int64 else len(x))
     shape, std = tuple(x.shape), (1.0,) * len(mean)

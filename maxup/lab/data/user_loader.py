@@ -58,8 +58,10 @@ class _Unbatched:
         self.loader = loader
 
     def __iter__(self) -> Iterator[Any]:
-        for batch in self.loader:
-            yield from (batch,) if self.loader.batch_size is None else _rows(batch)
+        loader = self.loader
+        # In this process: several workers repeat the examples of a data set that does not divide them.
+        for batch in DataLoader(loader.dataset, loader.batch_size, collate_fn=loader.collate_fn):
+            yield from (batch,) if loader.batch_size is None else _rows(batch)
 
 
 def _rows(batch: Any) -> Iterator[Any]:

@@ -5,7 +5,7 @@ import pytest
 from maxup.errors import DataError
 from maxup.lab.data import find
 from maxup.lab.data.catalog import all_data_sets
-from maxup.lab.data.find import how_to_get, locate, search_folders
+from maxup.lab.data.find import check_root, how_to_get, locate, search_folders
 from tests.lab.data.fake import write_cifar10, write_cifar100, write_fashion_mnist
 
 
@@ -112,3 +112,11 @@ def test_unknown_names_suggest_the_nearest():
     for function in (locate, how_to_get, find.find):
         with pytest.raises(DataError, match="did you mean 'cifar100'"):
             function("cifar-100")
+
+
+def test_a_root_that_does_not_exist(tmp_path):
+    (tmp_path / "book.txt").touch()
+    check_root("text", tmp_path / "book.txt")
+    for name, kind in (("text", "file or folder"), ("cifar10", "folder")):
+        with pytest.raises(DataError, match=f"^data.root: there is no {kind} .*nowhere; correct it"):
+            check_root(name, tmp_path / "nowhere")

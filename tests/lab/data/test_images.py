@@ -7,6 +7,7 @@ from scipy import stats
 from sklearn.model_selection import StratifiedShuffleSplit
 
 from maxup.errors import DataError
+from maxup.lab.data import images as module
 from maxup.lab.data import load_data
 from maxup.lab.data.arrays import from_arrays
 from maxup.lab.data.images import Images, split, stratified
@@ -28,6 +29,17 @@ def test_normalize_is_the_formula():
     assert got.dtype == torch.float32
     assert np.abs(got.numpy() - expected).max() < 1e-6
     assert torch.equal(images.normalize(images.x[2]), got[2])
+
+
+@pytest.mark.parametrize("chunk", [1, 60, 10**6])
+def test_mean_and_std_do_not_depend_on_the_chunks(chunk, monkeypatch):
+    """numpy computes them from all values at once."""
+    monkeypatch.setattr(module, "CHUNK", chunk)
+    x = torch.rand(7, 3, 4, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 9 + 1000
+    train, _ = from_arrays((x, [0, 1] * 3 + [0]))
+    values = x.float().numpy().astype(np.float64)
+    np.testing.assert_allclose(train.mean, values.mean((0, 2, 3)), rtol=1e-12)
+    np.testing.assert_allclose(train.std, values.std((0, 2, 3), ddof=1), rtol=1e-9)
 
 
 def test_normalize_keeps_the_format():
@@ -148,12 +160,19 @@ def test_split_is_a_partition():
     [
         ({1: [object()] * 6}, "your data have a list as x or y; return tensors or numpy arrays"),
         ({0: np.array([None] * 6)}, "your data cannot be converted to tensors .*; return tensors or numpy arrays"),
-        ({0: torch.full((6, 8, 8), torch.nan)}, "your data have NaN or infinite values"),
-        ({0: torch.zeros(6, 8, 8).long()}, "your images are torch.int64; return bytes, .* or floats"),
+        ({0: torch.full((6, 8, 8), torch.nan)}, "your data have NaN or infinite values, first in example 0; replace"),
+        ({0: torch.ones(6, 2).index_fill(0, torch.tensor([3]), torch.inf)}, "infinite values, first in example 3;"),
+        ({0: torch.full((6, 8, 8), 256)}, "your images are torch.int64 from 256 to 256; return integers from 0 to 255"),
+        ({0: torch.full((6, 8, 8), -1).short()}, "your images are torch.int16 from -1 to -1; return integers from 0"),
+        ({0: torch.zeros(6, 8, 8).bool()}, "your images are torch.bool; return integers from 0 to 255, or floats"),
+        ({0: torch.zeros(6, 8, 8).to_sparse()}, "your data are a sparse tensor; return a dense one"),
+        ({0: [np.zeros((8, 8))] * 5 + [np.zeros((8, 7))]}, "your data cannot be converted to tensors .stack expects"),
         ({0: torch.zeros(6)}, r"your data are torch.float32 of shape \(6,\); return images"),
         ({1: torch.tensor([0, 10**9] * 3)}, "your labels go up to 1000000000; number the classes from 0"),
         ({1: torch.tensor([0, -1] * 3)}, "your labels start at -1; number the classes from 0"),
         ({1: [*"abaab", 3]}, "your labels are names and numbers"),
+        ({1: [3, *"abaab"]}, "your labels are names and numbers"),
+        ({3: torch.tensor([-1, -1])}, "your test labels are all negative, so they may be hidden; return another part"),
         ({1: torch.rand(6)}, "your labels are torch.float32"),
         ({1: torch.zeros(6, 1).long()}, r"shape \(6, 1\)"),
         ({3: torch.tensor([0, 7])}, "classes without a training image: 7"),
@@ -169,6 +188,32 @@ def test_invalid_arrays_are_an_error(change, message):
         arrays[index] = value
     with pytest.raises(DataError, match=message):
         from_arrays(arrays)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x.astype(np.int64),  # such as bytes of an Array3D of Hugging Face
+        lambda x: x.astype(np.uint16),
+        lambda x: x[::-1].copy()[::-1],  # negative strides, such as BGR images that are mirrored to RGB
+        lambda x: np.broadcast_to(x, x.shape),  # not writable
+        lambda x: x.astype(">i4"),
+        list,
+        lambda x: [torch.from_numpy(one) for one in x],
+    ],
+)
+def test_arrays_of_other_types_are_the_same_bytes(change):
+    x, y = np.random.default_rng(0).integers(256, size=(6, 3, 4, 5), dtype=np.uint8), [0, 1] * 3
+    train, _ = from_arrays((change(x), y))
+    assert train.dtype == torch.uint8
+    assert train.x.tolist() == x.tolist()
+
+
+def test_arrays_with_a_gradient():
+    x = torch.rand(6, 3, 4, 5, requires_grad=True)
+    train, _ = from_arrays((x, [0, 1] * 3))
+    assert not train.x.requires_grad
+    assert train.digest == from_arrays((x.detach(), [0, 1] * 3))[0].digest
 
 
 def test_channels_last_is_an_error():

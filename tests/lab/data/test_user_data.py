@@ -100,11 +100,14 @@ SAME = {
     "map": Map,
     "tensors": lambda: TensorDataset(X, Y),
     "list of examples": lambda: [(x, int(y)) for x, y in zip(X, Y, strict=True)],
+    "lists of examples": lambda: [[x, y] for x, y in zip(X, Y, strict=True)],
+    "mirrored": lambda: [(x.numpy()[::-1, ::-1].copy()[::-1, ::-1], int(y)) for x, y in zip(X, Y, strict=True)],
     "dicts": lambda: [{"image": x.numpy(), "label": y} for x, y in zip(X, Y, strict=True)],
     "iterable": Iterable,
     "generator": lambda: zip(X, Y, strict=True),
     "loader": lambda: DataLoader(Map(), batch_size=7, shuffle=True),
     "loader of an iterable": lambda: DataLoader(Iterable(), batch_size=7),
+    "loader with workers": lambda: DataLoader(Iterable(), batch_size=7, num_workers=2, drop_last=True),
     "loader with collate_fn": lambda: DataLoader(Map(), batch_size=7, collate_fn=collate_fn),
     "Hugging Face": HuggingFace,
 }
@@ -129,6 +132,7 @@ def test_every_kind_has_the_same_examples(kind):
         lambda: (X[:20], Y[:20], X[20:], Y[20:]),
         lambda: ((X[:20], Y[:20]), (X[20:], Y[20:])),
         lambda: (Subset(Map(), range(20)), Subset(Map(), range(20, 30))),
+        lambda: [Subset(Map(), range(20)), Subset(Map(), range(20, 30))],  # random_split returns a list
         lambda: {"train": HuggingFace(range(20)), "test": HuggingFace(range(20, 30))},
         lambda: {"train": HuggingFace(range(20)), "validation": HuggingFace(range(20, 30))},
         lambda: (
@@ -147,7 +151,7 @@ def test_a_pair_is_train_and_test(pair):
 
 def test_three_parts_are_train_validation_and_test():
     parts = [Subset(Map(), rows) for rows in (range(20), range(20, 26), range(26, 30))]
-    for returned in (tuple(parts), dict(zip(("train", "val", "test"), parts, strict=True))):
+    for returned in (tuple(parts), parts, dict(zip(("train", "val", "test"), parts, strict=True))):
         train, validation, test = from_user(returned)
         assert [len(part) for part in (train, validation, test)] == [20, 6, 4]
         assert torch.equal(validation.x, X[20:26])
@@ -270,6 +274,17 @@ class Grows(Map):
         return (self.x[i], 0) if i < 25 else (self.x[i, :, :4], 0)
 
 
+class Part(Map):
+    """Returns `item` as example 7."""
+
+    def __init__(self, item):
+        super().__init__(X.float())
+        self.item = item
+
+    def __getitem__(self, i):
+        return self.item if i == 7 else super().__getitem__(i)
+
+
 class Empty(Map):
     def __len__(self):
         return 0
@@ -312,7 +327,22 @@ MISTAKES = {
     "one-hot labels": (lambda: [(X[0], torch.eye(3)[0])], r"the label of an example is a Tensor of shape \(3,\)"),
     "no label": (lambda: [{"image": X[0]}], "your data have the columns image, but none of label, labels"),
     "text": (lambda: [{"text": "hi", "label": 0}], "column 'text' of your data is a str; tokenize it"),
-    "a path": (lambda: [("a.jpg", 0)], "the input of an example is a str, which is not a tensor"),
+    "a path": (lambda: [("a.jpg", 0)], "the input of an example is a str, .*open an image with PIL.Image.open, or"),
+    "no item": (lambda: Part(None), r"an example of your data is None; it must be a pair .* \(example 7\)$"),
+    "no input": (lambda: Part((None, 0)), r"the input of an example is None, .* return one of them \(example 7\)$"),
+    "NaN": (lambda: Part((X[0] * torch.nan, 0)), r"NaN or infinite values; replace or remove them \(example 7\)$"),
+    "an iterable with NaN": (
+        lambda: iter([(X[0].float(), 0), (X[1] * torch.nan, 1)]),
+        r"NaN or infinite values; replace or remove them \(example 1\)$",
+    ),
+    "a row without a number": (
+        lambda: [{"width": 1.0 if i != 3 else None, "label": i % 2} for i in range(9)],
+        r"column 'width' of your data has no value \(None\); fill it, or leave the example out \(example 3\)$",
+    ),
+    "channels": (
+        lambda: [(Image.new("RGB", (4, 3)), 0), (Image.new("L", (4, 3)), 1)],
+        r"example 1 of your data has shape \(1, 3, 4\), .* equal numbers of channels, for example image.convert",
+    ),
     "float pixels": (lambda: [(Image.new("F", (4, 3)), 0)], r"has float pixels \(mode F\), .*return a float array"),
     "triples": (lambda: [(X[0], 0, 1)], "an example of your data is a tuple of 3; it must be a pair"),
     "two names": (

@@ -25,11 +25,11 @@ def load_imagefolder(root: Root = None) -> "tuple[Folder, Folder | None] | tuple
         The training and test images of the folders train and val, or train and test; the training, validation and test
         images of train, val and test; or all images and None, if there are only class folders.
     """
-    from maxup.lab.data.folder import scan
+    from maxup.lab.data.folder import has_folders, scan
 
     folder = find("imagefolder", root)
     parts = [_parts(folder, names) for names in SPLITS.values()]
-    if not any(map(_has_folders, parts[0])):  # train may also be a class, of images of trains
+    if not any(map(has_folders, parts[0])):  # train may also be a class, of images of trains
         return _several_classes(scan(folder)), None
     for found in parts:
         if len(found) > 1:
@@ -51,11 +51,6 @@ def _parts(folder: Path, names: tuple[str, ...]) -> list[Path]:
     """Return the folders with one of these names, in any case."""
     entries = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
     return [folder / name for name in entries if name.lower() in names]
-
-
-def _has_folders(folder: Path) -> bool:
-    with os.scandir(folder) as entries:
-        return any(entry.is_dir() and not entry.name.startswith(".") for entry in entries)
 
 
 def _several_classes(images: "Folder") -> "Folder":

@@ -80,11 +80,13 @@ def test_train_may_be_a_class(photos):
 
 
 def test_mistakes_get_one_sentence_without_imagenet(photos, tmp_path):
+    (photos / "empty" / "owl").mkdir(parents=True)
     cases = {
         tmp_path / "nowhere": "there is no folder .*nowhere. Set data.root to a folder with images",
         photos / "train" / "cat": "cat has no class folders; put images in one folder per class, .*CLASS/name.jpg",
         None: "imagefolder: data.root is not set. Set data.root",
-        tmp_path: "has folders without images: photos; fill or remove them",
+        tmp_path: "photos has folders but no images, .*; set data.root to the folder that has the class folders, or",
+        photos / "empty": "empty has folders without images: owl; fill or remove them",
     }
     for root, message in cases.items():
         with pytest.raises(DataError, match=message) as caught:
@@ -119,6 +121,13 @@ def test_a_folder_of_photos_trains_with_one_command(photos, tmp_path, monkeypatc
     assert main(["eval", str(run)]) == 0
     assert f"accuracy {100 * accuracy:.2f} %" in (out := capsys.readouterr().out)
     assert "(2 examples)" in out
+    (photos / "train").rename(tmp_path / "moved")
+    assert main(["eval", str(run)]) == 1
+    error = capsys.readouterr().err
+    assert error.endswith(
+        f"was trained on {photos / 'train'}, which does not exist here; say where it is with --data.root\n"
+    )
+    (tmp_path / "moved").rename(photos / "train")
     shutil.copy(photos / "train/cat/0.jpeg", photos / "train/cat/new.jpeg")
     assert main(["eval", str(run)]) == 1
     assert f"the images in {photos / 'train'} are not those that" in capsys.readouterr().err
