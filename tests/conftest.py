@@ -30,6 +30,18 @@ def _seeded():
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def _no_user_code_left(tmp_path_factory):
+    """Forget modules of temporary folders: another test may write a different module of the same name."""
+    before, path = set(sys.modules), list(sys.path)
+    yield
+    folder = str(tmp_path_factory.getbasetemp())
+    for name in sys.modules.keys() - before:
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(folder):
+            del sys.modules[name]
+    sys.path[:] = path
+
+
 @pytest.fixture(scope="session")
 def data_root(tmp_path_factory):
     """Folder of real data: MAXUP_DATA, or unpacked by shared/data/unpack.py (MAXUP_SHARED is the path of shared/)."""

@@ -14,7 +14,7 @@ ONE_PROCESS = True
 EXAMPLES = """examples:
   maxup compare digits/mlp-gaussian-maxup --seeds 5
   maxup compare digits/mlp-gaussian-maxup --seeds 8 --m 1 4 20 --no_equal_time
-  maxup compare digits/mlp-gaussian-maxup --seeds 5 --objectives average
+  maxup compare digits/mlp-gaussian-maxup --seeds 5 --objectives average easiest
   maxup compare digits/mlp-gaussian-maxup --seeds 2 --epochs 5 --out out/try
 The same command resumes. Settings of the recipe are options too: see
 maxup train --help.
@@ -26,8 +26,8 @@ def main(argv: Sequence[str]) -> int:
     parser = parser_of(
         "compare",
         "Train a recipe with m = 1 and with MaxUp over several seeds, at equal epochs and at equal measured time. "
-        "Measures the accuracy on clean images, on the worst of 20 copies and under attack, the norm of the input "
-        "gradient, and the time. Prints a table and writes compare.json and compare.png.",
+        "Measures the accuracy on clean inputs, on the worst of 20 copies and under attack, the norm of the input "
+        "gradient (neither for token ids), and the time. Prints a table and writes compare.json and compare.png.",
         EXAMPLES,
     )
     parser.add_argument("recipe", help="name of a recipe (see maxup ls), or a YAML file")
@@ -38,8 +38,9 @@ def main(argv: Sequence[str]) -> int:
         "--m", type=option("compare --m"), nargs="+", help="values of m to compare with m = 1 (default: the recipe's)"
     )
     parser.add_argument(
-        "--objectives", nargs="+", default=[], choices=["average", "adversarial", "hard_examples"],
-        metavar="NAME", help="also compare these objectives: average, adversarial, hard_examples",
+        "--objectives", nargs="+", default=[], choices=["average", "easiest", "adversarial", "hard_examples"],
+        metavar="NAME", help="also compare these objectives: average and easiest (of m copies), adversarial, "
+        "hard_examples",
     )  # fmt: skip
     parser.add_argument(
         "--out", type=new_folder, metavar="DIR", help="folder for results and runs (default: runs/compare/RECIPE)"

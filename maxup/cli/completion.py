@@ -19,7 +19,8 @@ EXAMPLES = """examples:
 Run the command again after an update of maxup.
 """
 BASH = """_maxup() {{
-    local cur=${{COMP_WORDS[COMP_CWORD]}} options= words=
+    local cur=${{COMP_WORDS[COMP_CWORD]}} options= words= found
+    COMPREPLY=()
     if [ "$COMP_CWORD" -eq 1 ]; then
         COMPREPLY=($(compgen -W "{verbs}" -- "$cur"))
         return
@@ -29,7 +30,8 @@ BASH = """_maxup() {{
     esac
     case $cur in
         -*) COMPREPLY=($(compgen -W "$options" -- "$cur")) ;;
-        *) COMPREPLY=($(compgen -W "$words" -- "$cur") $(compgen -f -- "$cur")) ;;
+        *) while IFS= read -r found; do COMPREPLY+=("$found"); done < <(
+            compgen -W "$words" -- "$cur"; compgen -f -- "$cur") ;;
     esac
 }}
 complete -o filenames -F _maxup maxup

@@ -70,7 +70,8 @@ def _evaluate(args: argparse.Namespace) -> dict[str, Any]:
         say(f"  {name:<10}  {score}  loss {found['loss']:.4f}  ({found['count']:,} {unit})")
     if skipped := sorted(run.task.skipped()):
         document["skipped"] = skipped
-        say(f"  skipped {len(skipped)} images that cannot be read, such as {skipped[0]}")
+        count = f"{len(skipped)} image{'s' * (len(skipped) > 1)}"
+        say(f"  skipped {count} that cannot be read, such as {skipped[0]}")
     if args.dynamic:
         from maxup.lab.tasks.dynamic_evaluation import dynamic_evaluation
         from maxup.lab.train.signals import stop_on_signal

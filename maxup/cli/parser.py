@@ -1,10 +1,11 @@
 """The argument parser of the verbs, and options that several verbs share."""
 
 import argparse
+import os
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, redirect_stdout
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -82,9 +83,26 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document, and everything else to stderr")
 
 
-def free_stdout(enabled: bool) -> AbstractContextManager[Any]:
-    """Send output to stderr, also that of your code, so that a JSON document is alone on stdout."""
-    return redirect_stdout(sys.stderr) if enabled else nullcontext()
+@contextmanager
+def free_stdout(enabled: bool) -> Iterator[None]:
+    """Send output to stderr, also that of your code and of child processes, so that a JSON document is alone on stdout.
+
+    Child processes write to the file descriptors 1 and 2, which they inherit.
+    """
+    if not enabled:
+        yield
+        return
+    stdout = None
+    with suppress(OSError):  # one of them is closed
+        stdout = os.dup(1)
+        os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        if stdout is not None:
+            os.dup2(stdout, 1)
+            os.close(stdout)
 
 
 def add_accept(parser: argparse.ArgumentParser) -> None:

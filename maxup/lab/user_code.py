@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from traceback import walk_tb
 from types import ModuleType
 from typing import Any
@@ -17,13 +18,7 @@ def find_function(spec: str) -> Callable[..., Any]:
 
     Afterwards the current folder is at the end of sys.path, so that files in it cannot hide installed modules.
     """
-    name, colon, function = spec.partition(":")
-    if not (name and colon and function):
-        raise UserCodeError(f"{spec!r} is not of the form MODULE:FUNCTION, such as mine:net for net() in mine.py")
-    if name.endswith(".py") or "/" in name:  # a path
-        name = os.path.relpath(name).removesuffix(".py").replace(os.sep, ".")
-    if name.startswith("."):
-        raise UserCodeError(f"{spec!r} is not below the current folder; change to its folder and name it from there")
+    name, function = _split(spec)
     folder = os.getcwd()
     sys.path.insert(0, folder)
     try:
@@ -31,7 +26,10 @@ def find_function(spec: str) -> Callable[..., Any]:
     except (Exception, SystemExit) as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name
         if missing and f"{name}.".startswith(f"{missing}."):
-            raise UserCodeError(f"there is no module {name} in this folder or in the installed packages") from None
+            raise UserCodeError(
+                f"there is no module {name} in this folder or in the installed packages; run the command in the folder "
+                f"that has {name.replace('.', '/')}.py"
+            ) from None
         raise UserCodeError(f"importing {name} failed: {format_error(error)}") from error
     finally:
         with suppress(ValueError):  # the module may have changed sys.path
@@ -47,11 +45,48 @@ def find_function(spec: str) -> Callable[..., Any]:
     return result
 
 
+def _split(spec: str) -> tuple[str, str]:
+    """Return the module and the function of MODULE:FUNCTION. The module may be the path of a file."""
+    name, colon, function = spec.partition(":")
+    if not (name and colon and function):
+        raise UserCodeError(f"{spec!r} is not of the form MODULE:FUNCTION, such as mine:net for net() in mine.py")
+    if name.endswith(".py") or "/" in name:  # a path
+        name = os.path.relpath(name).removesuffix(".py").replace(os.sep, ".")
+    if name.startswith("."):
+        raise UserCodeError(f"{spec!r} is not below the current folder; change to its folder and name it from there")
+    return name, function
+
+
 def function_name(function: Callable[..., Any] | None) -> str:
-    """Return MODULE:FUNCTION, or "" without a function."""
+    """Return MODULE:FUNCTION, or "" without a function. For a function of a script, MODULE is the name of its file."""
     if function is None:
         return ""
-    return f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', type(function).__name__)}"
+    module, main = getattr(function, "__module__", ""), sys.modules.get("__main__")
+    if module == "__main__":
+        spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+        module = spec.name if spec else Path(file).stem if file else module
+    return f"{module}:{getattr(function, '__qualname__', type(function).__name__)}"
+
+
+def importable_name(spec: str, function: Callable[..., Any]) -> tuple[str, str]:
+    """Return the module and the name under which a function can be found: where it is defined, or MODULE:FUNCTION.
+
+    A lambda, a partial function, a nested function and an object with `__call__` have no name of their own.
+    """
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if module and name and getattr(sys.modules.get(module), name, None) is function:
+        return module, name
+    return _split(spec)
+
+
+def is_importable(name: str) -> bool:
+    """Whether a recorded MODULE:FUNCTION can be imported. Nested functions and those of a notebook cannot.
+
+    Example:
+        >>> is_importable("mine:data"), is_importable("mine:<lambda>"), is_importable("__main__:data")
+        (True, False, False)
+    """
+    return "<" not in name and not name.startswith("__main__:")
 
 
 def raised_in_user_code(error: BaseException) -> str | None:

@@ -81,10 +81,35 @@ def test_changed_images_are_rejected_or_accepted(place, capsys, change, verb):
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_the_same_images_elsewhere_are_the_same(place, verb):
-    if verb != "train":  # where data.root is a part of the recipe
-        (place / "data").rename(place / "moved")
-    words = ["--data.root", "moved"] if verb != "train" else []
-    assert main([*VERBS[verb], *words]) == 0
+    (place / "data").rename(place / "moved")
+    assert main([*VERBS[verb], "--data.root", "moved/"]) == 0
+
+
+def test_a_finished_run_keeps_its_record_if_the_images_moved(place):
+    """The record may have results that `maxup certify` added."""
+    before = (place / "run" / "run.json").read_bytes()
+    (place / "data").rename(place / "moved")
+    assert main([*TRAIN, "--data.root", "moved", "--data.workers", "1"]) == 0
+    assert (place / "run" / "run.json").read_bytes() == before
+
+
+def test_an_interrupted_run_resumes_with_the_same_images_elsewhere(place, capsys):
+    before = json.loads((place / "run" / "run.json").read_text())["last"]
+    for step in (place / "run" / "checkpoints").glob("step-*"):
+        if step.name != "step-000003":  # the end of the first epoch
+            shutil.rmtree(step)
+    (place / "run" / "run.json").unlink()
+    (place / "data").rename(place / "moved")
+    assert main([*TRAIN, "--data.root", "moved"]) == 0
+    assert "resuming at step 3 of 6" in capsys.readouterr().out
+    assert json.loads((place / "run" / "run.json").read_text())["last"] == before
+    assert main(["eval", "run"]) == 0
+
+
+def test_other_images_elsewhere_are_rejected(place, capsys):
+    write_folders(place / "moved", train=5)
+    assert main([*TRAIN, "--data.root", "moved"]) == 1
+    assert "the images in moved are not those that run was trained with" in capsys.readouterr().err
 
 
 def test_a_run_that_resumes_with_changed_images_records_them(place, capsys):

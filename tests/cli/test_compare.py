@@ -45,12 +45,14 @@ def compared(tmp_path_factory):
 
 def test_the_rows_are_the_baseline_maxup_and_the_others():
     recipe = parse_recipe("digits/mlp-gaussian-maxup", [])
-    found = rows(recipe, [1, 4, 20], ["average", "adversarial", "hard_examples"], Attack(0.25, 2, 5))
+    found = rows(recipe, [1, 4, 20], ["average", "easiest", "adversarial", "hard_examples"], Attack(0.25, 2, 5))
     assert {name: row.objective["name"] for name, row in found.items()} == {
         "m = 1": "standard", "m = 4": "maxup", "m = 20": "maxup", "average of 4": "average",
-        "average of 20": "average", "PGD, radius 0.25": "adversarial", "hardest 25 %": "hard_examples",
+        "average of 20": "average", "easiest of 4": "maxup", "easiest of 20": "maxup",
+        "PGD, radius 0.25": "adversarial", "hardest 25 %": "hard_examples",
     }  # fmt: skip
     assert [found[name].objective["m"] for name in ("m = 4", "m = 20", "average of 4", "average of 20")] == [4, 20] * 2
+    assert found["easiest of 20"].objective == {**found["m = 20"].objective, "score": "easiest"}
     assert found["PGD, radius 0.25"].objective == {"name": "adversarial", "radius": 0.25, "p": 2.0, "steps": 5}
     assert found["m = 20"].objective["warmup"] == found["average of 4"].objective["warmup"] == 0  # the recipe's
     assert {row.epochs for row in found.values()} == {recipe.epochs}
@@ -82,6 +84,32 @@ def test_the_attack_keeps_pixels_in_range_if_the_network_normalizes(tmp_path, mo
     for i, options in enumerate(([], ["--model.normalize", "true"])):
         run_once(parse_recipe("digits/mlp-gaussian-maxup", [*TINY, *options]), tmp_path / str(i), Attack(0.5))
     assert clips == [None, (0, 1)]
+
+
+TOKENS = """
+import torch
+from torch import nn
+
+
+def data():
+    tokens = torch.randint(9, (80, 6), generator=torch.Generator().manual_seed(0))
+    return tokens, (tokens.sum(1) > 24).long()
+
+
+def net(shape, num_classes):
+    return nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(24, num_classes))
+"""
+
+
+def test_token_ids_are_compared_without_attack_and_gradient(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(TOKENS)
+    (tmp_path / "mine.yaml").write_text("perturb: [{name: token_dropout, p: 0.2, mask_id: 0}]\nepochs: 1\n")
+    monkeypatch.chdir(tmp_path)
+    words = ["mine.yaml", "--data_from", "mine:data", "--model_from", "mine:net", "--seeds", "2", "--m", "3"]
+    assert main(["compare", *words, "--objectives", "easiest", "--out", "c"]) == 0
+    result = json.loads((tmp_path / "c" / "compare.json").read_text())
+    assert set(result["summary"]) == {"clean", "worst", "seconds"}
+    assert list(result["runs"]) == ["m = 1", "m = 3", "easiest of 3", "m = 1, time of m = 3"]
 
 
 def test_time_is_equal_by_the_measured_ratio(compared):

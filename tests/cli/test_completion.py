@@ -60,6 +60,8 @@ def test_verbs_recipes_settings_and_files(complete, tmp_path):
     assert complete("completion z") == {"zsh"}
     (tmp_path / "mine.yaml").write_text("")
     assert "mine.yaml" in complete("train mi")
+    (tmp_path / "our photos").mkdir()
+    assert complete("eval ou") in ({"our photos"}, {"our photos/"})
 
 
 def test_every_option_is_found():

@@ -153,14 +153,17 @@ def test_your_runs_come_first(tmp_path, monkeypatch, capsys):
     for seed, accuracy in enumerate((0.75, 0.25)):
         write_run(runs, MAXUP, seed, accuracy, known=True, curve="", recipe={"optim": {"lr": 0.05}}, seconds=10)
     write_run(runs, "mine", 0, 0.5, curve="", training_seconds=2.5)
+    path = write_run(runs, "try", 0, 0.5, known=True, of=MAXUP, curve="", recipe={"epochs": 3}, seconds=10)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"recipe_name": MAXUP}))
     (runs / "later" / "checkpoints" / "step-000120").mkdir(parents=True)
     (runs / "later" / "checkpoints" / "step-000060").mkdir()
     assert main(["ls"]) == 0
     lines = [re.split(r"  +", line) for line in capsys.readouterr().out.splitlines()]
-    assert lines[:5] == [
+    assert lines[:6] == [
         ["your runs", "what", "m", "ours (n seeds)", "cost"],
         [f"runs/{MAXUP}/seed-*", "optim.lr 0.05", "4", "50.00 ± 35.36 % (n = 2)", "10 s"],
         ["runs/mine/seed-0", "mine", "1", "50.00 % (n = 1)", "2.5 s"],
+        ["runs/try/seed-0", f"{MAXUP}, epochs 3", "4", "50.00 % (n = 1)", "10 s"],
         ["runs/later", "not finished, saved at step 120", *["–"] * 3],  # noqa: RUF001
         ["recipe", "what", "paper", "ours (n seeds)", "cost"],
     ]
@@ -247,7 +250,7 @@ def test_networks_of_a_missing_package_give_one_message(capsys, monkeypatch):
     assert main(["ls", "--models", "timm/"]) == 1
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("maxup ls: timm networks need the imagenet extra")
+    assert err.startswith("maxup ls: timm networks need the timm extra")
 
 
 def test_without_the_extra(capsys, monkeypatch):
@@ -255,7 +258,7 @@ def test_without_the_extra(capsys, monkeypatch):
     assert main(["ls", "--models"]) == 0
     out = capsys.readouterr().out
     assert "301.07 k" in out
-    assert out.count("need the imagenet extra: in the clone, pip install") == 4
+    assert out.count("need the timm extra: in the clone, pip install") == 4
 
 
 def test_the_same_refers_to_a_row_above():

@@ -105,7 +105,8 @@ def test_it_first_says_what_is_trained(tmp_path, capsys, monkeypatch):
         f"model mlp (310 parameters); data digits (100 examples, 10 classes); objective maxup, m = 4; {device}",
     ]
     assert main(["ls", "run", "--runs", "."]) == 0
-    assert capsys.readouterr().out.splitlines()[1].split()[:3] == ["run", "digits/mlp-gaussian-maxup", "4"]
+    words = capsys.readouterr().out.splitlines()[1].split()
+    assert words[:4] == ["run", "digits/mlp-gaussian-maxup,", "data.train_size", "100,"]
 
 
 def test_extend_and_restart(tmp_path, capsys, monkeypatch):

@@ -62,7 +62,7 @@ def test_user_data_and_network_train(tmp_path):
     ("option", "value", "message"),
     [
         ("--model_from", "mine", "--model_from mine: 'mine' is not of the form MODULE:FUNCTION"),
-        ("--model_from", "nowhere:net", "there is no module nowhere in this folder"),
+        ("--model_from", "nowhere:net", "installed packages; run the command in the folder that has nowhere.py"),
         ("--model_from", "mine:nett", "mine: function 'nett' is unknown; did you mean 'net'?"),
         ("--data_from", "mine:number", "number is a int; name a function"),
         ("--data_from", "mine:leave", "your code raised SystemExit: 3"),
@@ -105,8 +105,6 @@ def net(shape, num_classes):
 def test_a_network_that_raises_after_its_first_passes_gets_one_message(tmp_path, monkeypatch, capsys, line, message):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    for name in ("tired", "helper"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
     (tmp_path / "tired.py").write_text(TIRED)
     (tmp_path / "helper.py").write_text(f"import torch\ndef give_up(net, x):\n    {line}\n")
     options = ["--model_from", "tired:net", "--model.args", "{}", "--trackers", "none", "--out", "run"]
@@ -121,7 +119,6 @@ def test_a_bug_of_ours_beside_user_code_keeps_its_traceback(tmp_path, monkeypatc
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "ours", raising=False)
     (tmp_path / "ours.py").write_text(MINE)
     monkeypatch.setattr(Vision, "lr_scale", lambda task, batch: torch.ones(2) @ torch.ones(3))
     options = ["--data_from", "ours:data", "--model_from", "ours:net", "--model.args", "{}", "--trackers", "none"]
@@ -132,7 +129,6 @@ def test_a_bug_of_ours_beside_user_code_keeps_its_traceback(tmp_path, monkeypatc
 def test_a_run_on_user_data_is_not_a_result_of_the_recipe(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "ours", raising=False)
     (tmp_path / "ours.py").write_text(MINE)
     short = ["--epochs", "1", "--data.train_size", "null", "--trackers", "none", "--model.args", "{}"]
     own = ["--data_from", "ours:data", "--model_from", "ours:net"]
@@ -180,7 +176,6 @@ def test_a_run_on_user_data_is_not_a_result_of_the_recipe(tmp_path, monkeypatch,
 def test_a_run_that_names_code_that_is_gone_gets_one_message(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "ours", raising=False)
     (tmp_path / "ours.py").write_text(MINE)
     short = ["--epochs", "1", "--data.train_size", "null", "--trackers", "none", "--out", "run"]
     assert main(["train", "digits/mlp-gaussian", *short, "--data_from", "ours:data"]) == 0
@@ -196,7 +191,6 @@ def test_a_run_that_names_code_that_is_gone_gets_one_message(tmp_path, monkeypat
 def test_json_is_alone_on_stdout_even_if_your_code_prints(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "loud", raising=False)
     (tmp_path / "loud.py").write_text(MINE.replace("def data():", "def data():\n    print('loading')"))
     short = ["--epochs", "1", "--data.train_size", "null", "--trackers", "none", "--out", "run"]
     own = ["--data_from", "loud:data"]
@@ -206,3 +200,55 @@ def test_json_is_alone_on_stdout_even_if_your_code_prints(tmp_path, monkeypatch,
     out, err = capsys.readouterr()
     assert json.loads(out)["splits"]["test"]["count"] == 100
     assert err.startswith("loading\n")
+
+
+NAMELESS = f"""
+from functools import partial
+{MINE}
+class Data:
+    def __call__(self):
+        return data()
+
+def make():
+    return lambda: data()
+
+an_object, nested, partly = Data(), make(), partial(partial(data))
+"""
+
+
+@pytest.mark.parametrize("name", ["an_object", "nested", "partly"])
+def test_a_function_without_a_name_is_found_again_where_it_was(tmp_path, monkeypatch, capsys, name):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "nameless.py").write_text(NAMELESS)
+    short = ["--epochs", "1", "--data.train_size", "null", "--trackers", "none", "--out", "run"]
+    assert main(["train", "digits/mlp-gaussian", *short, "--data_from", f"nameless.py:{name}"]) == 0
+    assert main(["eval", "run", "--trust"]) == 0
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["task"]["data_from"] == f"nameless:{name}"
+
+
+SCRIPT = f"""
+import maxup
+{MINE}
+if __name__ == "__main__":
+    options = {{"epochs": 1, "data.train_size": None}}
+    maxup.train("digits/mlp-gaussian", options, "run", data_from=data, quiet=True)
+    maxup.train("digits/mlp-gaussian", options, "nested", data_from=lambda: data(), quiet=True)
+"""
+
+
+def test_the_command_opens_runs_of_a_script(tmp_path, monkeypatch, capsys):
+    """A function of the script is found in its file. A nested one has no name, and is given again."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "script.py").write_text(SCRIPT)
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "script.py"], cwd=tmp_path, env=env, check=True, timeout=PATIENCE)
+    assert main(["eval", "run"]) == 1
+    assert "your code, --data_from script:data; add --trust to import it" in capsys.readouterr().err
+    assert main(["eval", "run", "--trust"]) == 0
+    for trust in ([], ["--trust"]):
+        assert main(["eval", "nested", *trust]) == 1
+        advice = "it was defined in a notebook or inside a function, so give it again as --data_from MODULE:FUNCTION\n"
+        assert capsys.readouterr().err.endswith(advice)
+    assert main(["eval", "nested", "--data_from", "script:data"]) == 0

@@ -60,8 +60,8 @@ def rows(recipe: Recipe, ms: list[int], objectives: list[str], attack: Attack) -
     """Return the recipes to compare, by name of the row. The baseline with m = 1 is first.
 
     Example:
-        >>> list(rows(Recipe(), [1, 4], ["average", "hard_examples"], Attack(0.5)))
-        ['m = 1', 'm = 4', 'average of 4', 'hardest 25 %']
+        >>> list(rows(Recipe(), [1, 4], ["average", "easiest"], Attack(0.5)))
+        ['m = 1', 'm = 4', 'average of 4', 'easiest of 4']
     """
     objective = resolve_objective(recipe.objective)
 
@@ -72,6 +72,7 @@ def rows(recipe: Recipe, ms: list[int], objectives: list[str], attack: Attack) -
     more = [m for m in ms if m > 1]
     found |= {f"m = {m}": row("maxup", m=m) for m in more}
     found |= {f"average of {m}": row("average", m=m) for m in more if "average" in objectives}
+    found |= {f"easiest of {m}": row("maxup", m=m, score="easiest") for m in more if "easiest" in objectives}
     if "adversarial" in objectives:
         found[f"PGD, radius {attack.radius:g}"] = row("adversarial", **asdict(attack))
     if "hard_examples" in objectives:
@@ -82,7 +83,7 @@ def rows(recipe: Recipe, ms: list[int], objectives: list[str], attack: Attack) -
     if objective["name"] not in ("standard", "maxup", *objectives):
         raise RunError(
             f"maxup compare needs a standard or maxup recipe, but the objective is {objective['name']!r}; average, "
-            "adversarial and hard_examples can be added with --objectives"
+            "easiest, adversarial and hard_examples can be added with --objectives"
         )
     if len(found) == 1:
         raise RunError("there is nothing to compare with m = 1; give a number above 1 with --m, or use --objectives")
@@ -109,7 +110,7 @@ def compare(
         folder: Folder for compare.json and for the runs, as `runs/ROW/seed-N`.
         seeds: Number of seeds, at least 2.
         ms: Copies per example, one MaxUp row each. The baseline with m = 1 is always included.
-        objectives: Further objectives: "average", "adversarial", "hard_examples".
+        objectives: Further objectives: "average", "easiest", "adversarial", "hard_examples".
         attack: The attack on the trained models.
         equal_time: Whether to also train the baseline for as long as each MaxUp row takes.
         say: Called with one line per run.
@@ -140,7 +141,7 @@ def compare(
         for name, row in planned.items():
             runs[name].append(run(name, row, seed))
     equal: dict[str, dict[str, Any]] = {}
-    for name in [n for n, row in planned.items() if row.objective["name"] == "maxup"] if equal_time else []:
+    for name in [n for n in planned if n.startswith("m = ") and n != BASELINE] if equal_time else []:
         ratio = sum(r["seconds"] for r in runs[name]) / sum(r["seconds"] for r in runs[BASELINE])
         epochs = max(1, round(ratio * recipe.epochs))
         longer = f"{BASELINE}, time of {name}"

@@ -60,7 +60,8 @@ def measure(
     """Return the accuracies in percent and the mean gradient norm.
 
     The seed sets the copies and the starting points of the attack, so that models measured with one seed get the same
-    ones. A perturbation inside the model is off in evaluation, so "worst" is missing for it.
+    ones. A perturbation inside the model is off in evaluation, so "worst" is missing for it. Token ids have no
+    gradient, so "attacked" and "gradient" are missing for them.
 
     Args:
         model: The model, in evaluation mode.
@@ -79,8 +80,9 @@ def measure(
         values = {"clean": correct(model, batch)}
         if not in_model_parts(perturbation):
             values["worst"] = correct_on_all(model, batch, perturbation, copies, draws)
-        values["attacked"] = correct_under_attack(model, batch, attack, starts)
-        values["gradient"] = gradient_norm(model, batch)
+        if batch[0].is_floating_point():
+            values["attacked"] = correct_under_attack(model, batch, attack, starts)
+            values["gradient"] = gradient_norm(model, batch)
         sums = {name: sums.get(name, 0) + value.double().sum() for name, value in values.items()}
         count += len(batch[1])
     return {name: float(value) / count * (1 if name == "gradient" else 100) for name, value in sums.items()}

@@ -72,3 +72,15 @@ def test_a_perturbation_inside_the_model_has_no_worst_copy():
     inside, model = mu.FeatureNoise(0.5, layer="1"), net().eval()
     found = measure(model, [batch()], inside, copies=5, attack=mu.Adversarial(0.2), seed=0)
     assert set(found) == {"clean", "attacked", "gradient"}
+
+
+def test_token_ids_have_no_attack_and_no_gradient():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(20, 3)).eval()
+    tokens = torch.randint(9, (12, 5))
+    y = model(tokens).argmax(1)
+    dropout = mu.TokenDropout(0.5, mask_id=0)
+    found = measure(model, [(tokens, y)], dropout, copies=5, attack=mu.Adversarial(0.2), seed=0)
+    assert found["clean"] == 100
+    assert 0 < found["worst"] < 100
+    assert set(found) == {"clean", "worst"}
