@@ -16,11 +16,10 @@ def model_card(config: Mapping[str, Any], record: Mapping[str, Any] | None = Non
         config: What `maxup.load` returns as `model.config`.
         record: What `read_run` returns for the run.json of the run, if it belongs to the same step.
     """
-    recipe, text = config["recipe"], "words" in config
+    recipe = config["recipe"]
     model = (config.get("task") or {}).get("model_from") or recipe["model"]["name"]
-    tag = "text-generation" if text else "image-classification"
     lines = [
-        "---", "library_name: maxup", f"pipeline_tag: {tag}", "tags:", "- maxup", "---", "",
+        "---", "library_name: maxup", f"pipeline_tag: {_tag(config)}", "tags:", "- maxup", "---", "",
         f"# {_plain(model)} on {_plain(_data(config))}", "",
         f"Trained with [maxup](https://arxiv.org/abs/2002.09024), objective {_plain(_objective(recipe))}.", "",
         "| metric | value |", "|---|---|",
@@ -34,6 +33,14 @@ def model_card(config: Mapping[str, Any], record: Mapping[str, Any] | None = Non
         "`config.json` has every setting of the training recipe.", "",
     ]  # fmt: skip
     return "\n".join(lines)
+
+
+def _tag(config: Mapping[str, Any]) -> str:
+    if "words" in config:
+        return "text-generation"
+    if len(config["shape"]) > 1:
+        return "image-classification"
+    return "tabular-classification" if config["mean"] else "text-classification"
 
 
 def _plain(text: object) -> str:
@@ -80,9 +87,16 @@ def _usage(config: Mapping[str, Any]) -> list[str]:
         lines += [f"`YOUR_FUNCTION` is `{_plain(custom)}`, which builds the network.", ""]
     if "words" in config:
         return [*lines, f"It takes tokens (B, T), indices into the {len(config['words']):,} words in `config.json`."]
-    shape = " x ".join(map(str, config["shape"]))
-    what = f"It takes images of {shape} values"
-    if config["recipe"]["model"].get("normalize"):
-        return [*lines, f"{what} in [0, 1], and returns the logits of {len(config['classes'])} classes."]
-    scaled = f"`(x / {config['top']} - mean) / std` with mean {config['mean']} and std {config['std']} per channel"
-    return [*lines, f"{what}, normalized as {scaled}. It returns the logits of {len(config['classes'])} classes."]
+    mean, std, top, shape = (config[key] for key in ("mean", "std", "top", "shape"))
+    logits = f"It returns the logits of {len(config['classes'])} classes, whose names are in `config.json`."
+    if len(shape) == 1:
+        what, values = f"rows of {shape[0]} numbers", "`mean` and `std` in `config.json`"
+    else:
+        what, values = f"images of {' x '.join(map(str, shape))} values", f"mean {mean} and std {std} per channel"
+    if not mean:
+        what = f"token ids (B, {shape[0]})"
+    elif config["recipe"]["model"].get("normalize"):
+        what += " in [0, 1]"
+    else:
+        what += f", normalized as `({'x' if top == 1 else f'x / {top}'} - mean) / std` with {values}"
+    return [*lines, f"It takes {what}. {logits}"]

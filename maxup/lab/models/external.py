@@ -80,9 +80,11 @@ def _import(module: str) -> Any:
         import_torchvision()
         return import_module(module)
     except ImportError as error:
+        family = module.partition(".")[0]
+        extra = "timm" if family == "timm" else "imagenet"
         raise ModelError(
-            f"{module.partition('.')[0]} networks need the imagenet extra: in the clone, pip install -c "
-            f"constraints.txt '.[imagenet]' ({error})"
+            f"{family} networks need the {extra} extra: in the clone, pip install -c constraints.txt '.[{extra}]' "
+            f"({error})"
         ) from error
 
 

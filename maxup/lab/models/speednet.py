@@ -87,7 +87,7 @@ class SpeedNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.blocks(F.gelu(self.whiten(x)))
-        return self.head(x.amax((2, 3))) * LOGIT_SCALE
+        return self.head(F.adaptive_max_pool2d(x, 1).flatten(1)) * LOGIT_SCALE  # amax: NaN in compiled half precision
 
     def init_from_images(self, images: Tensor) -> None:
         """Set the fixed weights of the first layer from normalized training images, (N, C, H, W)."""

@@ -55,6 +55,8 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     path = Path(path).expanduser()
     if path.is_dir() and (path / EXPORTED).is_file():
         path /= EXPORTED
+    if (path / "checkpoints").is_dir():
+        raise ModelError(f"{path} is the folder of a run; write its model with maxup export, and give that folder")
     if not path.is_file():
         raise ModelError(
             f"there is no file {path}; set model.weights to a file (the header of a recipe says where to get it)"

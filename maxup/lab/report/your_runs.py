@@ -21,7 +21,7 @@ class YourRun:
     run: str
     """The folder, or a pattern of several folders, such as runs/mine/seed-*."""
     what: str
-    """What differs from the recipe of that name."""
+    """The recipe, unless the folder has its name, and what differs from it."""
     m: str
     ours: str
     cost: str
@@ -68,7 +68,8 @@ def _line(group: Sequence[Result]) -> YourRun:
     }  # fmt: skip
     return YourRun(
         run,
-        first.variant or first.trained or first.name,
+        ", ".join(part for part in (first.trained if first.trained != first.name else "", first.variant) if part)
+        or first.name,
         str(first.m),
         f"{number} {'%' if accuracy else 'perplexity'} ({n})" if ours else DASH,
         DASH if seconds is None else f"{seconds:,.{1 if seconds < 10 else 0}f} s",

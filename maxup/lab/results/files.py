@@ -59,7 +59,7 @@ class Result:
     name: str = ""
     """Name of the recipe alone."""
     variant: str = ""
-    """What differs from the recipe of that name: your code and changed settings."""
+    """What differs from the recipe of that name, or from the one that was trained: your code and changed settings."""
     trained: str = ""
     """The recipe that was given to `maxup train`, if the run recorded it."""
 
@@ -131,15 +131,13 @@ def _result(name: str, path: Path, stem: str, recipe: str) -> Result:
     if match and int(match[1]) != run["seed"]:
         raise ValueError(f"the file name says seed {match[1]}, but the content says seed {run['seed']}")
     named = float(match[3]) if match and match[3] else 1.0
-    known = known_recipe(recipe)
+    known, trained = known_recipe(recipe), str(run.get("recipe_name", ""))
     if known is None:
         default_m, budget = not (match and match[2]), named
+        base = known_recipe(trained) if trained in list_recipes() else None  # a recipe in a folder with another name
+        changes += _changes(used, base, ["seed", "objective.m"]) if base else []
     else:
-        settings = flat({**used, "objective": resolve_objective(used.get("objective", "standard"))})
-        changed = [key for key in difference(used, known) if key not in ("seed", "epochs", "objective.m")]
-        if settings.get("data.name") in USER_DATA and settings.get("data.root") != known.data.root:
-            changed.append("data.root")
-        changes += [f"{key} {format_value(settings.get(key, 'default'))}" for key in changed]
+        changes += _changes(used, known, ["seed", "objective.m", "epochs"])
         epochs = int(used.get("epochs", known.epochs))
         default_m = m == num_copies(known)
         budget = epochs / known.epochs
@@ -158,11 +156,20 @@ def _result(name: str, path: Path, stem: str, recipe: str) -> Result:
     variant = ", ".join(changes)
     return Result(
         recipe=f"{name} ({variant})" if variant else name, seed=run["seed"], m=m, default_m=default_m, budget=budget,
-        last=last, name=name, variant=variant, trained=str(run.get("recipe_name", "")),
+        last=last, name=name, variant=variant, trained=trained,
         seconds=None if run["environment"].get("shared_gpu") else seconds,
         environment=run["environment"], reach=largest, curve=curve,
         steps=run["steps"] if curve and type(run.get("steps")) is int else None,
     )  # fmt: skip
+
+
+def _changes(used: dict[str, Any], recipe: Recipe, ignore: Sequence[str]) -> list[str]:
+    """Return the settings of a run that differ from a recipe, with their values."""
+    settings = flat({**used, "objective": resolve_objective(used.get("objective", "standard"))})
+    changed = difference(used, recipe, ignore=["data.root", "data.workers", *ignore])
+    if settings.get("data.name") in USER_DATA and settings.get("data.root") != recipe.data.root:
+        changed.append("data.root")
+    return [f"{key} {format_value(settings.get(key, 'default'))}" for key in changed]
 
 
 def _check(last: dict[str, float], seconds: float) -> None:

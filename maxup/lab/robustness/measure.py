@@ -1,5 +1,6 @@
 """Measure the robustness of a run: accuracy and calibration on clean, corrupted and attacked test images."""
 
+from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -67,8 +68,10 @@ def measure(run: Run, *, images: int | None = None, quiet: bool = False) -> dict
             if progress.due():
                 progress.show(done, f"robustness: {cell[0]}", run.recipe.batch_size, "images")
 
-        for rows, x, y in loader:
+        for number, (rows, x, y) in enumerate(loader):
             x, indices = _pixels(x, data.top), chosen[rows]
+            if number == 0:
+                _check_differentiable(lambda pixels: forward(run.model, pixels), x)
             update(("clean", 0.0), x, y)
             for name, level in cells:
                 update((name, level), CORRUPTIONS[name].apply(x, level, indices), y)
@@ -125,6 +128,19 @@ def _pixels(x: Tensor, top: int) -> Tensor:
         if not 0 <= low <= high <= 1:
             raise RunError(f"robustness needs pixels in [0, 1], but they are from {low:.3g} to {high:.3g}; scale them")
     return x.float() / top
+
+
+def _check_differentiable(network: Callable[[Tensor], Tensor], x: Tensor) -> None:
+    """Raise if the network has no gradient with respect to its pixels, which the attack needs."""
+    with torch.enable_grad():
+        pixels = x[:1].clone().requires_grad_()
+        logits = network(pixels)
+        if logits.requires_grad and torch.autograd.grad(logits.sum(), pixels, allow_unused=True)[0] is not None:
+            return
+    raise RunError(
+        "the attack of --robustness needs gradients with respect to the pixels, but the network's logits do not have "
+        "them; remove torch.no_grad() and .detach() from its forward"
+    )
 
 
 def _starts(attack: Adversarial, x: Tensor, y: Tensor, indices: Tensor) -> list[Tensor]:

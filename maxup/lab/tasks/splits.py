@@ -13,6 +13,7 @@ from maxup.lab.data.user_data import from_user
 from maxup.lab.recipes.schema import Data, Recipe
 
 TEST = 0.2  # fraction of data without test images
+DECODING = ("size", "test_size", "crop_fraction", "interpolation")  # settings for image folders
 
 
 def load_splits(recipe: Recipe, data_from: Callable[[], Any] | None = None) -> tuple[Any, Any, Any]:
@@ -43,6 +44,8 @@ def load_splits(recipe: Recipe, data_from: Callable[[], Any] | None = None) -> t
             train = train.with_statistics()
             rest = replace(rest, mean=train.mean, std=train.std)
         test = rest if test is None else test
+    if data_from is None and not isinstance(train, Folder) and (changed := decoding_settings(recipe)):
+        raise DataError(f"{changed[0]} is for image folders, but these images are arrays; remove it")
     train, test, *held_out = (_configure(images, recipe.data) for images in (train, test, *held_out))
     validation = held_out[0] if held_out else None
     if recipe.data.validation:
@@ -57,6 +60,11 @@ def load_splits(recipe: Recipe, data_from: Callable[[], Any] | None = None) -> t
     return train, validation, test
 
 
+def decoding_settings(recipe: Recipe) -> list[str]:
+    """Return the settings for image folders that a recipe changes. They have no effect on the user's data."""
+    return [f"data.{name}" for name in DECODING if getattr(recipe.data, name) != getattr(Data(), name)]
+
+
 def _training_size(count: int) -> int:
     """Return the number of training images of data without test images."""
     if count < 2:
@@ -66,11 +74,7 @@ def _training_size(count: int) -> int:
 
 def _configure(images: Any, settings: Data) -> Any:
     """Apply the recipe's normalization, its decoding of image folders, and its workers."""
-    decoding = ("size", "test_size", "crop_fraction", "interpolation")
     if not isinstance(images, Folder):
-        for name in decoding:
-            if getattr(settings, name) != getattr(Data(), name):
-                raise DataError(f"data.{name} is for image folders, but these images are arrays; remove it")
         mean, std = tuple(settings.mean or images.mean), tuple(settings.std or images.std)
         if isinstance(images, Stream):
             images = replace(images, workers=settings.workers)
@@ -80,4 +84,4 @@ def _configure(images: Any, settings: Data) -> Any:
         raise DataError(
             f"data.mean={settings.mean} and data.std={settings.std} must be three numbers each, data.std above 0"
         )
-    return replace(images, mean=mean, std=std, **{name: getattr(settings, name) for name in (*decoding, "workers")})
+    return replace(images, mean=mean, std=std, **{name: getattr(settings, name) for name in (*DECODING, "workers")})

@@ -11,6 +11,7 @@ from torch import Generator, Tensor, nn
 
 from maxup.errors import RecipeError, RunError
 from maxup.lab.data.folder import Folder
+from maxup.lab.data.images import Images
 from maxup.lab.data.stream import Stream
 from maxup.lab.recipes.build import build_perturbation
 from maxup.lab.recipes.load import reject_settings
@@ -19,7 +20,7 @@ from maxup.lab.recipes.schema import LanguageConfig, Recipe
 from maxup.lab.storage.atomic_io import sha256
 from maxup.lab.tasks.network import build_network
 from maxup.lab.tasks.splits import load_splits
-from maxup.lab.user_code import function_name
+from maxup.lab.user_code import function_name, is_importable
 from maxup.losses import cross_entropy
 from maxup.objectives.maxup import MaxUp
 from maxup.objectives.outcome import Outcome
@@ -85,7 +86,9 @@ class Vision:
         classes = len(self.train.classes)
         self.metric_names = ["loss", "accuracy", *["top5_accuracy"] * (classes > (5 if from_folder else 10))]
         self.metric_names += ["flip_accuracy"] * recipe.data.flip_test
-        self.model = build_network(recipe, self.train, device, model_from)
+        tokens = [part.x.max() for part in (self.train, self.validation, self.test) if _holds_tokens(part)]
+        largest = int(max(tokens, default=0))
+        self.model = build_network(recipe, self.train, device, model_from, largest_token=largest)
         mean, std = self.train.mean, self.train.std
         if recipe.model.normalize:  # augmentation gets pixels
             mean, std = (0.0,) * len(mean), (1.0,) * len(std)
@@ -197,7 +200,8 @@ class Vision:
     def check_identity(self, identity: dict[str, str], folder: Path) -> None:
         """Raise a RunError if a checkpoint was trained with other user code, image folders or data.
 
-        Old checkpoints do not record the data, or only the user's training data.
+        Old checkpoints do not record the data, or only the user's training data. A function without a name to import
+        may have another name now; its data are compared.
         """
         for option, now in self.identity.items():
             before = identity.get(option, "")
@@ -215,7 +219,7 @@ class Vision:
                     "make it return the same data in every call (seed its randomness), choose another folder, or pass "
                     "--accept_changed_data to train, eval, export or show"
                 )
-            if option != "data" and before != now:
+            if option != "data" and before != now and not (now and before and not is_importable(before)):
                 what = f"with --{option} {before}" if before else f"without --{option}"
                 this = f"this command has --{option} {now}" if now else "the option is missing here"
                 raise RunError(f"{folder} was trained {what}, but {this}; use the same, or choose another folder")
@@ -241,3 +245,8 @@ class Vision:
         """Return the image files that this process could not read so far."""
         loaders = (self.loader, *self.evaluation.values())
         return {str(loader.folder.path(i)) for loader in loaders for i in getattr(loader, "unreadable", ())}
+
+
+def _holds_tokens(part: Any) -> bool:
+    """Whether a part of the data are token ids in memory."""
+    return isinstance(part, Images) and part.dtype == torch.int64

@@ -106,6 +106,7 @@ def _name_arguments(message: str) -> str:
     """
     flags = {flag: f"{flag}=True" for flag in ("extend", "restart", "accept_changed_data")}
     names = {**flags, "out": "out="}
+    message = message.removesuffix(" (see maxup train --help)")
     return re.sub(r"(?<!\S)(?:maxup train )?--([a-z_.]+)", lambda found: names.get(found[1], found[1]), message)
 
 

@@ -7,6 +7,7 @@ from accelerate import Accelerator
 
 from maxup.lab.models.count import count_parameters, format_count
 from maxup.lab.recipes.schema import Recipe
+from maxup.lab.tasks.splits import decoding_settings
 
 
 def describe(recipe: Recipe, task: Any, accelerator: Accelerator) -> str:
@@ -17,6 +18,9 @@ def describe(recipe: Recipe, task: Any, accelerator: Accelerator) -> str:
         size = f"{len(task.text.train):,} words, vocabulary of {len(task.text.words):,}"
     else:
         size = f"{len(task.train):,} examples, {len(task.train.classes)} classes"
+        if task.identity["data_from"] and (ignored := decoding_settings(recipe)):
+            shape = " x ".join(map(str, task.train.shape))
+            size += f", {shape}: {', '.join(ignored)} {'have' if len(ignored) > 1 else 'has'} no effect"
     objective = recipe.objective["name"]
     if "m" in recipe.objective:
         objective += f", m = {recipe.objective['m']}"

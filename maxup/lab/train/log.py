@@ -98,10 +98,14 @@ def write_record(folder: Path, record: dict[str, Any]) -> None:
 
 
 def read_record(folder: Path, recipe: Recipe, step: int) -> dict[str, Any] | None:
-    """Return run.json, or None if it does not exist or is of another recipe or step."""
+    """Return run.json, or None if it does not exist or is of another recipe or step.
+
+    The place of the data and the workers may differ, as those of a resumed run may.
+    """
     try:
         record = read_json(folder / "run.json")
-        same = not difference(record["recipe"], recipe, ignore=()) and record["steps"] == step
+        changed = difference(record["recipe"], recipe, ignore=("data.root", "data.workers"))
+        same = not changed and record["steps"] == step
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
     return dict(record) if same else None

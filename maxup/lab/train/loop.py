@@ -20,7 +20,7 @@ from accelerate.utils import gather_object, set_seed
 from torch import nn
 
 from maxup.cuda.compile import compile_blocks
-from maxup.errors import InterruptedRunError, NonFiniteError, RunError
+from maxup.errors import InterruptedRunError, NonFiniteError, RunError, format_error
 from maxup.lab.data.find import check_root
 from maxup.lab.environment import environment
 from maxup.lab.output import say
@@ -94,7 +94,11 @@ def train(
                 if accelerator.is_main_process:
                     set_aside(folder, trainer.say)
                 accelerator.wait_for_everyone()
-            make_folder(folder)
+            try:
+                make_folder(folder)
+            except OSError as error:
+                why = error.strerror or format_error(error)
+                raise RunError(f"cannot create {folder}: {why}; choose another folder with --out") from error
             with stop_on_signal() as should_stop, locked(folder) if accelerator.is_main_process else nullcontext():
                 try:
                     trainer.say(f"{name or 'a recipe'}, in {folder}")
@@ -235,7 +239,8 @@ class Trainer:
             state.last["skipped_images"] = len(skipped)
             from maxup.lab.data.decode import why_unreadable  # imports PIL
 
-            progress.say(f"skipped {len(skipped)} images that cannot be read, such as {why_unreadable(skipped[0])}")
+            count = f"{len(skipped)} image{'s' * (len(skipped) > 1)}"
+            progress.say(f"skipped {count} that cannot be read, such as {why_unreadable(skipped[0])}")
         kept = getattr(task.objective, "gap_kept", None)  # of fast scoring
         checked = {"gap_kept": kept} if kept is not None and math.isfinite(kept) else {}
         state.last |= checked

@@ -59,3 +59,13 @@ def test_a_name_cannot_add_markup():
     assert "\n| a" not in card
     assert "<script>" not in card.replace("\\<script\\>", "")
     assert "\x1b" not in card
+
+
+def test_rows_and_tokens_are_not_called_images():
+    rows_of_4 = model_card(CONFIG | {"shape": [4], "mean": [0.1] * 4, "std": [0.5] * 4, "top": 1})
+    assert "pipeline_tag: tabular-classification\n" in rows_of_4
+    assert "takes rows of 4 numbers, normalized as `(x - mean) / std` with `mean` and `std` in" in rows_of_4
+    tokens = model_card(CONFIG | {"shape": [10], "mean": [], "std": [], "top": 1})
+    assert "pipeline_tag: text-classification\n" in tokens
+    assert "It takes token ids (B, 10). It returns the logits of" in tokens
+    assert "image" not in rows_of_4 + tokens

@@ -94,6 +94,6 @@ def test_published_weights_of_pytorchcv_are_read_by_us(monkeypatch, tmp_path, cl
 def test_a_missing_extra_is_an_error(monkeypatch):
     for module in ("timm", "pytorchcv.model_provider"):
         monkeypatch.setitem(sys.modules, module, None)
-    for name in ("timm/resnet50", "pytorchcv/proxylessnas_cpu"):
-        with pytest.raises(ModelError, match=r"need the imagenet extra: in the clone, pip install"):
+    for name, extra in (("timm/resnet50", "timm"), ("pytorchcv/proxylessnas_cpu", "imagenet")):
+        with pytest.raises(ModelError, match=rf"need the {extra} extra: in the clone, pip install .* '.\[{extra}\]'"):
             create_model(name, shape=(3, 64, 64), num_classes=10)

@@ -19,6 +19,7 @@ from maxup.lab.models.onnx import save_onnx
         ("resnet20", (3, 32, 32)),
         ("preact_resnet20", (3, 32, 32)),
         ("wrn16_4", (3, 32, 32)),
+        ("speednet", (3, 32, 32)),
     ],
 )
 def test_the_file_computes_the_same(tmp_path, name, shape):

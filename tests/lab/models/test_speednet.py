@@ -90,3 +90,19 @@ def test_invalid_arguments(shape, args, message):
 
 def test_the_smallest_image_fits():
     assert create_model("speednet", shape=(1, 9, 9), num_classes=4)(torch.zeros(2, 1, 9, 9)).shape == (2, 4)
+
+
+@pytest.mark.slow
+def test_compiled_gradients_in_half_precision_are_finite_and_close_to_float32():
+    torch.manual_seed(0)
+    model = create_model("speednet", shape=(3, 12, 12), num_classes=4, widths=[8, 8])
+    x, y = torch.randn(64, 3, 12, 12), torch.arange(64) % 4
+
+    def gradient(call, half):
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            loss = F.cross_entropy(call(x), y)
+        gradients = torch.autograd.grad(loss, [p for p in model.parameters() if p.requires_grad])
+        return torch.cat([g.flatten() for g in gradients])
+
+    expected = gradient(model, False)
+    assert (gradient(torch.compile(model), True) - expected).norm() < 0.2 * expected.norm()

@@ -92,6 +92,12 @@ def test_another_network(tmp_path, source):
             assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
 
 
+def test_the_folder_of_a_run_gets_the_command_that_exports_it(tmp_path):
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    with pytest.raises(ModelError, match="run is the folder of a run; write its model with maxup export, and give"):
+        load_weights(net(), tmp_path / "run")
+
+
 def test_files_without_weights(tmp_path):
     torch.save([1, 2], tmp_path / "list.pt")
     torch.save({"a": 1}, tmp_path / "number.pt")

@@ -13,10 +13,10 @@ ENVIRONMENT = {"commit": "0" * 40 + "+", "versions": {"torch": "2.13"}, "hardwar
 
 def write_run(
     root, name, seed, accuracy, *,
-    stem=None, curve=None, known=False, recipe=None, seconds=60.0, training_seconds=None, shared=False, **last,
+    stem=None, curve=None, known=False, of=None, recipe=None, seconds=60.0, training_seconds=None, shared=False, **last,
 ):  # fmt: skip
-    """Write a result file, or the folder of a run if there is a curve."""
-    used = asdict(parse_recipe(name, []) if known or name in list_recipes() else Recipe()) | {"seed": seed}
+    """Write a result file, or the folder of a run if there is a curve. `of` is its recipe, if that is not `name`."""
+    used = asdict(parse_recipe(of or name, []) if known or name in list_recipes() else Recipe()) | {"seed": seed}
     if match := re.search(r"-budget-([\d.]+)", stem or ""):
         used["epochs"] = scale_epochs(used["epochs"], float(match[1]))
     for key, value in (recipe or {}).items():

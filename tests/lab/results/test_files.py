@@ -81,8 +81,35 @@ def test_a_run_with_other_settings_has_a_name_of_its_own(tmp_path):
     assert not notes
 
 
+def test_settings_without_an_effect_on_the_result_do_not_separate_runs(tmp_path):
+    for seed in (0, 1):
+        write_run(tmp_path, BASELINE, seed, 0.9, known=True, recipe={"data": {"workers": seed}})
+    found, _ = load_results(tmp_path, tmp_path / "nowhere")
+    assert [(r.recipe, r.seed) for r in found] == [(BASELINE, 0), (BASELINE, 1)]
+
+
+def test_runs_of_a_recipe_in_a_folder_of_another_name(tmp_path):
+    """They are compared with the recipe that was trained, and are averaged only if they have the same settings."""
+    known = {"known": True, "of": BASELINE}
+    for seed, changes in enumerate(({}, {"epochs": 3}, {"optim": {"lr": 9.0}})):
+        add(write_run(tmp_path, "three", seed, 0.9, recipe=changes, **known), recipe_name=BASELINE)
+        add(write_run(tmp_path, "alike", seed, 0.9, recipe={"optim": {"lr": 9.0}}, **known), recipe_name=BASELINE)
+        add(write_run(tmp_path, "elsewhere", seed, 0.9, recipe=changes, **known), recipe_name="/etc/recipe.yaml")
+    found, notes = load_results(tmp_path, tmp_path / "nowhere")
+    assert not notes
+    assert [(r.recipe, r.seed, r.variant) for r in found] == [
+        *(("alike", seed, "optim.lr 9.0") for seed in range(3)),
+        *(("elsewhere", seed, "") for seed in range(3)),
+        ("three", 0, ""), ("three (epochs 3)", 1, "epochs 3"), ("three (optim.lr 9.0)", 2, "optim.lr 9.0"),
+    ]  # fmt: skip
+
+
+def add(path, **fields):
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
 def add_code(path, **names):
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"task": names}))
+    add(path, task=names)
 
 
 def test_a_run_on_user_data_has_a_name_of_its_own_only_beside_others(tmp_path):

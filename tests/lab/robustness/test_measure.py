@@ -48,6 +48,21 @@ def test_all_images_give_the_metrics_of_eval(run, monkeypatch):
     assert clean["nll"] == pytest.approx(expected["loss"], rel=1e-5)
 
 
+@pytest.mark.parametrize("cut", ["no_grad", "detach"])
+def test_a_network_without_gradients_of_its_pixels_is_rejected(run, cut):
+    class Cut(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = run.model
+
+        def forward(self, x):
+            with torch.set_grad_enabled(cut != "no_grad"):
+                return self.net(x.detach())
+
+    with pytest.raises(RunError, match=r"needs gradients with respect to the pixels, but .* remove torch.no_grad\(\)"):
+        measure(replace(run, model=Cut()), images=10, quiet=True)
+
+
 @torch.no_grad()
 def test_corrupted_accuracy_is_that_of_a_loop(run, found):
     data, net = run.task.test, network(run)

@@ -56,6 +56,56 @@ def test_a_user_network_may_have_an_argument_pretrained():
     assert Vision(said, torch.device("cpu"), model_from=net).model[1].bias is None
 
 
+def takes_nothing():
+    return nn.Identity()
+
+
+def takes_other_names(size, classes):
+    return nn.Identity()
+
+
+def takes_no_args(shape, num_classes):
+    return nn.Identity()
+
+
+@pytest.mark.parametrize(
+    ("model_from", "message"),
+    [
+        (takes_nothing, r"takes \(\), but it must take the arguments shape and num_classes; add them"),
+        (takes_other_names, r"takes \(size, classes\), but it must take the arguments shape and num_classes; add them"),
+        (
+            takes_no_args,
+            r"takes \(shape, num_classes\), but the recipe also has hidden, depth in model\.args; set --model\.args "
+            r"'\{\}', or add arguments of these names",
+        ),
+        (nn.Linear, r"takes \(in_features, out_features, bias, .*\), but it must take the arguments shape and"),
+        (nn.Identity(), r"is a network; name a function \(shape, num_classes\) that returns it"),
+    ],
+)
+def test_a_function_with_other_arguments_gets_one_message(model_from, message):
+    said = recipe_from(BASE | {"model": {"args": {"hidden": [8], "depth": 2}}})
+    with pytest.raises(UserCodeError, match=f"^model_from:?(?: your function)? {message}"):
+        Vision(said, torch.device("cpu"), model_from=model_from)
+
+
+@pytest.mark.parametrize("part", [0, 2])
+def test_a_token_id_without_an_embedding_gets_one_message(part):
+    arrays = [torch.zeros(8, 5).long(), torch.arange(8) % 2, torch.zeros(4, 5).long(), torch.arange(4) % 2]
+    said = recipe_from({"perturb": [{"name": "embedding_dropout", "p": 0.1}]})
+
+    def net(shape, num_classes):
+        return nn.Sequential(nn.Embedding(40, 3), nn.Flatten(), nn.Linear(15, num_classes))
+
+    arrays[part][2, 1] = 39
+    Vision(said, torch.device("cpu"), model_from=net, data_from=lambda: arrays)
+    arrays[part][2, 1] = 40
+    message = (
+        r"^model_from: your network, for token ids up to 40, of shape \(2, 5\), raised IndexError: index out of range"
+    )
+    with pytest.raises(ValueError, match=message):
+        Vision(said, torch.device("cpu"), model_from=net, data_from=lambda: arrays)
+
+
 class Shaped(nn.Module):
     """Returns what `give` makes of its output, and draws from every random stream."""
 

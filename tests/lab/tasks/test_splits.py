@@ -61,6 +61,17 @@ def test_settings_of_image_folders_are_refused_for_arrays(name, value):
         load_splits(recipe_from({"data": BASE["data"] | {name: value}}))
 
 
+def test_settings_of_image_folders_have_no_effect_on_user_data(tmp_path, capsys):
+    """A recipe for image folders trains on the images of a function, as they are, and says so."""
+    x = torch.rand(20, 3, 9, 7, generator=torch.Generator().manual_seed(0))
+    said = {"data": {"name": "imagefolder", "size": 32, "test_size": 64, "train_size": None}, "epochs": 1}
+    said |= {"perturb": [{"name": "cutmix"}], "model": {"name": "resnet20"}}
+    result = train(recipe_from(said), tmp_path, data_from=lambda: (x, torch.arange(20) % 2))
+    assert result["last"]["epoch"] == 1
+    size = "16 examples, 2 classes, 3 x 9 x 7: data.size, data.test_size have no effect"
+    assert size in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("share", "size", "kept"), [(0.0001, 500, 500), (0.9, 4, 0)])
 def test_a_validation_split_that_leaves_nothing_is_refused(share, size, kept):
     recipe = recipe_from({"data": {"name": "digits", "train_size": size, "validation": share}})

@@ -49,6 +49,7 @@ def test_your_functions_and_your_recipe_file(tmp_path):
     ("overrides", "message"),
     [
         ({"optim.speed": 3}, "optim.speed"),
+        ({"epoch": 3}, r"option 'epoch' is unknown; did you mean 'epochs'\?$"),
         ({"epochs": 0}, "epochs=0 is out of range"),
         ({"epochs": "many"}, "epochs"),
         ({"data.root": "/nowhere"}, "data.root: there is no folder /nowhere"),
@@ -64,6 +65,12 @@ def test_a_wrong_override_gives_one_sentence(tmp_path, overrides, message):
         maxup.train(RECIPE, overrides, tmp_path / "run")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_cannot_be_created(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match=r"^cannot create .*run: Not a directory; choose another folder with out=$"):
+        maxup.train(RECIPE, SMALL, tmp_path / "file" / "run", quiet=True)
 
 
 @pytest.mark.parametrize(
