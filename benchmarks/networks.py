@@ -5,7 +5,8 @@
     maxup bench benchmarks.networks:vit --m 4 --variants maxup maxup_wide maxup_compiled maxup_compiled_wide \\
         --rounds 6 --precision bf16 --compile --out runs/vit
 
-`bert` takes the options of `vit`, `wrn` has `--m 10`, and `resnet110` has `--step captured` instead of `--compile`.
+`bert` takes the options of `vit`, `wrn` has `--m 10`, and `resnet110` has `--step captured` instead of `--compile`, as
+has `noise` with `--m 25`. `speednet` takes the options of `resnet50` with `--m 4`.
 `results/bench/NAME.json` is the bench.json of these runs, and `results/cost.png` the cost.png of ResNet-50.
 
 Each function returns a model, a batch of random data and a perturbation, as `maxup bench` takes them. Random data are
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from maxup import CutMix, Cutout, EmbeddingDropout
+from maxup import CutMix, Cutout, EmbeddingDropout, Gaussian
 from maxup.lab.models import create_model
 from maxup.objectives.base import call_model
 
@@ -60,6 +61,11 @@ def resnet110(size: int = 256) -> dict[str, Any]:
     return images(create_model("resnet110", shape=(3, 32, 32), num_classes=10), size, 32, 10) | {
         "perturbation": Cutout(16)
     }
+
+
+def noise(size: int = 256) -> dict[str, Any]:
+    """The paper's ResNet-110 on 32 px with Gaussian noise, as it trains for certification."""
+    return resnet110(size) | {"perturbation": Gaussian(0.25)}
 
 
 def bert(size: int = 64, length: int = 128) -> dict[str, Any]:

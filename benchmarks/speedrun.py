@@ -1,9 +1,10 @@
 """Train a small, fast network on CIFAR-10 in a few seconds of one GPU, many times, with and without MaxUp.
 
-    python -m benchmarks.speedrun --data DIR --rows m1 m4 proxy16 --runs 20 --out results
+    python -m benchmarks.speedrun --data DIR --rows m1 m1x1.5 run4last50 --epochs 30 --out results/speedrun.json
 
 The recipe cifar10/speedrun trains in the same way. This script also has rows that no recipe has, such as a proxy that
-scores copies, and it trains many seeds in one process.
+scores copies, and it trains many seeds in one process. It writes its results after every run. Started again with the
+same file and commit, it trains what is missing.
 
 One seed takes seconds, so a row has many seeds and a difference of 0.1 points is visible. The network and its training
 follow the ideas of public speed records (K. Jordan, "94% on CIFAR-10 in 3.29 Seconds on a Single GPU", 2024, and the
@@ -14,8 +15,9 @@ weights.
 Names of rows:
 
     m4        4 copies, scored with batch statistics      run4          with running statistics, one compiled pass
-    fast4     at half their size                          low4          at 24 x 24 pixels
-    proxy4    by a small network trained alongside        m1x2.3        standard training for 2.3 times the epochs
+    low4      at 24 x 24 pixels                           proxy4        by a small network trained alongside
+    easy4     like run4, but the copy with the lowest loss
+    avg4      the average over 4 copies                   m1x2.3        standard training for 2.3 times the epochs
     run4last25, run4first25    m = 4 in the last or first 25 % of the steps, otherwise m = 1
 """
 
@@ -25,6 +27,8 @@ import re
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +36,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from maxup import Compose, CropFlip, CutMix, Cutout, Gaussian, MaxUp, captured
+from maxup import Average, Compose, CropFlip, CutMix, Cutout, Gaussian, MaxUp, captured
 from maxup.lab.data import load_data
 from maxup.lab.environment import environment
 from maxup.lab.models.speednet import speednet
+from maxup.lab.storage.atomic_io import write_json
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 BATCH, SMOOTHING = 1024, 0.2
@@ -84,12 +89,12 @@ def load(folder: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return ready(train.x), train.y.to(device).long(), ready(test.x), test.y.to(device).long()
 
 
-def batches(x: Tensor, y: Tensor, epochs: float, flips: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+def batches(x: Tensor, y: Tensor, epochs: float, flips: Tensor, size: int = BATCH) -> Iterator[tuple[Tensor, Tensor]]:
     """Shuffled batches; an image is flipped in every other epoch, beginning at random."""
-    total, done, epoch = int(epochs * (len(x) // BATCH)), 0, 0
+    total, done, epoch = int(epochs * (len(x) // size)), 0, 0
     while done < total:
         order = torch.randperm(len(x), device=device)
-        for rows in order.split(BATCH)[: min(len(x) // BATCH, total - done)]:
+        for rows in order.split(size)[: min(len(x) // size, total - done)]:
             images = x[rows]
             flip = flips[rows] ^ (epoch % 2 == 1)
             yield torch.where(flip.view(-1, 1, 1, 1), images.flip(-1), images), y[rows]
@@ -105,56 +110,89 @@ PERTURBATIONS: dict[str, Callable[[], Any]] = {
 }
 
 
+def reuse(compiled: dict[str, Any], name: str, fresh: nn.Module) -> tuple[nn.Module, Any]:
+    """Return the network that this process has compiled, with new weights, and its compiled call."""
+    if name not in compiled:
+        compiled[name] = fresh, torch.compile(fresh) if device == "cuda" else fresh
+    model, call = compiled[name]
+    if model is not fresh:
+        model.load_state_dict(fresh.state_dict())
+        model.zero_grad()
+    return model, call
+
+
+def at_24_pixels(model: nn.Module, x: Tensor) -> Tensor:
+    """Call a network with smaller images."""
+    output: Tensor = model(F.interpolate(x, (24, 24), mode="bilinear", antialias=True))
+    return output
+
+
+ONE_PASS: dict[str, Any] = {"norm": "running", "chunk_size": 64}  # all copies at once
+KINDS: dict[str, Callable[..., Any]] = {
+    "m": MaxUp,
+    "run": partial(MaxUp, **ONE_PASS, compile=device == "cuda"),
+    "easy": partial(MaxUp, **ONE_PASS, compile=device == "cuda", score="easiest"),
+    "low": partial(MaxUp, forward=at_24_pixels),
+    "proxy": partial(MaxUp, **ONE_PASS),
+    "avg": Average,
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table: how copies are selected, in which steps, and for how many times the epochs."""
+
+    kind: str
+    m: int
+    part: str | None
+    percent: int
+    factor: float
+
+    @classmethod
+    def parse(cls, name: str) -> "Row":
+        found = re.fullmatch(rf"({'|'.join(KINDS)})(\d+)(?:(first|last)(\d+))?(?:x([\d.]+))?", name)
+        if found is None:
+            raise SystemExit(f"row {name!r} is not known; use m4, run4, proxy16, low4, run4last25, or m1x2")
+        kind, copies, part, percent, factor = found.groups()
+        return cls(kind, int(copies), part, int(percent or 100), float(factor or 1))
+
+    def copies(self, step: int, steps: int) -> int:
+        """Return m at a step."""
+        share = 100 * step / steps
+        inside = share < self.percent if self.part == "first" else share >= 100 - self.percent
+        return self.m if inside else 1
+
+
 class Run:
-    """One training: a network, its optimizer and schedule, and how copies are selected."""
+    """One training: a network, its optimizer and schedule, and how copies are selected.
+
+    Args:
+        data: Training and test images with their labels.
+        name: Name of the row.
+        epochs: Epochs of a row without a factor.
+        perturb: Name of the perturbation.
+        compiled: What is built once per process. A new run gives the same network new weights, because compiling takes
+            longer than training.
+    """
 
     def __init__(
-        self, data: tuple[Tensor, ...], row: str, epochs: float, perturb: str, compiled: dict[str, Any]
+        self, data: tuple[Tensor, ...], name: str, epochs: float, perturb: str, compiled: dict[str, Any]
     ) -> None:
-        self.data = data
-        parsed = re.fullmatch(r"(m|run|fast|proxy|low)(\d+)(?:(first|last)(\d+))?(?:x([\d.]+))?", row)
-        if parsed is None:
-            raise SystemExit(f"row {row!r} is not known; use m4, run4, fast4, proxy16, low4, run4last25, or m1x2")
-        kind, copies, part, percent, factor = parsed.groups()
-        self.kind, self.m, self.epochs = kind, int(copies), epochs * float(factor or 1)
+        self.data, row = data, Row.parse(name)
+        self.epochs = epochs * row.factor
         network = speednet(data[0].shape[1:], 10)
         network.init_from_images(data[0][:5000])
-        model = channels_last(network)
-        self.model = compiled.setdefault("model", model)
-        if self.model is not model:
-            self.model.load_state_dict(model.state_dict())
-            for p in self.model.parameters():
-                p.grad = None
-        if "call" not in compiled:
-            compiled["call"] = torch.compile(self.model) if device == "cuda" else self.model
-        self.call = compiled["call"]
+        self.model, self.call = reuse(compiled, "model", channels_last(network))
         steps = int(self.epochs * (len(data[0]) // BATCH))
-
-        def m(step: int) -> int:
-            share = 100 * step / steps
-            inside = part is None or (share < int(percent) if part == "first" else share >= 100 - int(percent))
-            return self.m if inside else 1
-
-        self.objective = compiled.setdefault(row, MaxUp(PERTURBATIONS[perturb](), loss_fn=smoothed))
-        self.objective.m, self.objective.step = m, 0
+        if name not in compiled:
+            compiled[name] = KINDS[row.kind](PERTURBATIONS[perturb](), loss_fn=smoothed)
+        self.objective = compiled[name]
+        self.objective.m = partial(row.copies, steps=steps)
         self.objective.load_state_dict({"seed": int(torch.randint(2**31, ())), "step": 0})
-        if kind == "run":
-            self.objective.norm, self.objective.chunk_size = "running", self.m
-            self.objective.compile = device == "cuda"
-        self.objective.fast = kind == "fast"
-        if kind == "low":
-            self.objective.forward = lambda model, x: model(F.interpolate(x, (24, 24), mode="bilinear", antialias=True))
         self.augment = CropFlip(padding=2, flip=False)
-        self.proxy: nn.Module | None = None
-        if kind == "proxy":
-            self.objective.norm, self.objective.chunk_size = "running", self.m
-            proxy = channels_last(Proxy())
-            self.proxy = compiled.setdefault("proxy", proxy)
-            if self.proxy is not proxy:
-                self.proxy.load_state_dict(proxy.state_dict())
-            if "proxy_call" not in compiled:
-                compiled["proxy_call"] = torch.compile(self.proxy) if device == "cuda" else self.proxy
-            self.proxy_call = compiled["proxy_call"]
+        self.proxy, self.proxy_call = None, None
+        if row.kind == "proxy":
+            self.proxy, self.proxy_call = reuse(compiled, "proxy", channels_last(Proxy()))
 
     def optimizer(self) -> torch.optim.SGD:
         kilo = 1024 * (1 + 1 / (1 - MOMENTUM))
@@ -195,9 +233,12 @@ class Run:
 
         def step(images: Tensor, labels: Tensor) -> Tensor:
             with mixed():
-                batch = self.objective.select(self.call if self.proxy is None else self.proxy_call, images, labels)
-                loss = smoothed(self.call(batch[0]), batch[1]).sum()
-                if self.proxy is not None:
+                if isinstance(self.objective, Average):
+                    loss = self.objective(self.call, images, labels) * len(images)
+                else:
+                    batch = self.objective.select(self.proxy_call or self.call, images, labels)
+                    loss = smoothed(self.call(batch[0]), batch[1]).sum()
+                if self.proxy_call is not None:
                     smoothed(self.proxy_call(batch[0]), batch[1]).mean().backward()
                     proxy_optimizer.step()
                     proxy_optimizer.zero_grad()
@@ -215,7 +256,7 @@ class Run:
         for number, batch in enumerate(batches(x, y, self.epochs, flips)):
             train_step(*self.augment.apply(batch, self.augment.draw(batch, generator)))
             schedule.step()
-            if number % 5 == 4:
+            if number % 5 == 4:  # lookahead
                 decay = 0.95**5 * (number / steps) ** 3
                 torch._foreach_lerp_(slow, weights, 1 - decay)
                 torch._foreach_copy_(weights, slow)
@@ -235,37 +276,54 @@ class Run:
         }
 
 
+def resume(path: Path | None, settings: dict[str, Any]) -> dict[str, list[dict[str, float]]]:
+    """Return the runs of a result file, which must have the same settings and the same commit."""
+    if path is None or not path.exists():
+        return {}
+    found = json.loads(path.read_text())
+    commit = environment()["commit"]
+    if {key: found.get(key) for key in settings} != settings or found["environment"]["commit"] != commit:
+        raise SystemExit(f"{path} has other settings, or is of another commit than {commit}; choose another --out")
+    rows: dict[str, list[dict[str, float]]] = found["rows"]
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with CIFAR-10")
     parser.add_argument("--rows", nargs="+", default=["m1", "m4", "proxy16"])
     parser.add_argument("--perturb", choices=PERTURBATIONS, default="cutout")
     parser.add_argument("--epochs", type=float, default=16)
-    parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--seconds", type=float, default=1e9, help="stop after this time")
-    parser.add_argument("--out", type=Path, help="folder for speedrun-<perturb>.json")
+    parser.add_argument("--runs", type=int, default=20, help="seeds 0, 1, ... of every row")
+    parser.add_argument("--seconds", type=float, default=1e9, help="start no run after this time")
+    parser.add_argument("--out", type=Path, help="result file")
     args = parser.parse_args()
+    settings = {"benchmark": "speedrun", "epochs": args.epochs, "perturb": args.perturb}
+    rows = {name: list[dict[str, float]]() for name in args.rows} | resume(args.out, settings)
     torch.backends.cudnn.benchmark = True
     data, compiled, begun = load(args.data), dict[str, Any](), time.perf_counter()
-    rows: dict[str, list[dict[str, float]]] = {row: [] for row in args.rows}
-    for row in rows:  # compile and warm up
+    for name in args.rows:  # compile and warm up
         torch.manual_seed(0)
-        Run(data, row, 0.5, args.perturb, compiled).train()
+        Run(data, name, 0.5, args.perturb, compiled).train()
     print(f"warmed up in {time.perf_counter() - begun:.0f} s", flush=True)
-    for seed in range(args.runs):
-        for row, found in rows.items():
-            if time.perf_counter() - begun < args.seconds:
-                torch.manual_seed(seed)
-                found.append({"seed": seed} | Run(data, row, args.epochs, args.perturb, compiled).train())
-    for row, found in rows.items():
+    missing = [
+        (seed, name)
+        for seed in range(args.runs)
+        for name in args.rows
+        if seed not in [run["seed"] for run in rows[name]]
+    ]
+    for seed, name in missing:
+        if time.perf_counter() - begun > args.seconds:
+            break
+        torch.manual_seed(seed)
+        rows[name].append({"seed": seed} | Run(data, name, args.epochs, args.perturb, compiled).train())
+        if args.out:
+            write_json(args.out, settings | {"rows": rows, "environment": environment()})
+    for name, found in rows.items():
         if len(found) > 1:
             columns = [[run[key] for run in found] for key in ("seconds", "accuracy", "accuracy_flip")]
             show = [f"{statistics.mean(c):.3f} ± {statistics.stdev(c) / len(c) ** 0.5:.3f}" for c in columns]
-            print(f"{row:>10} n={len(found)} seconds {show[0]}  accuracy {show[1]}  with flip {show[2]}", flush=True)
-    if args.out:
-        result = {"benchmark": "speedrun", "epochs": args.epochs, "perturb": args.perturb, "rows": rows}
-        path = args.out / f"speedrun-{args.perturb}.json"
-        path.write_text(json.dumps(result | {"environment": environment()}, indent=1) + "\n")
+            print(f"{name:>10} n={len(found)} seconds {show[0]}  accuracy {show[1]}  with flip {show[2]}", flush=True)
 
 
 if __name__ == "__main__":

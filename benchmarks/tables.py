@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import claims
+from benchmarks.fast_modes import mean_kept
 from maxup.lab.certify.tsv import read
 from maxup.lab.report.certified import columns as certified_columns
 from maxup.lab.report.certified import differences
@@ -29,24 +30,30 @@ def result(name: str) -> Any:
     return json.loads((ROOT / "results" / f"{name}.json").read_text())
 
 
-def digits() -> str:
-    """One row per setting: mean ± std, and the interval of the difference from m = 1."""
-    found = result("digits")
+def comparison(name: str, command: str) -> str:
+    """One row per setting of a comparison: mean ± std, and the interval of the difference from m = 1."""
+    found = result(name)
     table = found["summary"]
     lines = [f"| | {' | '.join(METRICS[metric].title for metric in table)} |", "|---" * (len(table) + 1) + "|"]
-    for name in table["clean"]:
+    for row_name in table["clean"]:
         cells = []
         for metric in table:
-            row, decimals = table[metric][name], METRICS[metric].decimals
+            row, decimals = table[metric][row_name], METRICS[metric].decimals
             cell = f"{row['mean']:.{decimals}f} ± {row['std']:.{decimals}f}"
             if "difference" in row and metric != "seconds":
                 cell += interval(row, decimals)
             cells.append(cell)
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    ms = " ".join(name.removeprefix("m = ") for name in table["clean"] if re.fullmatch(r"m = \d+", name))
-    command = f"maxup compare digits/mlp-gaussian-maxup --seeds {len(found['seeds'])} --m {ms}"
-    equal = "\n".join(f"- {at_equal_time(name, record)}" for name, record in found["equal_time"].items())
+        lines.append(f"| {row_name} | {' | '.join(cells)} |")
+    command = f"{command} --seeds {len(found['seeds'])}"
+    equal = "\n".join(f"- {at_equal_time(row_name, record)}" for row_name, record in found["equal_time"].items())
     return "\n".join(lines) + f"\n\n`{command}` {origin(found['environment'])} At equal time:\n\n{equal}"
+
+
+def docstrings(perturbation: str) -> str:
+    """Text classification with a small Transformer."""
+    code = "--data_from benchmarks.docstrings:data --model_from benchmarks.docstrings:encoder"
+    command = f"maxup compare benchmarks/docstrings-{perturbation}.yaml {code} --objectives easiest"
+    return comparison(f"docstrings-{perturbation}", command)
 
 
 def cifar() -> str:
@@ -227,12 +234,25 @@ def selection() -> str:
 def fidelity() -> str:
     """One row per perturbation and way of scoring: time of a step and share of the loss gap, on a trained network."""
     lines = ["| | time of a step | gap kept |", "|---|---|---|"]
-    titles = {"maxup": "exact", "maxup_running": '`norm="running"`', "maxup_fast": "`fast=True`"}
+    titles = {"maxup": "exact", "maxup_running": '`norm="running"`', "maxup_fast": "half the height and width"}
     files = {"CutMix": "bench/resnet20-cutmix", "Cutout 16": "bench/resnet20-cutout"}
     for name, file in files.items():
         for row in result(file)["variants"][1:]:
             lines.append(f"| {name}, {titles[row['name']]} | {row['time_ratio']:.2f} | {row['gap_kept']:.2f} |")
     return "\n".join(lines) + f"\n\n{origin(*(result(file)['environment'] for file in files.values()))}"
+
+
+def fast_modes() -> str:
+    """One row per way of scoring: time of scoring relative to a standard step and share of the loss gap, on photos."""
+    found = result("fast_modes-photos")
+    rows = found["found"]
+    lines = [f"| ResNet-18, {found['pixels']} pixels, m = 4 | time of scoring | {' | '.join(rows)} |"]
+    lines.append("|---" * (len(rows) + 2) + "|")
+    for mode in next(iter(rows.values()))["price"]["4"]:
+        costs = [row["price"]["4"][mode] for row in rows.values()]
+        kept = " | ".join(f"{mean_kept(row, '4', mode):.2f}" for row in rows.values())
+        lines.append(f"| {mode} | {sum(costs) / len(costs):.2f} | {kept} |")
+    return "\n".join(lines) + f"\n\n{origin(found['environment'])}"
 
 
 def ratio(network: str, variant: str, m: int) -> str:
@@ -300,7 +320,9 @@ def percent(device: str) -> str:
 
 FILLERS = {
     "claims": lambda: f"\n{claims.table()}\n",
-    "digits": lambda: f"\n{digits()}\n",
+    "digits": lambda: f"\n{comparison('digits', 'maxup compare digits/mlp-gaussian-maxup --m 1 4 20')}\n",
+    "docstrings-embedding": lambda: f"\n{docstrings('embedding_dropout')}\n",
+    "docstrings-token": lambda: f"\n{docstrings('token_dropout')}\n",
     "cifar": lambda: f"\n{cifar()}\n",
     "embedded": lambda: f"\n{embedded()}\n",
     "language": lambda: f"\n{language()}\n",
@@ -316,6 +338,7 @@ FILLERS = {
     "torture-cases": lambda: f"{sum(row['cases'] for row in result('torture')['harnesses']):,}",
     "cost": lambda: f"\n{cost()}\n",
     "selection": lambda: f"\n{selection()}\n",
+    "fast-modes": lambda: f"\n{fast_modes()}\n",
     "fidelity": lambda: f"\n{fidelity()}\n",
     "overhead-cpu": lambda: percent("cpu"),
     "overhead-cuda": lambda: percent("cuda"),

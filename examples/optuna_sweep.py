@@ -7,6 +7,10 @@ python examples/optuna_sweep.py --trials 20
 import argparse
 from typing import Any
 
+try:
+    import optuna
+except ImportError:
+    raise SystemExit("this example needs Optuna, which is not installed: pip install optuna") from None
 import torch
 from maxup import Gaussian, MaxUp
 from sklearn.datasets import load_digits
@@ -26,8 +30,6 @@ def accuracy(model: nn.Module, part: slice) -> float:
 
 def run_trial(trial: Any, epochs: int = 10) -> float:
     """Train with the settings that Optuna suggests; return the validation accuracy."""
-    import optuna
-
     m, sigma = trial.suggest_int("m", 1, 8, log=True), trial.suggest_float("sigma", 0.05, 0.5, log=True)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
@@ -47,11 +49,6 @@ def run_trial(trial: Any, epochs: int = 10) -> float:
 
 
 if __name__ == "__main__":
-    try:
-        import optuna
-    except ImportError:
-        raise SystemExit("this example needs Optuna, which is not installed: pip install optuna") from None
-
     parser = argparse.ArgumentParser(description="Search m and sigma on scikit-learn's digits.")
     parser.add_argument("--trials", type=int, default=20, help="settings to try (default: 20)")
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=0))
