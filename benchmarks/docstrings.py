@@ -39,6 +39,8 @@ def data() -> tuple[Tensor, list[str]]:
     """Return token ids (N, 32), padded, and the package of each docstring. Every docstring appears once."""
     library = Path(sysconfig.get_path("stdlib"))
     package: dict[str, str] = {}
+    if missing := [name for name in PACKAGES if not (library / name).exists()]:
+        raise FileNotFoundError(f"this Python has no {', '.join(missing)}; use Python 3.11 with its whole library")
     for name in PACKAGES:
         files = sorted((library / name).rglob("*.py")) if not name.endswith(".py") else [library / name]
         for file in files:

@@ -4,13 +4,13 @@
     python -m benchmarks.fast_modes --photos DIR --epochs 8 --ms 4 --out results/fast_modes-photos.json
 
 The network of the speed run trains on CIFAR-10, or a ResNet-18 on a folder of photos at 224 x 224 pixels, once per
-perturbation. At several points along the training, m copies of a batch are scored exactly and by every mode, on the
-same draws. The *gap* is the mean loss of the
-selected copies minus that of all copies. Exact scoring keeps all of it, a random choice nothing. The *price* is the
-time of scoring, as a CUDA graph where there is a GPU, relative to a standard training step.
+perturbation. At several points during the training, m copies of a batch are scored exactly and by every mode, on the
+same draws. The *gap* is the mean loss of the selected copies minus that of all copies. Exact scoring keeps all of it, a
+random choice nothing. The *cost* is the time of scoring, as a CUDA graph where there is a GPU, relative to a standard
+training step.
 
-The rival of every mode is exact scoring of fewer copies. A mode is worth having only where it keeps more of the gap at
-the same price.
+The baseline for every mode is exact scoring of fewer copies. A mode is worth having only where it keeps more of the gap
+at the same cost.
 """
 
 import argparse
@@ -40,7 +40,7 @@ from maxup.lab.report.figure import COLORS, MARKERS, save_figure
 from maxup.lab.storage.atomic_io import write_json
 from maxup.scoring import allow_variants
 
-PIXEL = 4.0  # of a normalized image, per unit of the image in [0, 1]
+PIXEL = 4.0  # about 1 / std: converts a sigma for pixels in [0, 1] to normalized images
 IMAGES: dict[str, Callable[[int], Any]] = {
     "Cutout 12": lambda _: Cutout(12),
     "CutMix": lambda num_classes: CutMix(num_classes=num_classes),
@@ -200,7 +200,7 @@ def kept(scorer: Scorer, batch: Batch, m: int, generator: torch.Generator) -> di
 
 
 def fewer_copies(m: int) -> list[int]:
-    """Return the numbers of copies of the rival."""
+    """Return the numbers of copies of the baseline."""
     return [k for k in (2, 3, 4, 8, 12) if k < m]
 
 
@@ -273,8 +273,9 @@ def prices(scorer: Scorer, batch: Batch, ms: list[int], rounds: int) -> dict[str
             work[str(m), f"exact, {k} copies"] = partial(score, scorer.exact, draws[:k])
         for name, mode in scorer.modes().items():
             work[str(m), name] = partial(score, mode, draws)
-    timed: dict[str, Callable[[], object]] = {}
-    timed = {str(key): capture_graph(action).replay if captured else action for key, action in work.items()}
+    timed: dict[str, Callable[[], object]] = {
+        str(key): capture_graph(action).replay if captured else action for key, action in work.items()
+    }
     seconds = interleaved(timed, rounds, device, calls=5 if captured else 1)
     times = {key: sorted(seconds[str(key)])[rounds // 2] for key in work}
     return {
@@ -290,25 +291,28 @@ def mean_kept(row: dict[str, Any], m: str, mode: str) -> float:
 
 
 def plot(result: dict[str, Any], path: Path) -> None:
-    """Plot the share of the gap against the price, one panel per perturbation, for the first m."""
+    """Plot the share of the gap against the cost, one panel per perturbation, for the first m."""
     from matplotlib import pyplot as plt
 
     found = result["found"]
     figure, panels = plt.subplots(1, len(found), figsize=(4.3 * len(found), 3.6), sharey=True, layout="constrained")
+    modes, legend = dict[str, int](), dict[str, Any]()
     for panel, (title, row) in zip(np.atleast_1d(panels), found.items(), strict=True):
         m = next(iter(row["price"]))
         points = {mode: (cost, mean_kept(row, m, mode)) for mode, cost in row["price"][m].items()}
         exact = sorted(point for mode, point in points.items() if mode.startswith("exact"))
-        panel.plot(*zip(*exact, strict=True), "o--", color=COLORS[0], label="exact, fewer copies")
+        legend["exact, fewer copies"] = panel.plot(*zip(*exact, strict=True), "o--", color=COLORS[0])[0]
         others = [mode for mode in points if not mode.startswith("exact")]
-        for i, mode in enumerate(others, 1):
-            panel.plot(*points[mode], MARKERS[i % 8], color=COLORS[i % 8], markersize=8, label=mode)
+        for mode in others:
+            i = modes.setdefault(mode, len(modes) + 1)
+            color, marker = COLORS[1 + (i - 1) % (len(COLORS) - 1)], MARKERS[i % len(MARKERS)]  # the first is for exact
+            legend[mode] = panel.plot(*points[mode], marker, color=color, markersize=8)[0]
         panel.set(
             title=f"{title}, m = {m}", xlabel="time of scoring / standard step", xlim=(0, None), ylim=(-0.05, 1.05)
         )
         panel.grid(alpha=0.25)
     np.atleast_1d(panels)[0].set_ylabel("share of the loss gap kept")
-    figure.legend(*panel.get_legend_handles_labels(), loc="outside right center", frameon=False)
+    figure.legend(legend.values(), legend.keys(), loc="outside right center", frameon=False)
     save_figure(figure, path, dpi=140)
     plt.close(figure)
 
@@ -340,9 +344,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--out", type=Path, required=True, help="result file")
     args = parser.parse_args()
+    known = PHOTOS if args.photos else IMAGES
+    if unknown := [name for name in args.perturb or known if name not in known]:
+        parser.error(f"--perturb {unknown[0]!r} is not for these data; use one of {', '.join(known)}")
     args.batch_size = args.batch_size or (64 if args.photos else BATCH)
     data, found = load_photos(args.photos) if args.photos else load(args.data), {}
-    known = PHOTOS if args.photos else IMAGES
     allow_variants()
     torch.backends.cudnn.benchmark = True
     for name in args.perturb or known:
@@ -355,7 +361,7 @@ def main() -> None:
         for m in args.ms:
             print(f"  m = {m}")
             for mode, cost in price[str(m)].items():
-                print(f"    {mode:24} price {cost:.2f}  keeps {mean_kept(found[name], str(m), mode):.2f}", flush=True)
+                print(f"    {mode:24} cost {cost:.2f}  keeps {mean_kept(found[name], str(m), mode):.2f}", flush=True)
         settings = {
             "benchmark": "fast_modes",
             "network": "resnet18" if args.photos else "speednet",

@@ -152,7 +152,9 @@ class Row:
     def parse(cls, name: str) -> "Row":
         found = re.fullmatch(rf"({'|'.join(KINDS)})(\d+)(?:(first|last)(\d+))?(?:x([\d.]+))?", name)
         if found is None:
-            raise SystemExit(f"row {name!r} is not known; use m4, run4, proxy16, low4, run4last25, or m1x2")
+            raise SystemExit(
+                f"row {name!r} is not known; use {', '.join(KINDS)} and a number, such as m4, run4last25 or m1x2"
+            )
         kind, copies, part, percent, factor = found.groups()
         return cls(kind, int(copies), part, int(percent or 100), float(factor or 1))
 

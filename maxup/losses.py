@@ -1,5 +1,6 @@
 """Cross-entropy per example, for classes, pixels and tokens. Targets of -100 are ignored."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,8 +28,8 @@ def cross_entropy(output: Tensor, target: Tensor, *, label_smoothing: float = 0.
         losses = F.cross_entropy(output.to(dtype), target.to(dtype), reduction="none", label_smoothing=label_smoothing)
         return losses.reshape(len(losses), -1).mean(1) if losses.ndim > 1 else losses
     losses = F.cross_entropy(output, target.long(), reduction="none", label_smoothing=label_smoothing)
-    if losses.ndim == 1:  # (B, ...), 0 where ignored
-        return losses
+    if losses.ndim == 1:
+        return losses  # losses are (B, ...), 0 where ignored
     return losses.flatten(1).sum(1, dtype=dtype) / _counted(target).clamp(min=1)
 
 
@@ -71,11 +72,22 @@ def mean_loss(loss: Any, losses: Tensor, target: Any) -> Tensor:
         >>> mean_loss(cross_entropy, torch.tensor([1.0, 5.0]), target)  # 3 positions and 1
         tensor(2.)
     """
+    loss = without_arguments(loss)
     if loss not in (cross_entropy, *TOKENS) or target.is_floating_point():
         return losses.mean()
     counted = _counted(target[:, 1:] if loss is next_token_cross_entropy else target)
     total = (losses.to(torch.promote_types(losses.dtype, torch.float32)) * counted).sum()
     return (total / counted.sum().clamp(min=1)).to(losses.dtype)
+
+
+def without_arguments(loss: Any) -> Any:
+    """Return the loss inside `functools.partial(loss, label_smoothing=0.1)`, or the loss itself.
+
+    Example:
+        >>> without_arguments(partial(cross_entropy, label_smoothing=0.1)) is cross_entropy
+        True
+    """
+    return loss.func if isinstance(loss, partial) else loss
 
 
 def _counted(target: Tensor) -> Tensor:

@@ -1,5 +1,7 @@
 """The losses against F.cross_entropy and Hugging Face models, with ignored targets."""
 
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -75,6 +77,21 @@ def test_the_mean_of_a_batch_is_that_of_torch(shape, ignored, seed):
     output, target = logits_and_targets(shape, ignored, seed=seed)
     found = mean_loss(mu.cross_entropy, mu.cross_entropy(output, target), target)
     torch.testing.assert_close(found, F.cross_entropy(output, target).nan_to_num(0.0))
+
+
+@pytest.mark.parametrize("loss", [mu.cross_entropy, mu.token_cross_entropy, mu.next_token_cross_entropy])
+def test_the_mean_with_label_smoothing_is_that_of_torch(loss):
+    """Arguments given with `functools.partial` change neither the mean nor the checks."""
+    logits, target = logits_and_targets((5, 6), 0.4)
+    output = logits if loss is mu.cross_entropy else logits.transpose(1, 2)
+    first = 1 if loss is mu.next_token_cross_entropy else 0
+    expected = F.cross_entropy(logits[..., : 6 - first], target[:, first:], label_smoothing=0.1)
+    objective = mu.MaxUp(mu.Gaussian(0.0), m=1, loss_fn=partial(loss, label_smoothing=0.1))
+    torch.testing.assert_close(objective(nn.Identity(), output, target), expected)
+    with pytest.raises(ValueError, match=rf"range from .* to {CLASSES}"):
+        mu.MaxUp(mu.Gaussian(0.0), m=1, loss_fn=partial(loss, label_smoothing=0.1))(
+            nn.Identity(), output, torch.full_like(target, CLASSES)
+        )
 
 
 def test_the_mean_without_ignored_targets_is_exactly_the_mean():

@@ -26,8 +26,9 @@ def main(argv: Sequence[str]) -> int:
     parser = parser_of(
         "compare",
         "Train a recipe with m = 1 and with MaxUp over several seeds, at equal epochs and at equal measured time. "
-        "Measures the accuracy on clean inputs, on the worst of 20 copies and under attack, the norm of the input "
-        "gradient (neither for token ids), and the time. Prints a table and writes compare.json and compare.png.",
+        "Measures the time, and the accuracy on clean inputs, on the worst of 20 copies and under attack, and the norm "
+        "of the input gradient. The last two are left out for token ids. Prints a table and writes compare.json and "
+        "compare.png.",
         EXAMPLES,
     )
     parser.add_argument("recipe", help="name of a recipe (see maxup ls), or a YAML file")

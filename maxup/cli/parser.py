@@ -92,15 +92,17 @@ def free_stdout(enabled: bool) -> Iterator[None]:
     if not enabled:
         yield
         return
-    stdout = None
+    stream, stdout = sys.stdout, None
     with suppress(OSError):  # one of them is closed
         stdout = os.dup(1)
+        stream.flush()
         os.dup2(2, 1)
     try:
         with redirect_stdout(sys.stderr):
             yield
     finally:
         if stdout is not None:
+            stream.flush()  # what your code wrote to a handler of the old sys.stdout
             os.dup2(stdout, 1)
             os.close(stdout)
 

@@ -12,7 +12,7 @@ from maxup.objectives.maxup import MaxUp
 
 
 def require(module: str, who: str) -> None:
-    """Prepare the import of a package. If it is not installed, raise an error that names the extra of this name."""
+    """Prepare the import of a package. If it is not installed, raise an ImportError that names its extra."""
     if find_spec(module) is None:
         raise ImportError(f"{who} needs {module}, which is not installed: pip install 'maxup[{module}]'")
     prepare_torchvision()

@@ -1,6 +1,7 @@
 """Lightning: `Trainer(callbacks=[MaxUpCallback(objective)])` trains on the worst copies."""
 
 import sys
+from collections import UserDict
 from collections.abc import Callable, Hashable, Mapping
 from copy import copy
 from functools import wraps
@@ -142,7 +143,8 @@ class MaxUpCallback(pl.Callback):
         """Return the batch with x and y replaced; other entries stay, because winners keep their positions."""
         x, y = self._keys(batch)
         if isinstance(batch, Mapping):
-            joined: Any = copy(batch)  # of the same type: Hugging Face's BatchEncoding has attributes
+            # of the same type if possible: Hugging Face's BatchEncoding has attributes
+            joined: Any = copy(batch) if isinstance(batch, dict | UserDict) else dict(batch)
             joined.update({**(winner_x if x is None else {x: winner_x}), y: winner_y})
             return joined
         entries = list(batch)

@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 from maxup.batch import Batch, Draw, batch_size, cat, leaves, tile
 from maxup.call_repr import call_repr
 from maxup.isolation import called_modules, forbid_side_effects, preserve_state
-from maxup.losses import TOKENS, cross_entropy, mean_loss
+from maxup.losses import TOKENS, cross_entropy, mean_loss, without_arguments
 from maxup.objectives.outcome import Outcome
 from maxup.perturb.in_model import clear, in_model_parts
 from maxup.rng import objective_seed, reserve_seed, step_seed
@@ -260,9 +260,10 @@ class Objective:
 
     def _losses(self, output: Any, target: Any, size: int) -> Tensor:
         """Compute the loss per example, checked: (size,)."""
-        if self.loss_fn is cross_entropy:
+        kind = without_arguments(self.loss_fn)
+        if kind is cross_entropy:
             check_classification(output, target, self._read_values)
-        elif self.loss_fn in TOKENS:
+        elif kind in TOKENS:
             check_tokens(output, target, self._read_values)
         losses = self.loss_fn(output, target)
         check_losses(losses, size)

@@ -1,6 +1,7 @@
 """`MaxUp(fast=True)`: how it scores copies, and how its selection compares with exact scoring."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,11 +23,13 @@ class FastScoring:
     """Score large images at half their size, and other inputs with running statistics and several copies per pass.
 
     Attributes:
-        halves: Whether the model takes images of half the size. None: not tried yet.
+        halves: Whether images can be scored at half the size. None: not tried yet.
+        wide: Whether several copies can be scored in one pass.
     """
 
     def __init__(self) -> None:
         self.halves: bool | None = None
+        self.wide = True
 
     def score(
         self,
@@ -44,16 +47,18 @@ class FastScoring:
             score: `score(norm, chunk_size, compile=, half=)` draws copies and scores them.
             model: The model.
             batch: The batch.
-            generator: Source of the draws. It is rewound if the model fails at half the size.
-            chunk_size: Fewest copies per pass.
+            generator: Source of the draws. It is rewound before copies are scored in another way.
+            chunk_size: Copies per pass at full size, raised to at least 4.
             compile: Compile the passes, also on a CPU.
         """
         device = leaves(batch)[0].device
-        compile, wide = compile or device.type == "cuda", max(chunk_size, FAST_COPIES)
+        compile = compile or (device.type == "cuda" and not _has_compiled_parts(model))
+        wide = max(chunk_size, FAST_COPIES)
         if compile and any(module.training and drop_probability(module) > 0 for module in model.modules()):
             wide = 1  # compiled passes over several copies cannot share dropout masks
+        full_size = partial(self._score_full_size, partial(score, "running", compile=compile), wide, batch, generator)
         if self.halves is False or not is_large(batch[0]) or (self.halves is None and is_capturing(device)):
-            return score("running", wide, compile=compile)
+            return full_size()
         before = None if self.halves else generator.get_state()
         try:
             worst = score("batch", 1, compile=compile, half=True)  # running statistics are those of the full size
@@ -61,15 +66,34 @@ class FastScoring:
             if before is None or isinstance(error, torch.OutOfMemoryError):
                 raise
             generator.set_state(before)
-            worst = score("running", wide, compile=compile)  # fails again if the size is not the reason
+            worst = full_size()  # fails again if the size is not the reason
             self.halves = False
-            warn(
-                "fast=True scores images at full size, because the model failed on images of half the size: "
-                f"{error_message(error)}"
-            )
+            warn(f"fast=True scores images at full size, because half the size failed: {error_message(error)}")
             return worst
         self.halves = True
         return worst
+
+    def _score_full_size(
+        self, score: Callable[..., RunningMax], wide: int, batch: Batch, generator: Generator
+    ) -> RunningMax:
+        """Score several copies per pass, or one if copies cannot share the random numbers of the model."""
+        if not self.wide:
+            return score(1)
+        if wide == 1 or is_capturing(leaves(batch)[0].device):
+            return score(wide)
+        before = generator.get_state()
+        try:
+            return score(wide)
+        except ValueError:
+            generator.set_state(before)
+            worst = score(1)  # fails again if the number of copies is not the reason
+            self.wide = False
+            return worst
+
+
+def _has_compiled_parts(model: nn.Module) -> bool:
+    """Whether a model is TorchScript, or is compiled in place: it, or a part of it."""
+    return any(isinstance(m, torch.jit.ScriptModule) or m._compiled_call_impl is not None for m in model.modules())
 
 
 def is_large(x: Any) -> bool:

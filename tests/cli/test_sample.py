@@ -126,7 +126,7 @@ def test_a_run_whose_text_moved_is_opened_with_data_root(folder, tmp_path, capsy
     for words in (["eval", out], ["sample", out], ["export", out, str(tmp_path / "model")]):
         assert main(words) == 1
         error = capsys.readouterr().err
-        assert error.endswith(f"trained on {before}, which does not exist here; say where it is with --data.root\n")
+        assert error.endswith(f"trained on {before}, which does not exist here; pass its new path with --data.root\n")
         assert main([*words, "--data.root", str(now)]) == 0
     capsys.readouterr()
     assert loop.train(recipe(now, epochs=1), tmp_path / "run", quiet=True) == record  # training finds it, too
@@ -138,7 +138,7 @@ def test_what_is_for_images_says_so(run, tmp_path, capsys, monkeypatch):
         assert main(words) == 1
         assert "is a language-model run, but this command needs an image run" in capsys.readouterr().err
     assert main(["compare", "smoke/awd_lstm-embedding_dropout", "--seeds", "2"]) == 1
-    assert "maxup compare works on image classifiers" in capsys.readouterr().err
+    assert "trains a language model, but a comparison needs a classifier" in capsys.readouterr().err
     for option, value in (("--words", "0"), ("--temperature", "-1"), ("--seed", "9" * 23), ("--seed", "-1")):
         with pytest.raises(SystemExit):
             main(["sample", str(run), option, value])

@@ -36,20 +36,20 @@ number = 3
 """
 
 
-def train(tmp_path, *options):
-    (tmp_path / "mine.py").write_text(MINE)
-    (tmp_path / "recipe.yaml").write_text(
+def write_recipe(folder, *options):
+    """Write a recipe and code beside it, and return the words of the command that trains it."""
+    (folder / "mine.py").write_text(MINE)
+    (folder / "recipe.yaml").write_text(
         "base: digits/mlp-gaussian-maxup\ndata: {train_size: null}\nmodel: {args: {}}\n"
     )
-    command = [sys.executable, "-m", "maxup", "train", "recipe.yaml", "--out", "run", "--trackers", "none", *options]
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=PATIENCE)
+    return ["train", "recipe.yaml", "--out", "run", "--trackers", "none", *options]
 
 
 def test_user_data_and_network_train(tmp_path):
-    done = train(
-        tmp_path, "--epochs", "5", "--data_from", "mine:data", "--model_from", "mine:net", "--model.args.width", "24"
-    )
+    user_code = ["--data_from", "mine:data", "--model_from", "mine:net", "--model.args.width", "24"]
+    command = [sys.executable, "-m", "maxup", *write_recipe(tmp_path, "--epochs", "5", *user_code)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "run" / "run.json").read_text())
     assert result["last"]["test_accuracy"] > 0.8
@@ -69,11 +69,12 @@ def test_user_data_and_network_train(tmp_path):
         ("--data_from", "mine:net", "your code"),
     ],
 )
-def test_mistakes_gets_one_message(tmp_path, option, value, message):
-    done = train(tmp_path, option, value)
-    assert done.returncode == 1
-    assert message in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+def test_a_mistake_gets_one_message(tmp_path, monkeypatch, capsys, option, value, message):
+    monkeypatch.chdir(tmp_path)
+    assert main(write_recipe(tmp_path, option, value)) == 1
+    err = capsys.readouterr().err
+    assert message in err
+    assert len(err.splitlines()) == 1
 
 
 TIRED = """

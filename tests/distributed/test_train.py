@@ -47,7 +47,8 @@ def test_a_loss_that_is_not_finite_ends_all_processes(tmp_path):
     assert any((tmp_path / "run" / "not-finite").glob("step-*"))
 
 
-@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
 def test_a_killed_rank_ends_the_job_with_a_message_and_the_same_command_resumes(tmp_path, whole, rank):
     (tmp_path / "held.py").write_text(HELD)
     process = torchrun(tmp_path, tmp_path / "run", options=["--save_every", "0"], program=["held.py"])

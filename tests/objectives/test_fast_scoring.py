@@ -96,10 +96,36 @@ def test_a_model_of_one_size_is_scored_at_full_size(batch, monkeypatch):
 
     small = winners()
     monkeypatch.setattr("maxup.objectives.fast_scoring.HALVE_FROM", 8)
-    with pytest.warns(MaxUpWarning, match=r"at full size, because .* half the size: this network needs 8 x 8") as found:
+    with pytest.warns(MaxUpWarning, match="at full size, because half the size failed: this network") as found:
         large = winners()
     assert len(found) == 1
     assert torch.equal(large, small)
+
+
+def test_copies_that_cannot_share_masks_are_scored_one_at_a_time(model, batch):
+    """Nothing was said about copies per pass, so a compiled model with dropout is not an error."""
+    winners = []
+    for scored in (model, torch.compile(model, backend="eager")):
+        objective = make(0)
+        for _ in range(2):  # the first step is checked
+            torch.manual_seed(7)
+            x, _ = objective.select(scored, *batch)
+        winners.append(x)
+    assert torch.equal(*winners)
+    with pytest.raises(ValueError, match="use chunk_size=1"):
+        MaxUp(Gaussian(1.0), norm="running", chunk_size=4).select(torch.compile(model, backend="eager"), *batch)
+
+
+def test_images_of_96_pixels_are_scored_at_half_size():
+    sizes = []
+    model = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4, 3))
+    model.register_forward_pre_hook(lambda _, inputs: sizes.append(inputs[0].shape[-1]))
+    x, y = torch.randn(2, 1, 96, 96), torch.tensor([0, 2])
+    objective = MaxUp(Gaussian(1.0), m=2, fast=True)
+    objective.select(model, x, y)  # the first step is checked
+    sizes.clear()
+    objective(model, x, y)
+    assert sizes == [48, 48, 96]
 
 
 def test_errors_that_are_not_about_the_size(model, batch, large):

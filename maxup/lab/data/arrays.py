@@ -23,7 +23,7 @@ MOST_CLASSES = 10**6
 def is_array(value: Any) -> bool:
     """Whether a value is a tensor, an array, a list of arrays, or a list of numbers or of such lists.
 
-    Of lists of numbers, only first elements are looked at.
+    Only the first elements of lists of numbers are checked.
 
     Example:
         >>> is_array([[1, 2], [3, 4]]), is_array([torch.zeros(2)]), is_array([(torch.zeros(2), 1)]), is_array("text")
@@ -240,8 +240,8 @@ def to_classes(y: Any, classes: tuple[str, ...] | None = None, kind: str = "") -
     labels = labels.long()
     if int(labels.max()) < 0:
         raise DataError(
-            f"your {kind}labels are all negative, so they may be hidden; return another part of the data instead, or "
-            "number the classes from 0"
+            f"your {kind}labels are all negative, as in a test set whose labels are not public; return a labeled part "
+            "instead, or number the classes from 0"
         )
     if int(labels.min()) < 0:
         raise DataError(f"your {kind}labels start at {int(labels.min())}; number the classes from 0")

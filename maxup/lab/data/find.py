@@ -60,8 +60,8 @@ def check_root(name: str, root: Root) -> None:
         raise DataError(f"data.root: there is no {kind} {root}; correct it, or remove it to search the default ones")
 
 
-def is_found(name: str, root: Root) -> bool:
-    """Whether `root` exists, for data sets whose content is that of `root`. Others are searched elsewhere, too."""
+def root_exists(name: str, root: Root) -> bool:
+    """Whether `root` exists. Always true for data sets that are also searched in other folders."""
     is_root = name == "text" or (name in all_data_sets() and not get_data_set(name).files)
     return root is None or not is_root or Path(root).expanduser().exists()
 

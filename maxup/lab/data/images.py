@@ -31,7 +31,7 @@ class Images:
         classes: Names of the classes.
         mean: Mean of x / top per channel, or per column of rows. () for token ids.
         std: Standard deviation, likewise.
-        top: The value of a pixel of 1.0.
+        top: The value that represents 1.0: 255 for bytes, 1 for floats.
     """
 
     x: Tensor = field(repr=False)
@@ -189,9 +189,9 @@ def mean_and_std(chunks: Iterable[Tensor], top: int) -> tuple[tuple[float, ...],
 
     Args:
         chunks: The examples in parts, each (N, C, ...). Only one of them is in memory as doubles.
-        top: The value of a pixel of 1.0.
+        top: The value that represents 1.0: 255 for bytes, 1 for floats.
     """
-    count, mean, squares = 0, torch.zeros(1), torch.zeros(1)  # squares: sum of squared distances from the mean
+    count, mean, squares = 0, torch.zeros(()), torch.zeros(())  # squares: sum of squared distances from the mean
     for x in chunks:
         if x.dtype == torch.int64:
             return (), ()

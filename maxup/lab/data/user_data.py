@@ -70,7 +70,7 @@ def _parts(returned: Any) -> list[Any]:
 
 
 def _is_data_set(part: Any) -> bool:
-    return isinstance(part, Dataset | DataLoader) or hasattr(part, "column_names")  # the latter of Hugging Face
+    return isinstance(part, Dataset | DataLoader) or hasattr(part, "column_names")  # Hugging Face
 
 
 def named_parts(parts: Mapping[str, Any]) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class _Unbatched:
 
     def __iter__(self) -> Iterator[Any]:
         loader = self.loader
-        # In this process: several workers repeat the examples of a data set that does not divide them.
+        # Without workers: a data set that ignores get_worker_info() yields every example once per worker.
         for batch in DataLoader(loader.dataset, loader.batch_size, collate_fn=loader.collate_fn):
             yield from (batch,) if loader.batch_size is None else _rows(batch)
 

@@ -79,7 +79,9 @@ def rows(recipe: Recipe, ms: list[int], objectives: list[str], attack: Attack) -
         hard = row("hard_examples")
         found[f"hardest {100 * hard.objective['keep']:g} %"] = hard
     if recipe.task != "vision":
-        raise RunError("maxup compare works on image classifiers; for text use maxup reproduce and maxup report")
+        raise RunError(
+            "the recipe trains a language model, but a comparison needs a classifier; use maxup reproduce and report"
+        )
     if objective["name"] not in ("standard", "maxup", *objectives):
         raise RunError(
             f"maxup compare needs a standard or maxup recipe, but the objective is {objective['name']!r}; average, "
@@ -141,7 +143,7 @@ def compare(
         for name, row in planned.items():
             runs[name].append(run(name, row, seed))
     equal: dict[str, dict[str, Any]] = {}
-    for name in [n for n in planned if n.startswith("m = ") and n != BASELINE] if equal_time else []:
+    for name in dict.fromkeys(f"m = {m}" for m in ms if m > 1) if equal_time else []:
         ratio = sum(r["seconds"] for r in runs[name]) / sum(r["seconds"] for r in runs[BASELINE])
         epochs = max(1, round(ratio * recipe.epochs))
         longer = f"{BASELINE}, time of {name}"

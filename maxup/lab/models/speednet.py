@@ -87,7 +87,8 @@ class SpeedNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.blocks(F.gelu(self.whiten(x)))
-        return self.head(F.adaptive_max_pool2d(x, 1).flatten(1)) * LOGIT_SCALE  # amax: NaN in compiled half precision
+        x = F.adaptive_max_pool2d(x, 1).flatten(1)  # not amax: compiled, its gradient is NaN in half precision
+        return self.head(x) * LOGIT_SCALE
 
     def init_from_images(self, images: Tensor) -> None:
         """Set the fixed weights of the first layer from normalized training images, (N, C, H, W)."""

@@ -52,9 +52,9 @@ class ObjectiveContext:
         """Return the number of warmup epochs, reduced in a short run."""
         return cap_warmup(epochs, self.recipe.epochs)
 
-    def warmup_steps(self) -> int:
+    def warmup_steps(self, warmup: int, start: float) -> int:
         """Return the number of steps with m = 1 at the start."""
-        return self.steps(epochs_without_selection(self.recipe.objective, self.recipe.epochs))
+        return self.steps(epochs_without_selection({"warmup": warmup, "start": start}, self.recipe.epochs))
 
 
 def cap_warmup(requested: int, epochs: int) -> int:
@@ -105,15 +105,15 @@ def maxup(
         context: What the task provides.
         m: Number of copies per example.
         warmup: Number of epochs with m = 1 at the start, at most a quarter of the run. The paper uses 5.
-        start: Fraction of the run with m = 1, rounded to epochs, if that is more than `warmup`. 0.5 selects in the last
-            half only, which costs half.
+        start: Fraction of the run with m = 1 at the start, rounded to whole epochs, unless `warmup` is longer. 0.5
+            halves the cost of selection.
         norm: Statistics that BatchNorm uses to score copies.
         strategy: recompute forwards the worst copies again. retain keeps the graphs of all copies. auto measures both.
         chunk_size: Number of copies per scoring pass.
         masks: Dropout masks: shared by the copies of an example, or independent per copy, which requires retain.
         compile: Compile the scoring passes.
-        fast: Score images of at least 96 x 96 pixels at half their size, and smaller ones with running statistics and
-            at least 4 copies per pass; compiled on a GPU.
+        fast: Score images of 96 x 96 pixels or more at half their size, and other inputs with running statistics, 4
+            copies per pass. Passes are compiled on a GPU.
         score: What to compare copies by. kl subtracts the entropy of mixed labels from the loss. easiest selects the
             copy with the lowest loss, as a control.
         unit: Language task: choose the worst copy per column of a window, per token, or per batch.
@@ -121,7 +121,7 @@ def maxup(
     from maxup.objectives.maxup import MaxUp
     from maxup.objectives.schedules import warmup as warmed_up
 
-    schedule = warmed_up(m, steps=context.warmup_steps())
+    schedule = warmed_up(m, steps=context.warmup_steps(warmup, start))
     settings: dict[str, Any] = {"strategy": strategy, "chunk_size": chunk_size, "masks": masks, "compile": compile}
     if context.recipe.task == "vision":
         settings |= {"norm": norm, "score": score, "fast": fast}
@@ -131,7 +131,11 @@ def maxup(
 
 
 def average(
-    context: ObjectiveContext, *, m: Annotated[int, COPIES] = 4, warmup: Annotated[int, EPOCHS] = 5
+    context: ObjectiveContext,
+    *,
+    m: Annotated[int, COPIES] = 4,
+    warmup: Annotated[int, EPOCHS] = 5,
+    start: Annotated[float, Limit(0, 1)] = 0.0,
 ) -> "Objective":
     """Train on the average over m copies per example.
 
@@ -139,11 +143,12 @@ def average(
         context: What the task provides.
         m: Number of copies per example.
         warmup: Number of epochs with m = 1 at the start, at most a quarter of the run.
+        start: Fraction of the run with m = 1 at the start, rounded to whole epochs, unless `warmup` is longer.
     """
     from maxup.objectives.average import Average
     from maxup.objectives.schedules import warmup as warmed_up
 
-    return Average(context.require_perturbation(), m=warmed_up(m, steps=context.warmup_steps()))
+    return Average(context.require_perturbation(), m=warmed_up(m, steps=context.warmup_steps(warmup, start)))
 
 
 def adversarial(

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from maxup.lab.report.figure import save_figure
-from maxup.lab.results.comparison import METRICS
+from maxup.lab.results.comparison import METRICS, controls
 from maxup.lab.results.statistics import FEWEST
 
 
@@ -36,6 +36,7 @@ def text(result: dict[str, Any]) -> str:
         other = name.removeprefix("m = 1, time of ")
         lines.append(f"{name}: {record['epochs']} epochs, because {other} takes {record['ratio']:.2f} times as long.")
         lines.append(f"  {at_equal_time(name, record)}")
+    lines += against_controls(result)
     return "\n".join(lines)
 
 
@@ -46,11 +47,21 @@ def at_equal_time(name: str, record: dict[str, Any]) -> str:
         name: Name of the baseline's row, such as "m = 1, time of m = 4".
         record: Its entry of `equal_time` in the result.
     """
+    return _difference(name.removeprefix("m = 1, time of "), name, record["gain"])
+
+
+def against_controls(result: dict[str, Any]) -> list[str]:
+    """Return one line per control with the difference between MaxUp and the control. Is the *worst* copy the cause?"""
+    found = controls(result["runs"], paired=result["paired"])
+    return [_difference(ours, control, gains) for (ours, control), gains in found.items()]
+
+
+def _difference(ours: str, baseline: str, gains: dict[str, dict[str, Any]]) -> str:
     parts = []
-    for metric, row in record["gain"].items():
+    for metric, row in gains.items():
         d = METRICS[metric].decimals
         parts.append(f"{METRICS[metric].short} {row['difference']:+.{d}f}{interval(row, d)}")
-    return f"{name.removeprefix('m = 1, time of ')} minus {name}: {', '.join(parts)}."
+    return f"{ours} minus {baseline}: {', '.join(parts)}."
 
 
 def interval(row: dict[str, Any], decimals: int) -> str:

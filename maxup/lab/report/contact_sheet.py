@@ -108,7 +108,7 @@ def draw_copies(maxup: MaxUp, model: nn.Module, x: Tensor, y: Tensor) -> Copies:
     scores = torch.stack(worst.losses)  # (m, B)
     if maxup.score == "kl" and batches[0][1].is_floating_point():
         scores = scores - torch.stack([entropy(target) for _, target in batches])
-    name = "loss" if maxup.score == "loss" else "KL"
+    name = "KL" if maxup.score == "kl" else "loss"
     return Copies(torch.stack([copy for copy, _ in batches]), scores, worst.copy, name)
 
 

@@ -66,10 +66,10 @@ def _line(group: Sequence[Result]) -> YourRun:
         "folders": [str(folder) for folder in folders], "recipe": first.trained or first.name, "m": first.m,
         "metric": scores[0][0] if scores else None, **(asdict(ours) if ours else {}), "seconds": seconds,
     }  # fmt: skip
+    recipe = first.trained if first.trained != first.name else ""
     return YourRun(
         run,
-        ", ".join(part for part in (first.trained if first.trained != first.name else "", first.variant) if part)
-        or first.name,
+        ", ".join(filter(None, (recipe, first.variant))) or first.name,
         str(first.m),
         f"{number} {'%' if accuracy else 'perplexity'} ({n})" if ours else DASH,
         DASH if seconds is None else f"{seconds:,.{1 if seconds < 10 else 0}f} s",

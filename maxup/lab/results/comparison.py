@@ -27,6 +27,7 @@ class Metric:
         return f"{value:.{self.decimals}f}{self.unit}"
 
 
+CONTROLS = ("average of ", "easiest of ")  # rows that show whether choosing the worst copy is the cause
 METRICS = {
     "clean": Metric("accuracy, clean [%]", "clean", 2, " %"),
     "worst": Metric("accuracy, worst of 20 copies [%]", "worst of 20", 2, " %"),
@@ -54,6 +55,18 @@ def summary(runs: Runs, *, paired: bool) -> dict[str, dict[str, dict[str, Any]]]
                 row: dict[str, Any] = {"mean": ours.mean, "std": ours.std} | gains.get(name, {}).get(metric, {})
                 table.setdefault(metric, {})[name] = row
     return table
+
+
+def controls(runs: Runs, *, paired: bool) -> dict[tuple[str, str], dict[str, dict[str, Any]]]:
+    """Return the difference between MaxUp and each control with as many copies: their average, or the easiest one.
+
+    Example:
+        >>> same = [{"clean": 90.0}] * 3
+        >>> list(controls({"m = 1": same, "m = 4": same, "average of 4": same}, paired=True))
+        [('m = 4', 'average of 4')]
+    """
+    pairs = [(f"m = {name.removeprefix(kind)}", name) for kind in CONTROLS for name in runs if name.startswith(kind)]
+    return {(ours, name): gain(runs[ours], runs[name], paired=paired) for ours, name in pairs if ours in runs}
 
 
 def gain(ours: list[dict[str, float]], baseline: list[dict[str, float]], *, paired: bool) -> dict[str, dict[str, Any]]:

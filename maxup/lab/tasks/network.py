@@ -121,7 +121,7 @@ def check_module(model: Any) -> nn.Module:
 
 def _check_output(who: str, model: nn.Module, x: Tensor, num_classes: int) -> None:
     """Call a network that is not ours once, without side effects. Raise a RecipeError if it does not fit the data."""
-    kind = "images" if x.ndim == 4 else "inputs" if x.is_floating_point() else f"token ids up to {int(x.max())},"
+    kind = "images" if x.ndim == 4 else "inputs" if x.is_floating_point() else f"token ids up to {int(x.max())}"
     subject = f"{who}, for {kind} of shape {tuple(x.shape)},"
     try:
         with preserve_state(model, (x, None)), torch.no_grad():

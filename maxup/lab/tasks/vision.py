@@ -248,5 +248,5 @@ class Vision:
 
 
 def _holds_tokens(part: Any) -> bool:
-    """Whether a part of the data are token ids in memory."""
+    """Whether this part holds token ids in memory."""
     return isinstance(part, Images) and part.dtype == torch.int64

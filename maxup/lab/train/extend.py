@@ -103,8 +103,9 @@ def _settings_that_keep_the_past(before: Recipe, now: Recipe, *, done: int, step
         keep.append(f"--optim.average_from {'null' if start is None else f'{start * scale:.10g}'}")
     first, second = (epochs_without_selection(r.objective, r.epochs) for r in (before, now))
     if first != second:
-        if now.objective.get("start"):
+        if before.objective.get("start") or now.objective.get("start"):
             keep.append(f"--objective.start {first / now.epochs:.10g}")
+            keep += ["--objective.warmup 0"] * bool(now.objective.get("warmup"))
         else:
             keep.append(f"--objective.warmup {first}")
     return keep

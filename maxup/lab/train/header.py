@@ -19,8 +19,8 @@ def describe(recipe: Recipe, task: Any, accelerator: Accelerator) -> str:
     else:
         size = f"{len(task.train):,} examples, {len(task.train.classes)} classes"
         if task.identity["data_from"] and (ignored := decoding_settings(recipe)):
-            shape = " x ".join(map(str, task.train.shape))
-            size += f", {shape}: {', '.join(ignored)} {'have' if len(ignored) > 1 else 'has'} no effect"
+            verb = "have" if len(ignored) > 1 else "has"
+            size += f" ({' x '.join(map(str, task.train.shape))}; {', '.join(ignored)} {verb} no effect on --data_from)"
     objective = recipe.objective["name"]
     if "m" in recipe.objective:
         objective += f", m = {recipe.objective['m']}"

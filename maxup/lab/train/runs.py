@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from maxup.errors import RunError, error_message
-from maxup.lab.data.find import is_found
+from maxup.lab.data.find import root_exists
 from maxup.lab.output import say
 from maxup.lab.recipes.load import recipe_from
 from maxup.lab.recipes.schema import Recipe
@@ -79,17 +79,18 @@ def open_run(
     identity = {key: value for key, value in state["task"].items() if key != "data" or not accept_changed_data}
     named = {option: str(identity[option]) for option in ("model_from", "data_from") if identity.get(option)}
     missing = {option: name for option, name in named.items() if sources.get(option) is None}
-    if missing and (find_code is None or not all(map(is_importable, missing.values()))):
+    importable = all(map(is_importable, missing.values()))
+    if missing and not (find_code and importable):
         options = " ".join(f"--{option} {name:.80}" for option, name in missing.items())
         advice = "add --trust to import it, or give the options"
-        if not all(map(is_importable, missing.values())):
+        if not importable:
             again = " ".join(f"--{option} MODULE:FUNCTION" for option in missing)
             advice = f"it was defined in a notebook or inside a function, so give it again as {again}"
         raise RunError(f"{folder} was trained with your code, {options}; {advice}")
     sources |= {option: find_code(name, f"--{option}") for option, name in missing.items() if find_code}
-    if sources.get("data_from") is None and not is_found(recipe.data.name, recipe.data.root):
+    if sources.get("data_from") is None and not root_exists(recipe.data.name, recipe.data.root):
         raise RunError(
-            f"{folder} was trained on {recipe.data.root}, which does not exist here; say where it is with --data.root"
+            f"{folder} was trained on {recipe.data.root}, which does not exist here; pass its new path with --data.root"
         )
     # Initial weights and the precision of the steps are not needed again.
     model = replace(recipe.model, pretrained=False, weights=None, new_head=False)

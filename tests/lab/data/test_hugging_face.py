@@ -201,8 +201,8 @@ MISTAKES = {
     ),
     "hidden labels": (
         lambda: (rows_with("label", 1), datasets.Dataset.from_dict({"width": [0.5] * 3, "label": [-1] * 3})),
-        "your test labels are all negative, so they may be hidden; return another part of the data instead, or number "
-        "the classes from 0",
+        "your test labels are all negative, as in a test set whose labels are not public; return a labeled part "
+        "instead, or number the classes from 0",
     ),
     "text": (
         lambda: datasets.Dataset.from_dict({"text": ["a"], "label": [0]}),

@@ -172,7 +172,7 @@ def test_split_is_a_partition():
         ({1: torch.tensor([0, -1] * 3)}, "your labels start at -1; number the classes from 0"),
         ({1: [*"abaab", 3]}, "your labels are names and numbers"),
         ({1: [3, *"abaab"]}, "your labels are names and numbers"),
-        ({3: torch.tensor([-1, -1])}, "your test labels are all negative, so they may be hidden; return another part"),
+        ({3: torch.tensor([-1, -1])}, "your test labels are all negative, as in a test set whose"),
         ({1: torch.rand(6)}, "your labels are torch.float32"),
         ({1: torch.zeros(6, 1).long()}, r"shape \(6, 1\)"),
         ({3: torch.tensor([0, 7])}, "classes without a training image: 7"),

@@ -42,7 +42,7 @@ def test_every_argument_is_documented_and_has_a_checked_type(name):
 
 
 def test_defaults_are_filled_in():
-    assert resolve_objective("average") == {"name": "average", "m": 4, "warmup": 5}
+    assert resolve_objective("average") == {"name": "average", "m": 4, "warmup": 5, "start": 0.0}
     assert resolve_objective({"name": "adversarial", "p": ".inf"[1:]})["p"] == float("inf")
 
 

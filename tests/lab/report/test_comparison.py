@@ -23,6 +23,17 @@ def test_text_has_every_row_ratio_and_gain_at_equal_time():
     assert "In brackets: the paired 95 % interval" in text(result(runs, paired=True))
 
 
+def test_text_compares_maxup_with_controls_of_as_many_copies():
+    rows = ("m = 1", "m = 4", "m = 8", "average of 4", "easiest of 8", "hardest 25 %", "m = 1, time of m = 4")
+    runs = fake(rows=rows)
+    printed = text(result(runs, paired=True))
+    for ours, control in (("m = 4", "average of 4"), ("m = 8", "easiest of 8")):
+        a, b = (np.array([run["clean"] for run in runs[row]]) for row in (ours, control))
+        low, high = stats.ttest_rel(a, b).confidence_interval(0.95)
+        assert f"{ours} minus {control}: clean {(a - b).mean():+.2f} [{low:+.2f}, {high:+.2f}], worst of" in printed
+    assert printed.count(" minus ") == 3
+
+
 @pytest.mark.parametrize("paired", [False, True])
 def test_two_seeds_have_no_interval(paired, tmp_path):
     """Also if both differences are equal, so that a paired interval would have no width."""

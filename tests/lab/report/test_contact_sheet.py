@@ -47,7 +47,7 @@ def test_the_winner_is_the_copy_that_select_returns(perturbation, arguments, tra
     assert not torch.equal(found.x[0], found.x[1])
 
 
-@pytest.mark.parametrize("score", ["loss", "kl"])
+@pytest.mark.parametrize("score", ["loss", "kl", "easiest"])
 def test_the_scores_are_those_of_the_copies_shown(score):
     model, x, y = case(1)
     model.eval()
@@ -59,6 +59,8 @@ def test_the_scores_are_those_of_the_copies_shown(score):
         with torch.no_grad():
             losses = F.cross_entropy(model(copy), target, reduction="none")
         assert torch.allclose(scores, losses - entropy(target) if score == "kl" else losses)
+    assert found.score == ("KL" if score == "kl" else "loss")
+    assert torch.equal(found.winner, found.scores.argmin(0) if score == "easiest" else found.scores.argmax(0))
 
 
 def test_what_cannot_be_shown_is_an_error():

@@ -100,7 +100,7 @@ def test_a_token_id_without_an_embedding_gets_one_message(part):
     Vision(said, torch.device("cpu"), model_from=net, data_from=lambda: arrays)
     arrays[part][2, 1] = 40
     message = (
-        r"^model_from: your network, for token ids up to 40, of shape \(2, 5\), raised IndexError: index out of range"
+        r"^model_from: your network, for token ids up to 40 of shape \(2, 5\), raised IndexError: index out of range"
     )
     with pytest.raises(ValueError, match=message):
         Vision(said, torch.device("cpu"), model_from=net, data_from=lambda: arrays)

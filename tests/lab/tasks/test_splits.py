@@ -68,7 +68,7 @@ def test_settings_of_image_folders_have_no_effect_on_user_data(tmp_path, capsys)
     said |= {"perturb": [{"name": "cutmix"}], "model": {"name": "resnet20"}}
     result = train(recipe_from(said), tmp_path, data_from=lambda: (x, torch.arange(20) % 2))
     assert result["last"]["epoch"] == 1
-    size = "16 examples, 2 classes, 3 x 9 x 7: data.size, data.test_size have no effect"
+    size = "16 examples, 2 classes (3 x 9 x 7; data.size, data.test_size have no effect on --data_from)"
     assert size in capsys.readouterr().out
 
 

@@ -22,6 +22,7 @@ TRIANGLE = {"optim": {"schedule": "triangle"}}
 AHEAD = {"optim": {"schedule": "constant", "lookahead": 2}}
 WARM = {"objective": {"name": "maxup", "m": 2, "warmup": 5}}
 LATE = {"objective": {"name": "maxup", "m": 2, "warmup": 0, "start": 0.5}}
+BOTH = {"objective": {"name": "maxup", "m": 2, "warmup": 5, "start": 0.1}}
 
 
 def longer(milestones, warmup):
@@ -86,6 +87,8 @@ def text(tmp_path):
         (STEPS, {**STEPS, "epochs": 4}, "stay the same; add --optim.warmup 0.125 --optim.milestones [0.25]"),
         ({**CONSTANT, **WARM}, {**CONSTANT, **WARM, "epochs": 40}, "stay the same; add --objective.warmup 1"),
         ({**CONSTANT, **LATE}, {**CONSTANT, **LATE, "epochs": 4}, "stay the same; add --objective.start 0.25"),
+        ({**CONSTANT, "epochs": 10, **BOTH}, {**CONSTANT, "epochs": 40, **BOTH},
+         "stay the same; add --objective.start 0.05 --objective.warmup 0"),
         ({"optim": {"schedule": "constant", "name": "asgd", "average_from": 0.5}},
          {"optim": {"schedule": "constant", "name": "asgd", "average_from": 0.5}, "epochs": 4},
          "stay the same; add --optim.average_from 0.25"),

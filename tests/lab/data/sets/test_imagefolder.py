@@ -125,7 +125,7 @@ def test_a_folder_of_photos_trains_with_one_command(photos, tmp_path, monkeypatc
     assert main(["eval", str(run)]) == 1
     error = capsys.readouterr().err
     assert error.endswith(
-        f"was trained on {photos / 'train'}, which does not exist here; say where it is with --data.root\n"
+        f"was trained on {photos / 'train'}, which does not exist here; pass its new path with --data.root\n"
     )
     (tmp_path / "moved").rename(photos / "train")
     shutil.copy(photos / "train/cat/0.jpeg", photos / "train/cat/new.jpeg")

@@ -100,7 +100,8 @@ def test_a_run_counts_unreadable_images_and_resumes_exactly(few, tmp_path, capsy
     assert again["last"] == result["last"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_to_all_processes_saves_and_ends_all_of_them(tmp_path, number):
     write_folders(tmp_path / "imagenette")
     long = RECIPE | {"data": RECIPE["data"] | {"root": str(tmp_path), "size": 8}, "epochs": 10_000, "batch_size": 4}
