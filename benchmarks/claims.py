@@ -112,7 +112,7 @@ def claims() -> Iterator[tuple[str, Measured | None, str]]:
         ("worst", "more robust to the perturbation of training", 2),
         ("clean", "better generalization, on a task that the paper does not have", 2),
     ):
-        yield text, _digits(metric, digits), "[digits](#digits)"
+        yield text, _compared("digits-cause", "digits, MLP", metric, digits), "[digits](#digits)"
 
 
 def costs() -> Iterator[tuple[str, str, float]]:
@@ -194,13 +194,13 @@ def _with_baseline(table: Table) -> Iterator[tuple[Row, Row, int]]:
             yield row, table.rows[row.baseline], table.digits
 
 
-def _digits(metric: str, digits: int) -> Measured:
-    """Return the comparison of m = 4 with m = 1 on digits."""
-    found = _read("digits")
+def _compared(file: str, name: str, metric: str, digits: int) -> Measured:
+    """Return the comparison of m = 4 with m = 1 in a file of `maxup compare`."""
+    found = _read(file)
     gains = (found["summary"][metric]["m = 4"], found["equal_time"]["m = 1, time of m = 4"]["gain"][metric])
     at_epochs, at_time = (Difference(g["difference"], g["low"], g["high"], len(found["seeds"])) for g in gains)
     what = {"gradient": "gradient norm", "worst": "accuracy on the worst of 20 copies", "clean": "accuracy"}[metric]
-    return Measured(f"digits, MLP, m = 4: {what}", at_epochs, at_time, digits, metric == "gradient")
+    return Measured(f"{name}, m = 4: {what}", at_epochs, at_time, digits, metric == "gradient")
 
 
 def _read(name: str) -> Any:

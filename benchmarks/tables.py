@@ -56,7 +56,7 @@ def comparison(name: str, command: str) -> str:
     equal = [f"- {at_equal_time(row_name, record)}" for row_name, record in found["equal_time"].items()]
     parts = [*lines, "", f"`{command}` {origin(found['environment'])} At equal time:", "", *equal]
     if others:
-        parts += ["", "Is the *worst* copy the cause? The controls use as many copies:", ""]
+        parts += ["", "Against the controls:", ""]
         parts += [f"- {line}" for line in against_controls(found)]
     return "\n".join(parts)
 
@@ -316,9 +316,9 @@ def loader() -> str:
 
 def origin(where: dict[str, Any], *others: dict[str, Any]) -> str:
     """Hardware, torch version and commits."""
-    device = (
-        f"{where['hardware']}, {where['threads']} threads" if "NVIDIA" not in where["hardware"] else where["hardware"]
-    )
+    device = where["hardware"]
+    if "NVIDIA" not in device:
+        device += f", {where['threads']} thread{'s' * (where['threads'] > 1)}"
     commits = " and ".join(dict.fromkeys(map(short_commit, (where, *others))))
     return f"({device}; torch {where['versions']['torch']}; commit {commits}.)"
 

@@ -1,0 +1,37 @@
+"""Collect the learning curves of a comparison in one file: a line per run.
+
+maxup compare digits/mlp-gaussian-maxup --seeds 20 --m 4 --objectives average easiest --out out
+python -m benchmarks.curves out results/curves/digits-cause.jsonl
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+METRICS = ("test_accuracy", "test_loss")
+
+
+def curve(run: Path) -> dict[str, Any]:
+    """Return the metrics of a run after every epoch, rounded to five decimals."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    epochs = [line for line in lines if METRICS[0] in line]
+    return {"row": run.parent.name, "seed": int(run.name.removeprefix("seed-"))} | {
+        metric: [round(epoch[metric], 5) for epoch in epochs] for metric in METRICS
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("comparison", type=Path, help="folder that maxup compare wrote")
+    parser.add_argument("out", type=Path, help="file to write")
+    args = parser.parse_args()
+    curves = [curve(file.parent) for file in args.comparison.glob("runs/*/seed-*/metrics.jsonl")]
+    if not curves:
+        parser.error(f"{args.comparison} has no runs/*/seed-*/metrics.jsonl; give the --out of maxup compare")
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text("".join(f"{json.dumps(c)}\n" for c in sorted(curves, key=lambda c: (c["row"], c["seed"]))))
+
+
+if __name__ == "__main__":
+    main()
