@@ -16,7 +16,7 @@ from maxup.objectives.base import call_model
 from maxup.objectives.maxup import MaxUp
 
 PACKAGES = ("pytorch_lightning", "lightning.pytorch")
-UNSUPPORTED = ("FSDPStrategy", "DeepSpeedStrategy")
+UNSUPPORTED = ("FSDPStrategy", "ModelParallelStrategy", "DeepSpeedStrategy")
 
 
 def _import_lightning() -> Any:

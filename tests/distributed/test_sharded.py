@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 import maxup as mu
 from tests.distributed.test_objectives import FromBatch, data, pixels
+from tests.integrations.data import Nothing
 from tests.tiny import batch_norm_net, dropout_net, net
 
 NO_FSDP = not hasattr(torch.cpu.Stream, "record_event")
@@ -58,12 +59,12 @@ def other_gradients(name, model, rank):
     return values(model, grad=True)
 
 
-def train(model, x, y, steps=3, backward=torch.Tensor.backward):
-    """The extra line in a loop."""
+def train(model, x, y, steps=3, backward=torch.Tensor.backward, m=3):
+    """The extra line in a loop. m = 0 is the loop without it."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    objective = mu.MaxUp(FromBatch(), m=3, forward=pixels)
+    objective = mu.MaxUp(FromBatch() if m > 1 else Nothing(), m=max(m, 1), forward=pixels)
     for _ in range(steps):
-        inputs, targets = objective.select(model, x, y)
+        inputs, targets = objective.select(model, x, y) if m else (x, y)
         backward(F.cross_entropy(model(inputs["pixels"]), targets))
         optimizer.step()
         optimizer.zero_grad()
@@ -123,6 +124,23 @@ def worker(rank, out):
     results["wrapper"] = type(model).__name__
     train(model, x, y, backward=accelerator.backward)
     results["accelerate"] = values(model)
+
+    for m in (0, 1):
+        model = shard(net())
+        train(model, x, y, m=m)
+        results[f"shards, m = {m}"] = values(model)
+        model = accelerator.prepare(net())
+        train(model, x, y, m=m, backward=accelerator.backward)
+        results[f"accelerate, m = {m}"] = values(model)
+
+    # What docs/trainers.md shows: the state of the objective is saved with Accelerate's.
+    objective = mu.MaxUp(mu.Gaussian(0.3), m=2)
+    accelerator.register_for_checkpointing(objective)
+    objective.select(model, x["pixels"], y)
+    accelerator.save_state(f"{out}/state")
+    results["drawn"] = [objective.select(model, x["pixels"], y)[0] for _ in range(2)]
+    accelerator.load_state(f"{out}/state")
+    results["drawn again"] = [objective.select(model, x["pixels"], y)[0] for _ in range(2)]
     torch.save(results, f"{out}/{rank}.pt")
     distributed.destroy_process_group()
 
@@ -160,6 +178,20 @@ def test_the_extra_line_trains_as_one_process_on_the_joined_batch(ranks, name):
     model = net()
     train(model, *data())
     assert_like(ranks, name, values(model))
+
+
+@pytest.mark.parametrize("wrapper", ["shards", "accelerate"])
+def test_m_1_equals_the_loop_without_it(ranks, wrapper):
+    for found in ranks:
+        for mine, plain in zip(found[f"{wrapper}, m = 1"], found[f"{wrapper}, m = 0"], strict=True):
+            assert torch.equal(mine, plain)
+
+
+def test_accelerate_restores_the_draws_of_every_rank(ranks):
+    for found in ranks:
+        assert torch.equal(torch.stack(found["drawn"]), torch.stack(found["drawn again"]))
+    first, second = ((found["drawn"][0] - part(rank)[0]["pixels"]) for rank, found in enumerate(ranks))
+    assert not torch.allclose(first, second)
 
 
 def test_perturbations_inside_a_sharded_model(ranks):

@@ -49,6 +49,16 @@ def test_files_of_accelerate_and_slurm_exist():
     assert all((ROOT / file).exists() for file in files)
 
 
+def test_accelerate_reads_the_fsdp_file():
+    """It needs GPUs to run. Its settings are those that the page promises."""
+    from accelerate.commands.config.config_args import load_config_from_file
+
+    config = load_config_from_file(str(ROOT / "examples" / "launch" / "fsdp.yaml"))
+    assert config.distributed_type.value == "FSDP"
+    plugin = config.fsdp_config
+    assert (plugin["fsdp_version"], plugin["fsdp_auto_wrap_policy"]) == (2, "SIZE_BASED_WRAP")
+
+
 def test_the_environment_variable_is_the_one_of_the_script():
     (line,) = [line for line in COMMANDS if line.startswith("export")]
     assert line in (ROOT / "examples" / "slurm.sh").read_text()

@@ -188,6 +188,14 @@ def test_scores_in_the_precision_of_the_step(pl, callback):
     assert [graph for graph, _ in types].count(True) == 2
 
 
+@pytest.mark.parametrize("precision", ["64-true", "bf16-true", "bf16-mixed"])
+def test_m_1_equals_the_bare_trainer_in_every_precision(pl, callback, precision):
+    with_callback, bare = build(pl), build(pl)
+    fit(pl, with_callback, [callback(mu.MaxUp(Nothing(), m=1))], precision=precision)
+    fit(pl, bare, [], precision=precision)
+    assert_equal(with_callback, bare)
+
+
 @pytest.mark.parametrize("model", ["net", lambda module: module.net])
 def test_scores_with_another_model(pl, callback, model):
     def step(self, batch, batch_idx):
@@ -286,12 +294,11 @@ def test_a_step_that_reads_the_loader_is_refused(pl, callback):
     assert "training_step" not in vars(module)
 
 
-def test_unsupported_strategy(pl, callback):
-    class DeepSpeedStrategy:
-        pass
-
-    trainer = SimpleNamespace(strategy=DeepSpeedStrategy(), world_size=1)
-    with pytest.raises(ValueError, match="does not support DeepSpeedStrategy; use DDPStrategy"):
+@pytest.mark.parametrize("name", ["DeepSpeedStrategy", "FSDPStrategy", "ModelParallelStrategy"])
+def test_unsupported_strategy(pl, callback, name):
+    strategy = type("Custom", (getattr(pl.strategies, name),), {"__init__": lambda self: None})()
+    trainer = SimpleNamespace(strategy=strategy, world_size=1)
+    with pytest.raises(ValueError, match=f"does not support {name}; use DDPStrategy"):
         callback(objective()).on_fit_start(trainer, build(pl))
 
 

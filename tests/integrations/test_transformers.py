@@ -212,6 +212,24 @@ def test_accumulation_for_a_model_that_ignores_num_items_in_batch(hf, trainer_cl
     assert_close(model, by_hand(expected, sentences(), same, accumulate=3, steps=2))
 
 
+@pytest.mark.parametrize("perturbation", ["noise", "mixup"])
+def test_perturbations_in_a_checkpointed_layer_equal_a_loop_without_checkpoints(
+    hf, trainer_class, tmp_path, perturbation
+):
+    """The Trainer calls backward, which repeats the layer, after the selection has ended."""
+
+    def noisy():
+        layer = "bert.encoder.layer.0.intermediate.dense"
+        noise = mu.ManifoldMixup([layer], 4) if perturbation == "mixup" else mu.FeatureNoise(0.3, layer=layer)
+        model = bert(hf, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+        return noise.attach(model), worst(noise)
+
+    (model, objective), (expected, same) = noisy(), noisy()
+    fit(hf, trainer_class, model, sentences(), tmp_path, options={"maxup": objective}, gradient_checkpointing=True)
+    assert model.is_gradient_checkpointing
+    assert_close(model, by_hand(expected, sentences(), same))
+
+
 @pytest.mark.parametrize("settings", [{}, {"label_smoothing_factor": 0.1, "gradient_accumulation_steps": 3}])
 def test_m_1_without_perturbation_equals_the_bare_trainer(hf, trainer_class, tmp_path, settings):
     for build, data in ((vit, pictures()), (bert, sentences())):
@@ -306,7 +324,8 @@ def test_losses_per_example_are_those_of_the_trainer(hf, trainer_class, tmp_path
     assert twice.shape == (2,)
 
 
-def test_messages(hf, trainer_class, tmp_path):
+def test_messages(hf, trainer_class, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # a Trainer without arguments writes to the current folder
     objective = worst(mu.Gaussian(0.3, key="pixel_values"))
     with pytest.raises(TypeError, match="MaxUpTrainer expects a MaxUp objective"):
         trainer_class(vit(hf), maxup=mu.Gaussian(0.3))
@@ -324,7 +343,22 @@ def test_messages(hf, trainer_class, tmp_path):
             options={"maxup": worst(mu.CutMix(4, key="pixel_values"), score="kl")})  # fmt: skip
 
 
-def test_unsupported(hf, trainer_class, monkeypatch):
+@pytest.mark.parametrize("flag", ["is_deepspeed_enabled", "is_fsdp_enabled"])
+def test_split_weights_are_refused(hf, trainer_class, tmp_path, monkeypatch, flag):
+    init = hf.Trainer.__init__
+
+    def split(self, *args, **kwargs):
+        init(self, *args, **kwargs)
+        setattr(self, flag, True)
+
+    monkeypatch.setattr(hf.Trainer, "__init__", split)
+    args = hf.TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[])
+    with pytest.raises(ValueError, match="does not support DeepSpeed and FSDP1; use DDP or FSDP2"):
+        trainer_class(vit(hf), args, maxup=worst(mu.Gaussian(0.3, key="pixel_values")))
+
+
+def test_unsupported(hf, trainer_class, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # a Trainer without arguments writes to the current folder
     objective = worst(mu.Gaussian(0.3, key="pixel_values"))
     monkeypatch.setattr(hf.TrainingArguments, "n_gpu", 2)
     with pytest.raises(ValueError, match=r"does not support nn.DataParallel; launch one process per GPU with torchrun"):

@@ -31,7 +31,7 @@ def read_rgb(path: str | os.PathLike[str]) -> Image.Image:
     """Read an image in RGB. Grayscale, palette, CMYK and 16-bit images are converted, and transparency is dropped.
 
     Images are rotated as their EXIF orientation says. If simplejpeg is installed, it decodes usual JPEG files faster,
-    to the same pixels. PIL decodes all other files.
+    to values that differ from PIL's by at most 1 of 255. PIL decodes all other files.
 
     Raises:
         OSError: The file is damaged, or not in one of `FORMATS`. PIL may raise other errors too.

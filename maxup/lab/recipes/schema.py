@@ -30,7 +30,7 @@ class Data:
     interpolation: Literal["bilinear", "bicubic"] = "bilinear"
     """Image folders: interpolation mode for resizing."""
     mean: list[Annotated[float, Limit(-1e6, 1e6)]] | None = None
-    """Mean per channel of pixels in [0, 1]. null: that of the data set, or of ImageNet for image folders."""
+    """Mean per channel of pixels in [0, 1]. null: that of the data set, or usual values for photos in image folders."""
     std: list[Annotated[float, Limit(0, 1e6, above=True)]] | None = None
     """Standard deviation per channel of pixels in [0, 1]. null: as for mean."""
     alternating_flip: bool = False

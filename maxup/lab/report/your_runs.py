@@ -30,7 +30,7 @@ class YourRun:
 
 
 def your_runs(results: Sequence[Result], runs: Path, word: str = "") -> list[YourRun]:
-    """Return a line for the runs in a folder whose name contains a word.
+    """Return a line for the runs in a folder whose name or recipe contains a word.
 
     Args:
         results: The results in `runs`, and others, which are ignored.
@@ -39,7 +39,8 @@ def your_runs(results: Sequence[Result], runs: Path, word: str = "") -> list[You
     """
     groups: dict[tuple[str, int, float], list[Result]] = {}
     for result in results:
-        if result.curve is not None and (word in result.recipe or word in str(result.curve.parent)):
+        names = (result.recipe, result.trained, str(result.curve and result.curve.parent))
+        if result.curve is not None and any(word in name for name in names):
             groups.setdefault((result.recipe, result.m, result.budget), []).append(result)
     return [*(_line(group) for group in groups.values()), *(one for one in _unfinished(runs) if word in one.run)]
 
