@@ -23,14 +23,25 @@ def cross_entropy(output: Tensor, target: Tensor, *, label_smoothing: float = 0.
         >>> cross_entropy(torch.zeros(2, 4, 3), torch.tensor([[0, 3, -100], [-100, -100, -100]]))
         tensor([1.3863, 0.0000])
     """
-    dtype = torch.promote_types(output.dtype, torch.float32)
-    if target.is_floating_point():  # in float32 or more, as under autocast, to not round the labels
-        losses = F.cross_entropy(output.to(dtype), target.to(dtype), reduction="none", label_smoothing=label_smoothing)
+    output = in_float32(output)
+    if target.is_floating_point():
+        target = target.to(output.dtype)
+        losses = F.cross_entropy(output, target, reduction="none", label_smoothing=label_smoothing)
         return losses.reshape(len(losses), -1).mean(1) if losses.ndim > 1 else losses
     losses = F.cross_entropy(output, target.long(), reduction="none", label_smoothing=label_smoothing)
     if losses.ndim == 1:
         return losses  # losses are (B, ...), 0 where ignored
-    return losses.flatten(1).sum(1, dtype=dtype) / _counted(target).clamp(min=1)
+    return losses.flatten(1).sum(1) / _counted(target).clamp(min=1)
+
+
+def in_float32(output: Tensor) -> Tensor:
+    """Return an output in float32 or more, as under autocast: the losses of similar copies would tie in half precision.
+
+    Example:
+        >>> in_float32(torch.zeros(2, dtype=torch.bfloat16))
+        tensor([0., 0.])
+    """
+    return output.to(torch.promote_types(output.dtype, torch.float32))
 
 
 def token_cross_entropy(output: Tensor, target: Tensor, *, label_smoothing: float = 0.0) -> Tensor:

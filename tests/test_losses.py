@@ -101,6 +101,15 @@ def test_the_mean_without_ignored_targets_is_exactly_the_mean():
         assert torch.equal(mean_loss(F.mse_loss, losses, target), losses.mean())
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_copies_of_a_model_in_half_precision_do_not_tie(dtype):
+    """Rounded losses of similar copies would be equal, and the first copy would win."""
+    model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 100)).to(dtype)
+    x, y = torch.randn(256, 64).to(dtype), torch.randint(100, (256,))
+    scores = torch.stack(mu.MaxUp(mu.Gaussian(0.02), m=4, generator=generator()).run(model, x, y).worst.all_scores)
+    assert (scores == scores.max(0).values).sum(0).max() == 1
+
+
 def test_a_large_map_in_half_precision_does_not_overflow():
     output, target = torch.zeros(1, CLASSES, 300, 300, dtype=torch.float16), torch.zeros(1, 300, 300).long()
     output[:, 0] = -20

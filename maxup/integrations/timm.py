@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, distributed, nn
 
 from maxup.integrations.common import check_generator, check_objective, defaults, require
-from maxup.losses import IGNORE_INDEX, cross_entropy
+from maxup.losses import IGNORE_INDEX, cross_entropy, in_float32
 from maxup.objectives.base import LossFn
 from maxup.objectives.maxup import MaxUp
 from maxup.rng import objective_seed
@@ -69,8 +69,9 @@ class MaxUpTask(ClassificationTask):
         model = self.trainable_module
         with defaults(self.maxup, loss_fn=self._loss_fn), self.maxup.selected(model, input, target) as (x, y):
             if y.is_floating_point() and isinstance(self.criterion, LabelSmoothingCrossEntropy):
-                output = model(x)
-                return {"loss": self._loss_fn(output, y).mean(), "output": output}
+                output = model(x)  # this criterion takes class ids only
+                loss = cross_entropy(output, y, label_smoothing=self.criterion.smoothing).mean()
+                return {"loss": loss, "output": output}
             return super().forward(x, y)
 
     def get_task_state(self, module: nn.Module | None = None, ema: bool = False) -> dict[str, Any]:
@@ -104,5 +105,5 @@ def _unreduced(criterion: nn.Module, output: Tensor, target: Tensor) -> Tensor:
     """Return the losses that the criterion reduces, (B,)."""
     unreduced, sums = copy(criterion), getattr(criterion, "sum_classes", False)
     vars(unreduced).update(reduction="none", sum_classes=False)
-    losses = unreduced(output, target).view(len(output), -1)  # (B, C) for binary losses
+    losses = unreduced(in_float32(output), target).view(len(output), -1)  # (B, C) for binary losses
     return losses.sum(1) if sums else losses.mean(1)

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from maxup.integrations.common import check_generator, check_objective, defaults, require
-from maxup.losses import cross_entropy, next_token_cross_entropy, token_cross_entropy
+from maxup.losses import cross_entropy, in_float32, next_token_cross_entropy, token_cross_entropy
 from maxup.objectives.base import LossFn
 from maxup.objectives.maxup import MaxUp
 
@@ -71,7 +71,9 @@ class MaxUpTrainer(Trainer):
                 f"MaxUpTrainer needs a tensor of labels, but the batch has the keys {list(inputs)}; add 'labels'"
             )
         if self._maxup_loss_fn is None:
-            self._maxup_loss_fn = loss_per_example(self.model, labels, self.args.label_smoothing_factor)
+            self._maxup_loss_fn = self.maxup.loss_fn
+            if self.maxup.loss_fn is cross_entropy:
+                self._maxup_loss_fn = loss_per_example(self.model, labels, self.args.label_smoothing_factor)
         x = {key: value for key, value in inputs.items() if key != "labels"}
         if hasattr(self.model, "prepare_decoder_input_ids_from_labels") and "decoder_input_ids" not in x:
             # as the model does itself, but it is scored without labels
@@ -124,19 +126,22 @@ def loss_per_example(model: Any, labels: Tensor, label_smoothing: float = 0.0) -
     tokens = labels.ndim == 2 and not kind.endswith(PER_EXAMPLE)
     loss_fn = token_cross_entropy if tokens else cross_entropy
     if tokens and not getattr(config, "is_encoder_decoder", False):
-        named = type(model).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+        known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+        named = any(kind.__name__ in known for kind in type(model).__mro__)  # also of a subclass
         loss_fn = next_token_cross_entropy if named or LOSS_MAPPING.get(kind) is ForCausalLMLoss else loss_fn
     return partial(loss_fn, label_smoothing=label_smoothing) if label_smoothing else loss_fn
 
 
 def squared_error(output: Tensor, target: Tensor) -> Tensor:
     """Return the squared error per example, (B,)."""
-    return F.mse_loss(output.flatten(1), target.view(len(target), -1), reduction="none").mean(1)
+    output = in_float32(output).flatten(1)
+    return F.mse_loss(output, target.view(len(target), -1).to(output.dtype), reduction="none").mean(1)
 
 
 def binary_cross_entropy(output: Tensor, target: Tensor) -> Tensor:
     """Return the binary cross-entropy of multi-label targets per example, (B,)."""
-    return F.binary_cross_entropy_with_logits(output, target, reduction="none").mean(1)
+    output = in_float32(output)
+    return F.binary_cross_entropy_with_logits(output, target.to(output.dtype), reduction="none").mean(1)
 
 
 def _state_callback(objective: MaxUp) -> Any:

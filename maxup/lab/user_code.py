@@ -1,5 +1,6 @@
 """Import the user's functions, given on the command line as MODULE:FUNCTION. Recipes cannot name code."""
 
+import inspect
 import os
 import sys
 from collections.abc import Callable
@@ -65,7 +66,10 @@ def function_name(function: Callable[..., Any] | None) -> str:
     if module == "__main__":
         spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
         module = spec.name if spec else Path(file).stem if file else module
-    return f"{module}:{getattr(function, '__qualname__', type(function).__name__)}"
+    name = getattr(function, "__qualname__", None)
+    if name is None or inspect.ismethod(function):  # a partial function, an object, or a method of one
+        name = f"<{name or type(function).__name__}>"
+    return f"{module}:{name}"
 
 
 def importable_name(spec: str, function: Callable[..., Any]) -> tuple[str, str]:

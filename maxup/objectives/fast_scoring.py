@@ -5,41 +5,43 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from maxup.batch import Batch, leaves
 from maxup.errors import error_message
 from maxup.isolation import drop_probability
 from maxup.objectives.running_max import RunningMax
-from maxup.validate import is_capturing, warn
+from maxup.validate import warn
 
 FAST_COPIES = 4  # copies per pass
 HALVE_FROM = 96  # height and width from which images are scored at half their size
 CHECK_EVERY = 500  # steps between two comparisons with exact scoring
 
 
+Way = tuple[str | int, ...]  # ("half", height, width) or ("copies", copies per pass)
+
+
 class FastScoring:
     """Score large images at half their size, and other inputs with running statistics and several copies per pass.
 
-    Attributes:
-        halves: Whether images can be scored at half the size. None: not tried yet.
-        wide: Whether several copies can be scored in one pass.
+    What a model cannot do is not tried again: half the size of an image, or several copies in one pass.
     """
 
     def __init__(self) -> None:
-        self.halves: bool | None = None
-        self.wide = True
+        self.works: set[Way] = set()
+        self.failed: set[Way] = set()
 
     def score(
         self,
         score: Callable[..., RunningMax],
         model: nn.Module,
         batch: Batch,
-        generator: Generator,
+        rewind: Callable[[], None] | None,
         *,
         chunk_size: int,
         compile: bool,
+        may_halve: bool,
     ) -> RunningMax:
         """Score the copies of a batch.
 
@@ -47,48 +49,39 @@ class FastScoring:
             score: `score(norm, chunk_size, compile=, half=)` draws copies and scores them.
             model: The model.
             batch: The batch.
-            generator: Source of the draws. It is rewound before copies are scored in another way.
+            rewind: Goes back to the first draw, to score the same copies in another way. None in a CUDA graph.
             chunk_size: Copies per pass at full size, raised to at least 4.
             compile: Compile the passes, also on a CPU.
+            may_halve: Whether copies are the same at half the size.
         """
-        device = leaves(batch)[0].device
-        compile = compile or (device.type == "cuda" and not _has_compiled_parts(model))
+        x = batch[0]
+        compile = compile or (leaves(batch)[0].is_cuda and not _has_compiled_parts(model))
         wide = max(chunk_size, FAST_COPIES)
         if compile and any(module.training and drop_probability(module) > 0 for module in model.modules()):
             wide = 1  # compiled passes over several copies cannot share dropout masks
-        full_size = partial(self._score_full_size, partial(score, "running", compile=compile), wide, batch, generator)
-        if self.halves is False or not is_large(batch[0]) or (self.halves is None and is_capturing(device)):
-            return full_size()
-        before = None if self.halves else generator.get_state()
-        try:
-            worst = score("batch", 1, compile=compile, half=True)  # running statistics are those of the full size
-        except (RuntimeError, ValueError, AssertionError) as error:
-            if before is None or isinstance(error, torch.OutOfMemoryError):
-                raise
-            generator.set_state(before)
-            worst = full_size()  # fails again if the size is not the reason
-            self.halves = False
-            warn(f"fast=True scores images at full size, because half the size failed: {error_message(error)}")
-            return worst
-        self.halves = True
+        ways: dict[Way, Callable[[], RunningMax]] = {}
+        if may_halve and is_large(x) and (rewind or ("half", *x.shape[2:]) in self.works):
+            # Running statistics are those of the full size.
+            ways["half", *x.shape[2:]] = partial(score, "batch", 1, compile=compile, half=True)
+        for copies in (wide, 1):
+            ways["copies", copies] = partial(score, "running", copies, compile=compile)
+        errors: dict[Way, Exception] = {}
+        for way, run in ways.items():
+            if way in self.failed:
+                continue
+            try:
+                worst = run()
+                break
+            except (RuntimeError, ValueError, AssertionError) as error:
+                if rewind is None or way == ("copies", 1) or isinstance(error, torch.OutOfMemoryError):
+                    raise
+                errors[way] = error
+                rewind()
+        self.works.add(way)
+        self.failed |= errors.keys()  # another way works, so the way is the reason
+        for half in (why for tried, why in errors.items() if tried[0] == "half"):
+            warn(f"fast=True scores images at full size, because half the size failed: {error_message(half)}")
         return worst
-
-    def _score_full_size(
-        self, score: Callable[..., RunningMax], wide: int, batch: Batch, generator: Generator
-    ) -> RunningMax:
-        """Score several copies per pass, or one if copies cannot share the random numbers of the model."""
-        if not self.wide:
-            return score(1)
-        if wide == 1 or is_capturing(leaves(batch)[0].device):
-            return score(wide)
-        before = generator.get_state()
-        try:
-            return score(wide)
-        except ValueError:
-            generator.set_state(before)
-            worst = score(1)  # fails again if the number of copies is not the reason
-            self.wide = False
-            return worst
 
 
 def _has_compiled_parts(model: nn.Module) -> bool:

@@ -26,6 +26,7 @@ from maxup.objectives.fast_scoring import CHECK_EVERY, FastScoring, halve, share
 from maxup.objectives.running_max import RunningMax
 from maxup.objectives.sanity import TieCheck, warn_if_winners_change
 from maxup.objectives.wide_passes import WidePasses
+from maxup.perturb.base import remember_draws
 from maxup.perturb.in_model import check_attached, in_model_parts
 from maxup.scoring import ScoringCompiler
 from maxup.validate import (
@@ -114,8 +115,10 @@ class MaxUp(Objective):
 
     def needs_eager(self) -> bool:
         """Whether this step also scores exactly to check `fast=True`, which cannot run in a CUDA graph."""
-        first = callable(self.m) and self.step > 0 and self.m(self.step - 1) == 1  # after a warmup with m = 1
-        return self.fast and self.copies() > 1 and (first or self.step % CHECK_EVERY == 0)
+        if not self.fast or self.copies() == 1:
+            return False
+        before = range(max(0, self.step - CHECK_EVERY), self.step)
+        return self.step % CHECK_EVERY == 0 or (callable(self.m) and all(self.m(step) == 1 for step in before))
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs, with `gap_kept` and the strategies of "auto" if they were measured."""
@@ -175,11 +178,11 @@ class MaxUp(Objective):
         m = self.copies()
         if is_capturing(leaves(batch)[0].device):
             return self._run(self._strategies.get(batch, m), model, batch, generator)
-        module, before = unwrap(model), generator.get_state()
+        module, rewind = unwrap(model), remember_draws(self.perturbation, generator)
         weights = [weight for weight in module.parameters() if weight.requires_grad]
 
         def measure(strategy: str) -> None:
-            generator.set_state(before)
+            rewind()
             with preserve_state(module, batch):
                 loss = self._run(strategy, module, batch, generator).loss
                 torch.autograd.grad(loss, weights, allow_unused=True)
@@ -187,14 +190,14 @@ class MaxUp(Objective):
         strategy = "recompute"
         if m > 1 and weights and torch.is_grad_enabled():
             strategy = self._strategies.choose(batch, m, measure)
-            generator.set_state(before)
+            rewind()
         try:
             return self._run(strategy, model, batch, generator)
         except ValueError:  # the model has changed: it has BatchNorm in training mode now, for example
             if strategy == "recompute":
                 raise
             self._strategies.set(batch, m, "recompute")
-            generator.set_state(before)
+            rewind()
             return self._run("recompute", model, batch, generator)
 
     def _select_worst(self, model: Any, batch: Batch, generator: Generator) -> RunningMax:
@@ -214,13 +217,16 @@ class MaxUp(Objective):
 
     def _select_fast(self, model: Any, batch: Batch, generator: Generator) -> RunningMax:
         """Find the winners by fast scoring. In some steps, also score exactly, and return those winners."""
-        check = self.needs_eager() and not is_capturing(leaves(batch)[0].device)
-        before = generator.get_state() if check else None
+        capturing = is_capturing(leaves(batch)[0].device)
+        rewind = None if capturing else remember_draws(self.perturbation, generator)
         score = partial(self._score, model, batch, generator)
-        worst = self._fast.score(score, model, batch, generator, chunk_size=self.chunk_size, compile=self.compile)
-        if before is None:
+        may_halve = not in_model_parts(self.perturbation)  # features of half the size would get other noise
+        worst = self._fast.score(
+            score, model, batch, rewind, chunk_size=self.chunk_size, compile=self.compile, may_halve=may_halve
+        )
+        if rewind is None or not self.needs_eager():
             return worst
-        generator.set_state(before)  # the same copies again
+        rewind()  # the same copies again
         exact = self._score(model, batch, generator, self.norm, 1, compile=self.compile)
         assert worst.copy is not None
         exact.gap_kept = self._gap_kept = share_of_gap(exact.all_scores, worst.copy)

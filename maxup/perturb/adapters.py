@@ -154,6 +154,15 @@ class Views(Perturbation):
         self._last_x = weakref.ref(x)
         return torch.full((len(x),), self._view, device=x.device)
 
+    def remember_draws(self) -> Callable[[], None]:
+        """Return a function that goes back to the view after which this was called."""
+        view, last_x = self._view, self._last_x
+
+        def restore() -> None:
+            self._view, self._last_x = view, last_x
+
+        return restore
+
     def apply(self, batch: Batch, draw: Tensor) -> Batch:
         x, y = batch
         example = torch.arange(len(draw), device=draw.device)

@@ -1,6 +1,6 @@
 """The base class of perturbations, P(·|x), and what they share."""
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from functools import cache
 from typing import Any
 
@@ -51,6 +51,35 @@ class Perturbation:
 
     def __repr__(self) -> str:
         return call_repr(self)
+
+
+def remember_draws(perturbation: Any, generator: Generator) -> Callable[[], None]:
+    """Return a function that goes back to where the draws are now, so that the next ones are the same again.
+
+    Example:
+        >>> from maxup import Gaussian
+        >>> batch, generator = (torch.zeros(2, 3), None), torch.Generator()
+        >>> rewind = remember_draws(Gaussian(1.0), generator)
+        >>> first = Gaussian(1.0).draw(batch, generator)
+        >>> rewind()
+        >>> torch.equal(first[0], Gaussian(1.0).draw(batch, generator)[0])
+        True
+    """
+    state, restore = generator.get_state(), [part.remember_draws() for part in _parts_with_state(perturbation)]
+
+    def rewind() -> None:
+        generator.set_state(state)
+        for one in restore:
+            one()
+
+    return rewind
+
+
+def _parts_with_state(perturbation: Any) -> list[Any]:
+    """Return the parts of a perturbation whose draws do not depend on the generator alone, such as `Views`."""
+    if hasattr(perturbation, "remember_draws"):
+        return [perturbation]
+    return [part for inner in getattr(perturbation, "perturbations", ()) for part in _parts_with_state(inner)]
 
 
 def images(x: Any, key: Hashable | None, who: str) -> list[Tensor]:

@@ -189,6 +189,7 @@ def test_a_run_from_another_machine_is_noted(compared, monkeypatch, capsys):
         (["--seeds", "1"], 2, "a whole number from 2 to 10000"),
         (["--seeds", "2", "--m", "0"], 2, "a whole number from 1 to 10000"),
         (["--seeds", "2", "--m", "1"], 1, "nothing to compare"),
+        (["--seeds", "2", "--objective.score", "easiest"], 1, "is a control; remove it, and add the row with --obj"),
         (["--seeds", "2", "--epochz", "3"], 1, "did you mean 'epochs'"),
         (["--seeds", "2", "--perturb", "[]"], 1, "perturb is empty"),
         (["--seeds", "2", "--perturb", "[{name: gaussian, sigma: -1}]"], 1, "0 or more"),

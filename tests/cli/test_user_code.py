@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -229,17 +230,25 @@ def test_a_function_without_a_name_is_found_again_where_it_was(tmp_path, monkeyp
 
 
 SCRIPT = f"""
+from functools import partial
 import maxup
 {MINE}
+class Data:
+    def load(self):
+        return data()
+    __call__ = load
+
 if __name__ == "__main__":
     options = {{"epochs": 1, "data.train_size": None}}
     maxup.train("digits/mlp-gaussian", options, "run", data_from=data, quiet=True)
-    maxup.train("digits/mlp-gaussian", options, "nested", data_from=lambda: data(), quiet=True)
+    unnamed = {{"nested": lambda: data(), "partial": partial(data), "method": Data().load, "object": Data()}}
+    for name, function in unnamed.items():
+        maxup.train("digits/mlp-gaussian", options, name, data_from=function, quiet=True)
 """
 
 
 def test_the_command_opens_runs_of_a_script(tmp_path, monkeypatch, capsys):
-    """A function of the script is found in its file. A nested one has no name, and is given again."""
+    """A function of the script is found in its file. What has no name is given again."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "script.py").write_text(SCRIPT)
@@ -248,8 +257,9 @@ def test_the_command_opens_runs_of_a_script(tmp_path, monkeypatch, capsys):
     assert main(["eval", "run"]) == 1
     assert "your code, --data_from script:data; add --trust to import it" in capsys.readouterr().err
     assert main(["eval", "run", "--trust"]) == 0
-    for trust in ([], ["--trust"]):
-        assert main(["eval", "nested", *trust]) == 1
-        advice = "it was defined in a notebook or inside a function, so give it again as --data_from MODULE:FUNCTION\n"
+    for name, trust in product(("nested", "partial", "method", "object"), ([], ["--trust"])):
+        assert main(["eval", name, *trust]) == 1
+        advice = "it has no name that can be imported, so give it again as --data_from MODULE:FUNCTION\n"
         assert capsys.readouterr().err.endswith(advice)
-    assert main(["eval", "nested", "--data_from", "script:data"]) == 0
+    for name in ("nested", "partial", "method", "object"):
+        assert main(["eval", name, "--data_from", "script:data"]) == 0

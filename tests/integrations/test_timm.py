@@ -134,6 +134,17 @@ def test_equals_a_loop_by_hand(timm, task_class, name, mixed):
     assert task.maxup.loss_fn is mu.cross_entropy  # the objective is as the user created it
 
 
+def test_the_criterion_trains_also_if_another_loss_scores(timm, task_class):
+    x, y = batches()[0]
+    criterion, perturbation = timm.loss.LabelSmoothingCrossEntropy(0.5), mu.CutMix(4)
+    model = build(timm).eval()
+    task = task_class(model, criterion, maxup=worst(perturbation, m=1, loss_fn=cross_entropy()), verbose=False)
+    task.training = True
+    mixed = perturbation.apply((x, y), perturbation.draw((x, y), generator()))
+    expected = F.cross_entropy(model(mixed[0]), mixed[1], label_smoothing=0.5)
+    torch.testing.assert_close(task(x, y)["loss"], expected)
+
+
 @pytest.mark.parametrize("name", "plain smoothing soft bce bce-sum torch-smoothing torch-ignore torch-weight".split())
 def test_losses_per_example_are_those_of_the_criterion(timm, task_class, name):
     from maxup.integrations.timm import loss_per_example

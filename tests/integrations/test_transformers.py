@@ -324,6 +324,35 @@ def test_losses_per_example_are_those_of_the_trainer(hf, trainer_class, tmp_path
     assert twice.shape == (2,)
 
 
+def test_a_subclass_of_a_causal_model_predicts_the_next_token(hf, trainer_class):
+    from maxup.integrations.transformers import loss_per_example
+
+    class Mine(hf.GPT2LMHeadModel):
+        pass
+
+    ids = {"bos_token_id": None, "eos_token_id": None}
+    model = Mine(hf.GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=10, n_positions=8, **ids)).eval()
+    tokens = torch.randint(10, (1, 6))
+    logits = model(tokens).logits
+    torch.testing.assert_close(loss_per_example(model, tokens)(logits, tokens)[0], model(tokens, labels=tokens).loss)
+
+
+def test_an_unknown_loss_is_given_with_the_objective(hf, trainer_class, tmp_path):
+    """As the message says: semantic segmentation, whose loss per example is not known."""
+    config = {"hidden_sizes": [4, 4, 4, 4], "depths": [1] * 4, "num_attention_heads": [1] * 4, "num_labels": 3}
+    model = hf.SegformerForSemanticSegmentation(hf.SegformerConfig(**config, decoder_hidden_size=4))
+    data = [{"pixel_values": torch.rand(3, 32, 32), "labels": torch.randint(3, (32, 32))} for _ in range(4)]
+
+    def loss_fn(logits, labels):
+        logits = F.interpolate(logits, labels.shape[1:], mode="bilinear")
+        return F.cross_entropy(logits, labels, reduction="none").mean((1, 2))
+
+    noise = mu.Gaussian(0.3, key="pixel_values")
+    with pytest.raises(ValueError, match=r"not known per example; pass a per-example loss, MaxUp\(..., loss_fn=\)"):
+        fit(hf, trainer_class, model, data, tmp_path, options={"maxup": worst(noise)}, max_steps=1)
+    fit(hf, trainer_class, model, data, tmp_path, options={"maxup": worst(noise, loss_fn=loss_fn)}, max_steps=1)
+
+
 def test_messages(hf, trainer_class, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # a Trainer without arguments writes to the current folder
     objective = worst(mu.Gaussian(0.3, key="pixel_values"))

@@ -7,8 +7,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from maxup import Compose, CutMix, Cutout, Gaussian, MaxUp, MaxUpWarning
+from maxup import Compose, CutMix, Cutout, FeatureNoise, Gaussian, MaxUp, MaxUpWarning
 from maxup.objectives.fast_scoring import halve, is_large, share_of_gap
+from maxup.perturb.adapters import Views
 
 
 @pytest.fixture
@@ -126,6 +127,64 @@ def test_images_of_96_pixels_are_scored_at_half_size():
     sizes.clear()
     objective(model, x, y)
     assert sizes == [48, 48, 96]
+
+
+def test_a_loss_for_one_batch_size_is_scored_one_copy_at_a_time(batch):
+    weight = torch.rand(16)
+
+    def loss_fn(output, target):
+        return F.cross_entropy(output, target, reduction="none") * weight
+
+    model, exact = nn.Sequential(nn.Flatten(), nn.Linear(192, 5)), []
+    for fast in (False, True):
+        objective = MaxUp(Gaussian(1.0), m=4, fast=fast, loss_fn=loss_fn, generator=torch.Generator().manual_seed(0))
+        exact.append([objective.select(model, *batch)[0] for _ in range(3)])
+    assert all(map(torch.equal, *exact))
+
+
+class Wide(nn.Module):
+    """A network for images of more than 48 x 48 pixels."""
+
+    def forward(self, x):
+        if x.shape[-1] <= 48:
+            raise ValueError("too small")
+        return x.mean((2, 3))
+
+
+def test_every_size_of_images_is_tried(recwarn):
+    objective = MaxUp(Gaussian(1.0), m=2, fast=True)
+    for size in (128, 96, 128, 96):
+        objective.select(Wide(), torch.randn(4, 5, size, size), torch.arange(4))
+    assert [str(w.message) for w in recwarn if w.category is MaxUpWarning] == [
+        "fast=True scores images at full size, because half the size failed: too small"
+    ]
+
+
+def test_views_are_scored_twice_in_the_same_order():
+    """The selection of a linear model is exact, so the check must find that it keeps the whole gap."""
+    objective, model = MaxUp(Views(), m=3, fast=True), nn.Linear(12, 4)
+    objective.select(model, torch.randn(16, 8, 12), torch.arange(16) % 4)
+    assert objective.gap_kept == pytest.approx(1.0, abs=1e-5)
+
+
+def test_noise_on_features_is_not_scored_at_half_size(monkeypatch):
+    monkeypatch.setattr("maxup.objectives.maxup.CHECK_EVERY", 1)
+    noise = FeatureNoise(1.0, layer="0")
+    model = noise.attach(nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(64, 4)))
+    objective = MaxUp(noise, m=4, fast=True)
+    with objective.selected(model, torch.rand(16, 3, 96, 96), torch.arange(16) % 4):
+        pass
+    assert objective.gap_kept == pytest.approx(1.0, abs=1e-5)
+
+
+def test_a_schedule_that_alternates_is_not_checked_in_every_step():
+    objective = MaxUp(Gaussian(1.0), m=lambda step: 1 + 3 * (step % 2), fast=True)
+    found = []
+    for step in range(1010):
+        objective.step = step
+        if objective.needs_eager():
+            found.append(step)
+    assert found == [1]
 
 
 def test_errors_that_are_not_about_the_size(model, batch, large):

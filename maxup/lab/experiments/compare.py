@@ -87,6 +87,8 @@ def rows(recipe: Recipe, ms: list[int], objectives: list[str], attack: Attack) -
             f"maxup compare needs a standard or maxup recipe, but the objective is {objective['name']!r}; average, "
             "easiest, adversarial and hard_examples can be added with --objectives"
         )
+    if objective.get("score") == "easiest":
+        raise RunError("objective.score=easiest is a control; remove it, and add the row with --objectives easiest")
     if len(found) == 1:
         raise RunError("there is nothing to compare with m = 1; give a number above 1 with --m, or use --objectives")
     return found

@@ -85,7 +85,7 @@ def open_run(
         advice = "add --trust to import it, or give the options"
         if not importable:
             again = " ".join(f"--{option} MODULE:FUNCTION" for option in missing)
-            advice = f"it was defined in a notebook or inside a function, so give it again as {again}"
+            advice = f"it has no name that can be imported, so give it again as {again}"
         raise RunError(f"{folder} was trained with your code, {options}; {advice}")
     sources |= {option: find_code(name, f"--{option}") for option, name in missing.items() if find_code}
     if sources.get("data_from") is None and not root_exists(recipe.data.name, recipe.data.root):
