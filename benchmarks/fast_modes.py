@@ -2,8 +2,9 @@
 
     python -m benchmarks.fast_modes --data DIR --out results/fast_modes.json
     python -m benchmarks.fast_modes --photos DIR --epochs 8 --ms 4 --out results/fast_modes-photos.json
+    python -m benchmarks.fast_modes --photos DIR --pixels 128 --epochs 5 --train_m 1 --ms 4 --out FILE  # for a CPU
 
-The network of the speed run trains on CIFAR-10, or a ResNet-18 on a folder of photos at 224 x 224 pixels, once per
+The network of the speed run trains on CIFAR-10, or a ResNet-18 on a folder of photos, once per
 perturbation. At several points during the training, m copies of a batch are scored exactly and by every mode, on the
 same draws. The *gap* is the mean loss of the selected copies minus that of all copies. Exact scoring keeps all of it, a
 random choice nothing. The *cost* is the time of scoring, as a CUDA graph where there is a GPU, relative to a standard
@@ -47,7 +48,8 @@ IMAGES: dict[str, Callable[[int], Any]] = {
     "Gaussian 0.05": lambda _: Gaussian(0.05 * PIXEL),
     "Gaussian 0.25": lambda _: Gaussian(0.25 * PIXEL),
 }
-PHOTOS = {name: IMAGES[name] for name in ("CutMix", "Gaussian 0.05")} | {"Cutout 112": lambda _: Cutout(112)}
+PHOTOS = {"CutMix": IMAGES["CutMix"], "Cutout 112": lambda _: Cutout(112), "Cutout 64": lambda _: Cutout(64)}
+PHOTOS["Gaussian 0.05"] = IMAGES["Gaussian 0.05"]
 HARD = 0.3  # share of the examples whose copies are all scored by "hardest 30 %"
 
 
@@ -204,11 +206,12 @@ def fewer_copies(m: int) -> list[int]:
     return [k for k in (2, 3, 4, 8, 12) if k < m]
 
 
-def load_photos(folder: Path) -> tuple[Tensor, ...]:
-    """Training and test images of a folder, 224 x 224, normalized, on the device."""
+def load_photos(folder: Path, pixels: int) -> tuple[Tensor, ...]:
+    """Training and test images of a folder, of one size, normalized, on the device."""
 
     def ready(images: Any) -> tuple[Tensor, Tensor]:
-        parts = list(replace(images, workers=0).loader(256, device=device, training=False, seed=0))
+        images = replace(images, size=pixels, workers=0)
+        parts = list(images.loader(256, device=device, training=False, seed=0))
         x = images.normalize(torch.cat([part[1] for part in parts]))
         return x.contiguous(memory_format=torch.channels_last), torch.cat([part[2] for part in parts])
 
@@ -333,6 +336,7 @@ def main() -> None:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--data", type=Path, help="folder with CIFAR-10, for the network of the speed run")
     source.add_argument("--photos", type=Path, help="folder of photos, for a ResNet-18")
+    parser.add_argument("--pixels", type=int, default=224, help="height and width of photos")
     parser.add_argument("--perturb", nargs="+", choices=[*IMAGES, *PHOTOS], help="default: all for these data")
     parser.add_argument("--epochs", type=float, default=16)
     parser.add_argument("--batch_size", type=int, help="default: 1024, and 64 for photos")
@@ -348,7 +352,7 @@ def main() -> None:
     if unknown := [name for name in args.perturb or known if name not in known]:
         parser.error(f"--perturb {unknown[0]!r} is not for these data; use one of {', '.join(known)}")
     args.batch_size = args.batch_size or (64 if args.photos else BATCH)
-    data, found = load_photos(args.photos) if args.photos else load(args.data), {}
+    data, found = load_photos(args.photos, args.pixels) if args.photos else load(args.data), {}
     allow_variants()
     torch.backends.cudnn.benchmark = True
     for name in args.perturb or known:
