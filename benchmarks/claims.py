@@ -113,6 +113,9 @@ def claims() -> Iterator[tuple[str, Measured | None, str]]:
         ("clean", "better generalization, on a task that the paper does not have", 2),
     ):
         yield text, _compared("digits-cause", "digits, MLP", metric, digits), "[digits](#digits)"
+    for file, name in (("embedding_dropout", "word dropout"), ("token_dropout", "token dropout")):
+        found = _compared(f"docstrings-{file}", f"docstrings, Transformer, {name}", "clean", 2)
+        yield f"text classification, {name}: left to future work", found, "[text](#text-classification)"
 
 
 def costs() -> Iterator[tuple[str, str, float]]:
