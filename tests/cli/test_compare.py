@@ -14,6 +14,7 @@ import pytest
 
 from maxup.cli.main import main
 from maxup.errors import RecipeError
+from maxup.lab.data import load_data
 from maxup.lab.experiments.compare import Attack, make_attack, rows, run_once
 from maxup.lab.recipes.load import parse_recipe, recipe_from
 from tests.waiting import maxup_after
@@ -81,9 +82,13 @@ def test_the_attack_keeps_pixels_in_range_if_the_network_normalizes(tmp_path, mo
     monkeypatch.setattr(
         "maxup.lab.experiments.compare.measure", lambda *args, attack, **options: clips.append(attack.clip) or {}
     )
-    for i, options in enumerate(([], ["--model.normalize", "true"])):
-        run_once(parse_recipe("digits/mlp-gaussian-maxup", [*TINY, *options]), tmp_path / str(i), Attack(0.5))
-    assert clips == [None, (0, 1)]
+    normalize, data = ["--model.normalize", "true"], load_data("digits")[0]
+    for i, (options, data_from) in enumerate(
+        (([], None), (normalize, None), (normalize, lambda: (data.x.float(), data.y)))  # not pixels in [0, 1]
+    ):
+        recipe = parse_recipe("digits/mlp-gaussian-maxup", [*TINY, *options])
+        run_once(recipe, tmp_path / str(i), Attack(0.5), data_from=data_from)
+    assert clips == [None, (0, 1), None]
 
 
 TOKENS = """

@@ -1,7 +1,8 @@
 """Make `Images` from a user's arrays: byte or float images with any number of channels, rows, or token ids."""
 
+import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,8 @@ from torch import Tensor
 
 from maxup.errors import DataError, error_message, first_names
 from maxup.lab.data.images import Images
+from maxup.lab.output import say
+from maxup.rng import process_rank
 
 if TYPE_CHECKING:
     from maxup.lab.data.stream import Stream
@@ -23,20 +26,27 @@ MOST_CLASSES = 10**6
 def is_array(value: Any) -> bool:
     """Whether a value is a tensor, an array, a list of arrays, or a list of numbers or of such lists.
 
-    Only the first elements of lists of numbers are checked.
+    Only the first and last elements of lists of numbers are checked. A pair of lists, x and y, is not an array.
 
     Example:
         >>> is_array([[1, 2], [3, 4]]), is_array([torch.zeros(2)]), is_array([(torch.zeros(2), 1)]), is_array("text")
         (True, True, False, False)
+        >>> is_array(([[1, 2], [3, 4]], [0, 1]))
+        False
     """
     if _is_list_of_arrays(value):
         return True
     if isinstance(value, list | tuple) and value:
-        first = value[0]
-        while isinstance(first, list) and first:
-            first = first[0]
+        first, last = value[0], value[-1]
+        while isinstance(first, list) and first and _depth(first) == _depth(last):
+            first, last = first[0], first[-1]
         return isinstance(first, Real) or (isinstance(first, Tensor | np.generic) and first.ndim == 0)
     return hasattr(value, "__array__") and hasattr(value, "shape")  # a tensor, an array, or a table of pandas
+
+
+def _depth(value: Any) -> int:
+    """Return how many lists are nested in each other, by their first elements."""
+    return 1 + _depth(value[0]) if isinstance(value, list) and value else 0
 
 
 def _is_list_of_arrays(value: Any) -> bool:
@@ -62,6 +72,7 @@ def make_images(
     like: "Images | Stream | None" = None,
     names: Names | None = None,
     part: str = "test",
+    columns: Names = (),
 ) -> Images:
     """Make `Images` from arrays.
 
@@ -73,16 +84,22 @@ def make_images(
         like: The training examples, if these are for validation or test.
         names: Names of the training classes. Default: like.classes.
         part: "test" or "validation", for messages.
+        columns: Names of the columns of rows, in order. Default: those of x, if it is a table of pandas.
     """
-    kind = f"{part} " if like else ""
-    x, (y, classes) = prepare(to_tensor(x)), to_classes(y, classes, kind)
+    kind, columns, given = f"{part} " if like else "", columns or _column_names(x), to_tensor(x)
+    x, (y, classes) = prepare(given), to_classes(y, classes, kind)
     if not len(x):
         raise DataError(f"your {kind}data are empty; return at least one example")
     if like is None:
         check_layout(tuple(x.shape[1:]))
         top = 255 if x.dtype == torch.uint8 else 1
         blank = (0.0,) * (0 if x.dtype == torch.int64 else x.shape[1])
-        return Images(x, y, classes, blank, (1.0,) * len(blank), top).with_statistics()
+        if x.ndim == 2 and x.is_floating_point():
+            _check_precision(given if given.dtype == torch.float64 else x, columns)
+        return Images(x, y, classes, blank, (1.0,) * len(blank), top, columns).with_statistics()
+    if like.columns and columns and columns != like.columns:
+        check_columns(columns, like.columns)
+        x = x[:, [columns.index(name) for name in like.columns]]
     if x.dtype != like.dtype or tuple(x.shape[1:]) != like.shape:
         raise DataError(
             f"your {kind}images are {x.dtype} of shape {tuple(x.shape)}, but your training images are {like.dtype} of "
@@ -90,7 +107,36 @@ def make_images(
         )
     y = match_classes(y, classes, names or like.classes, part)
     check_seen(y, like, part)
-    return Images(x, y, like.classes, like.mean, like.std, like.top)
+    return Images(x, y, like.classes, like.mean, like.std, like.top, like.columns)
+
+
+def _column_names(x: Any) -> Names:
+    """Return the names of the columns of a table of pandas or Arrow, or ()."""
+    names = getattr(x, "column_names" if hasattr(x, "column_names") else "columns", ())
+    return tuple(names) if len(names) and len(names) == x.shape[-1] else ()
+
+
+def check_columns(found: Collection[str], expected: Names) -> None:
+    """Raise a DataError if an example or a table has other columns than the first training example."""
+    advice = "return the same columns in all examples"
+    if missing := [name for name in expected if name not in found]:
+        raise DataError(f"column {missing[0]!r} is missing in some of your data; {advice}")
+    if added := [name for name in found if name not in expected]:
+        raise DataError(f"column {added[0]!r} is only in some of your data; {advice}")
+
+
+def _check_precision(x: Tensor, columns: Names) -> None:
+    """Print a warning if float32 holds only about 100 different values of a column, or fewer. x: (N, C)."""
+    low, high = x.detach().aminmax(dim=0)  # (C,) each
+    size = torch.maximum(low.abs(), high.abs())
+    lost = ((high > low) & (high - low < 1e-5 * size)).nonzero()[:, 0].tolist()
+    if lost and process_rank() == 0:
+        i = lost[0]
+        say(
+            f"column {columns[i] if columns else i!r} of your data ranges over {float(high[i] - low[i]):.3g} near "
+            f"{float(size[i]):.3g}, which float32 hardly resolves; subtract an offset from it, such as its minimum",
+            file=sys.stderr,
+        )
 
 
 def match_classes(y: Tensor, classes: Names, train: Names, part: str) -> Tensor:
@@ -159,6 +205,8 @@ def as_tensor(values: Any) -> Tensor:
     if isinstance(values, Tensor):
         return values
     array = np.asarray(values)
+    if array.dtype == object:  # such as a table of float and bool columns
+        array = np.asarray(array.tolist())
     if not array.dtype.isnative or min(array.strides, default=1) < 0:
         array = array.astype(array.dtype.newbyteorder("="), order="C")
     with warnings.catch_warnings():

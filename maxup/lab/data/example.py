@@ -9,27 +9,28 @@ import torch
 from torch import Tensor
 
 from maxup.errors import DataError, first_names
-from maxup.lab.data.arrays import as_tensor
+from maxup.lab.data.arrays import as_tensor, check_columns
 
 INPUTS = ("image", "img", "pixel_values", "x", "input_ids", "tokens", "features")
 LABELS = ("label", "labels", "y", "target", "class", "fine_label")
 Label = int | str
 
 
-def to_example(item: Any) -> tuple[Tensor, Label]:
+def to_example(item: Any, columns: tuple[str, ...] = ()) -> tuple[Tensor, Label]:
     """Return x and the class of an example.
 
     Args:
-        item: (x, y), or a dict with a column of `INPUTS` and one of `LABELS`. Without a column of `INPUTS`, all columns
-            but the label must be numbers; together they are a row. x is a tensor, an array, a list of numbers, or an
-            image of PIL.
+        item: (x, y), or a dict with a column of `INPUTS` and one of `LABELS`. Without a column of `INPUTS`, or if it is
+            a number, all columns but the label must be numbers; together they are a row. x is a tensor, an array, a
+            list of numbers, or an image of PIL.
+        columns: Names of the columns of a row, in order. Default: those of the example.
 
     Example:
         >>> to_example({"width": 2.5, "height": 4, "label": "cat"})
         (tensor([2.5000, 4.0000], dtype=torch.float64), 'cat')
     """
     if isinstance(item, Mapping):
-        x, y = _columns(item)
+        x, y = _columns(item, columns)
     elif isinstance(item, tuple | list) and len(item) == 2:
         x, y = item
     else:
@@ -45,8 +46,30 @@ def label_column(names: Any) -> str | None:
     return next((name for name in LABELS if name in names), None)
 
 
-def _columns(item: Mapping[str, Any]) -> tuple[Any, Any]:
-    label, x = label_column(item), next((name for name in INPUTS if name in item), None)
+def row_columns(item: Any) -> tuple[str, ...]:
+    """Return the names of the columns that form a row, in order. () if an example is not a row of named columns.
+
+    Example:
+        >>> row_columns({"width": 2.5, "label": "cat", "x": 4})
+        ('width', 'x')
+    """
+    if not isinstance(item, Mapping) or _input_column(item) is not None:
+        return ()
+    return tuple(name for name in item if name != label_column(item))
+
+
+def _input_column(item: Mapping[str, Any]) -> str | None:
+    return next((name for name in INPUTS if name in item and not _is_number(item[name])), None)
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, Tensor | np.ndarray):
+        return value.ndim == 0
+    return isinstance(value, Real | np.bool_)
+
+
+def _columns(item: Mapping[str, Any], columns: tuple[str, ...]) -> tuple[Any, Any]:
+    label, x = label_column(item), _input_column(item)
     if label is None:
         raise DataError(
             f"your data have the columns {first_names(list(item))}, but none of {', '.join(LABELS)}; rename the column "
@@ -57,13 +80,16 @@ def _columns(item: Mapping[str, Any]) -> tuple[Any, Any]:
     others = {name: value for name, value in item.items() if name != label}
     if missing := [name for name, value in others.items() if value is None]:
         raise DataError(f"column {missing[0]!r} of your data has no value (None); fill it, or leave the example out")
-    if wrong := [name for name, value in others.items() if not isinstance(value, Real | Tensor | np.generic)]:
+    numbers = [_is_number(value) or (isinstance(value, Tensor) and value.numel() == 1) for value in others.values()]
+    if wrong := [name for name, number in zip(others, numbers, strict=True) if not number]:
         is_text = isinstance(others[wrong[0]], str)
         advice = (
             "tokenize it, and call the token ids input_ids" if is_text else f"call the input one of {', '.join(INPUTS)}"
         )
         raise DataError(f"column {wrong[0]!r} of your data is {_describe(others[wrong[0]])}; {advice}")
-    return [float(value) for value in others.values()], item[label]
+    columns = columns or tuple(others)
+    check_columns(others, columns)
+    return [float(others[name]) for name in columns], item[label]
 
 
 def _to_tensor(x: Any) -> Tensor:
@@ -92,7 +118,7 @@ def to_label(y: Any) -> Label:
     """Return a label as an int or a string."""
     if isinstance(y, str):
         return y
-    if isinstance(y, Tensor | np.ndarray) and y.reshape(-1).shape == (1,):
+    if isinstance(y, np.bool_) or (isinstance(y, Tensor | np.ndarray) and y.reshape(-1).shape == (1,)):
         y = y.item()
     if not isinstance(y, Integral):
         raise DataError(f"the label of an example is {_describe(y)}; it must be one integer class or a name")

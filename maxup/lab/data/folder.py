@@ -54,6 +54,7 @@ class Folder:
     digest: str = field(default="", repr=False)
     top: ClassVar[int] = 255
     dtype: ClassVar[torch.dtype] = torch.uint8
+    in_unit_range: ClassVar[bool] = True  # x / top
 
     def __len__(self) -> int:
         return len(self.y)

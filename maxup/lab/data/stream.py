@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 from maxup.errors import DataError, error_message, format_error
 from maxup.lab.data.arrays import prepare
 from maxup.lab.data.example import Label, to_example
-from maxup.lab.data.images import check_statistics, mean_and_std, normalize
+from maxup.lab.data.images import check_statistics, in_unit_range, mean_and_std, normalize
 from maxup.lab.data.loader import Batch, Loader
 from maxup.lab.data.workers import batches_from_workers
 from maxup.rng import hash_seed, remember_rng
@@ -41,6 +41,7 @@ class Stream:
         augmented: Whether an example differs from call to call, because of a random transform.
         workers: Worker processes that read. 0 reads in the main process.
         numbers: The class of each label of the data set.
+        columns: Names of the columns of rows, in order. () if they have none.
     """
 
     source: Any = field(repr=False)
@@ -54,6 +55,7 @@ class Stream:
     augmented: bool = False
     workers: int = 8
     numbers: dict[Label, int] = field(default_factory=dict, repr=False)
+    columns: tuple[str, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         check_statistics(self)
@@ -72,7 +74,7 @@ class Stream:
         digest = hashlib.sha256(f"{len(self)} {self.shape} {self.dtype}".encode())
         digest.update(self.y.numpy().tobytes())
         for row in [] if self.augmented else self.rows[:: max(len(self) // PROBE, 1)].tolist():
-            digest.update(read_example(self.source, row)[0].numpy().tobytes())
+            digest.update(self.read(row).numpy().tobytes())
         return digest.hexdigest()
 
     def loader(self, batch_size: int, *, training: bool, **options: Any) -> "StreamLoader":
@@ -91,13 +93,20 @@ class Stream:
     def with_statistics(self) -> "Stream":
         """Return the same examples with the mean and std of up to `SAMPLE` of them, evenly spaced."""
         rows = self.rows[:: -(-len(self) // SAMPLE)].tolist()
-        mean, std = mean_and_std(map(self._read, rows), self.top)
+        mean, std = mean_and_std((self.read(row)[None] for row in rows), self.top)
         return replace(self, mean=mean, std=std)
 
-    def _read(self, row: int) -> Tensor:
-        x, _ = read_example(self.source, row)
+    @property
+    def in_unit_range(self) -> bool:
+        """Whether x / top is in [0, 1]: always for bytes, otherwise judged by some examples."""
+        rows = [] if self.dtype == torch.uint8 else self.rows[:: max(len(self) // PROBE, 1)].tolist()
+        return all(in_unit_range(self.read(row)) for row in rows)
+
+    def read(self, row: int) -> Tensor:
+        """Return an example of the data set by its index there."""
+        x, _ = read_example(self.source, row, columns=self.columns)
         check_shape(row, tuple(x.shape), self.shape)
-        return x[None]
+        return x
 
 
 class StreamLoader(Loader):
@@ -121,7 +130,8 @@ class StreamLoader(Loader):
     def _batches(self, rows: tuple[Tensor, ...]) -> Iterator[Batch]:
         stream = self.stream
         where = [stream.rows[part].tolist() for part in rows]
-        reader = Reader(stream.source, where, (self.seed, self.epoch) if self.training else (), stream.shape)
+        seed = (self.seed, self.epoch) if self.training else ()
+        reader = Reader(stream.source, where, seed, stream.shape, stream.columns)
         for indices, (x, labels) in zip(rows, read_batches(reader, stream.workers, self.device), strict=True):
             if x.dtype != stream.dtype:
                 raise DataError(f"your data are {stream.dtype} at first, but later {x.dtype}; return one type")
@@ -152,19 +162,25 @@ class Reader(Dataset[tuple[Tensor, list[Label]] | str]):
         rows: Indices of the examples of each batch.
         seed: Seeds the augmentation, together with the index of the example.
         shape: Shape of the examples. None reads only the labels.
+        columns: Names of the columns of rows, in order.
     """
 
     def __init__(
-        self, source: Any, rows: list[list[int]], seed: tuple[int, ...], shape: tuple[int, ...] | None
+        self,
+        source: Any,
+        rows: list[list[int]],
+        seed: tuple[int, ...],
+        shape: tuple[int, ...] | None,
+        columns: tuple[str, ...] = (),
     ) -> None:
-        self.source, self.rows, self.seed, self.shape = source, rows, seed, shape
+        self.source, self.rows, self.seed, self.shape, self.columns = source, rows, seed, shape, columns
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, number: int) -> tuple[Tensor, list[Label]] | str:
         try:
-            examples = [read_example(self.source, row, self.seed) for row in self.rows[number]]
+            examples = [read_example(self.source, row, self.seed, self.columns) for row in self.rows[number]]
             if self.shape is None:
                 return torch.empty(0), [y for _, y in examples]
             for row, (x, _) in zip(self.rows[number], examples, strict=True):
@@ -190,20 +206,26 @@ def read_batches(reader: Reader, workers: int, device: torch.device) -> Iterator
         yield batch
 
 
-def read_example(source: Any, row: int, seed: tuple[int, ...] = ()) -> tuple[Tensor, Label]:
+def read_example(
+    source: Any, row: int, seed: tuple[int, ...] = (), columns: tuple[str, ...] = ()
+) -> tuple[Tensor, Label]:
     """Read an example with seeded generators. x is in a type and shape that `Images` takes."""
+    return convert_example(read_item(source, row, seed), row, columns)
+
+
+def read_item(source: Any, row: int, seed: tuple[int, ...] = ()) -> Any:
+    """Read an example with seeded generators, as the data set returns it."""
     with seeded("example", *seed, row):
         try:
-            item = source[row]
+            return source[row]
         except Exception as error:  # of any type: it is not our code
             raise DataError(f"your data set raised {format_error(error)} for example {row}") from error
-    return convert_example(item, row)
 
 
-def convert_example(item: Any, row: int) -> tuple[Tensor, Label]:
+def convert_example(item: Any, row: int, columns: tuple[str, ...] = ()) -> tuple[Tensor, Label]:
     """Return x and the class of an example. x is in a type and shape that `Images` takes."""
     try:
-        x, y = to_example(item)
+        x, y = to_example(item, columns)
         return prepare(x[None])[0], y
     except DataError as error:
         raise DataError(f"{error} (example {row})") from None

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset
@@ -22,9 +23,18 @@ from maxup.lab.data.arrays import (
     to_classes,
 )
 from maxup.lab.data.catalog import SPLITS
-from maxup.lab.data.example import Label, label_column, to_label
+from maxup.lab.data.example import Label, label_column, row_columns, to_label
 from maxup.lab.data.images import Images
-from maxup.lab.data.stream import PROBE, Reader, Stream, check_shape, convert_example, read_batches, read_example
+from maxup.lab.data.stream import (
+    PROBE,
+    Reader,
+    Stream,
+    check_shape,
+    convert_example,
+    read_batches,
+    read_example,
+    read_item,
+)
 from maxup.lab.data.user_loader import kind_of, of_loader
 from maxup.lab.output import say
 from maxup.rng import process_rank
@@ -106,17 +116,23 @@ def _load(
     classes = wrapped if like else _class_names(source)
     if isinstance(source, str | bytes | Mapping | Tensor) or is_array(source):
         raise DataError(f"your data is a {type(source).__name__}; {EXPECTED}")
+    columns = like.columns if like else ()
     if hasattr(source, "__getitem__") and not isinstance(source, IterableDataset):
-        count = _length(source)
-        x, _ = read_example(source, 0)
+        count, first = _length(source), read_item(source, 0)
+        columns = columns or row_columns(first)
+        x, _ = convert_example(first, 0, columns)
         augmented = _is_augmented(source, count)
         if augmented or count * x.numel() * x.element_size() > MEMORY:
             stream = _stream(source, count, workers, classes, augmented=augmented, kind=f"{part} " if like else "")
+            stream = replace(stream, columns=columns)
             return _match(stream, like, names, part) if like else stream.with_statistics()
-        return make_images(*_read(source, count, x), classes, like=like, names=names, part=part)
+        return make_images(
+            *_read(source, count, x, columns), classes, like=like, names=names, part=part, columns=columns
+        )
     if not isinstance(source, Iterable):
         raise DataError(f"your data is a {type(source).__name__}; {EXPECTED}")
-    return make_images(*_exhaust(source), classes, like=like, names=names, part=part)
+    x, labels, columns = _exhaust(source, columns)
+    return make_images(x, labels, classes, like=like, names=names, part=part, columns=columns)
 
 
 def _length(source: Any) -> int:
@@ -133,11 +149,11 @@ def _length(source: Any) -> int:
     return count
 
 
-def _read(source: Any, count: int, first: Tensor) -> tuple[Tensor, list[Label]]:
+def _read(source: Any, count: int, first: Tensor, columns: Names) -> tuple[Tensor, list[Label]]:
     """Read a whole data set: x, (N, ...), and the labels."""
     x, labels = torch.empty(count, *first.shape, dtype=first.dtype), []
     for row in range(count):
-        value, label = read_example(source, row)
+        value, label = read_example(source, row, columns=columns)
         check_shape(row, tuple(value.shape), tuple(first.shape))
         _check_dtype(row, value, first)
         x[row] = value
@@ -145,11 +161,12 @@ def _read(source: Any, count: int, first: Tensor) -> tuple[Tensor, list[Label]]:
     return x, labels
 
 
-def _exhaust(source: Iterable[Any]) -> tuple[Tensor, list[Label]]:
-    """Read an iterable to its end, but at most `MEMORY` bytes."""
+def _exhaust(source: Iterable[Any], columns: Names) -> tuple[Tensor, list[Label], Names]:
+    """Read an iterable to its end, but at most `MEMORY` bytes: x, the labels, and the columns if x are rows of them."""
     chunks, chunk, labels = list[Tensor](), list[Tensor](), list[Label]()
     for row, item in enumerate(iterate(source)):
-        value, label = convert_example(item, row)
+        columns = columns or row_columns(item)
+        value, label = convert_example(item, row, columns)
         chunk.append(value)
         labels.append(label)
         first = chunks[0][0] if chunks else chunk[0]
@@ -164,7 +181,7 @@ def _exhaust(source: Iterable[Any]) -> tuple[Tensor, list[Label]]:
             chunks, chunk = [*chunks, torch.stack(chunk)], []
     if not labels:
         raise DataError(f"your {kind_of(source)} is empty; return at least one example")
-    return torch.cat([*chunks, *([torch.stack(chunk)] if chunk else [])]), labels
+    return torch.cat([*chunks, *([torch.stack(chunk)] if chunk else [])]), labels, columns
 
 
 def iterate(source: Iterable[Any]) -> Iterator[Any]:
@@ -228,7 +245,7 @@ def _stream(source: Any, count: int, workers: int, classes: Names | None, *, aug
 def _match(stream: Stream, like: Data, names: Names | None, part: str) -> Stream:
     """Return a stream with the classes, mean and std of the training examples."""
     y = match_classes(stream.y, stream.classes, names or like.classes, part)
-    x, _ = read_example(stream.source, 0)
+    x = stream.read(0)
     make_images(x[None], y[:1], like.classes, like=like, part=part)  # checks the type and size
     check_seen(y, like, part)
     matched = dict(zip(stream.y.tolist(), y.tolist(), strict=True))
@@ -253,9 +270,11 @@ def _labels(source: Any, count: int, workers: int) -> list[Label]:
 
 def _class_names(source: Any) -> Names | None:
     """Return the names of the classes that Hugging Face `datasets` or torchvision's data sets have, or None."""
-    features = getattr(source, "features", None) or {}
+    features: Any = getattr(source, "features", None)
+    features = features if isinstance(features, Mapping) else {}  # a user's may be a tensor
     name = label_column(features)
     names = getattr(features[name], "names", None) if name else getattr(source, "classes", None)
+    names = names.tolist() if isinstance(names, np.ndarray) else names
     is_list = isinstance(names, list | tuple) and all(isinstance(one, str) for one in names)
     return tuple(names) if names and is_list else None
 

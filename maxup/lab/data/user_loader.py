@@ -3,7 +3,15 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler, Subset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+)
 from torch.utils.data import default_collate as collate
 
 from maxup.errors import DataError
@@ -14,12 +22,12 @@ def of_loader(loader: DataLoader[Any]) -> Any:
     source: Any = loader.dataset
     if isinstance(source, IterableDataset):
         return _Unbatched(loader)
-    sampler = loader.sampler
-    if hasattr(sampler, "indices"):  # of a SubsetRandomSampler
+    sampler: Any = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+    if type(sampler) is BatchSampler:
+        sampler = sampler.sampler  # loader.sampler is not used if the batch sampler is the user's
+    if isinstance(sampler, SubsetRandomSampler):
         source = Subset(source, list(sampler.indices))
-    elif type(loader.batch_sampler) not in (BatchSampler, type(None)) or not (
-        isinstance(sampler, SequentialSampler) or _is_permutation(sampler, source)
-    ):
+    elif not _takes_all(sampler, source):
         raise DataError(
             f"your DataLoader has a {type(sampler).__name__}, but the recipe sets the order; return the data set"
         )
@@ -27,8 +35,10 @@ def of_loader(loader: DataLoader[Any]) -> Any:
     return source if usual else _Collated(source, loader.collate_fn)
 
 
-def _is_permutation(sampler: Any, source: Any) -> bool:
-    """Whether a sampler takes each example exactly once, in random order."""
+def _takes_all(sampler: Any, source: Any) -> bool:
+    """Whether a sampler takes each example exactly once, in any order."""
+    if isinstance(sampler, SequentialSampler):
+        return sampler.data_source is source or len(sampler) == len(source)
     return isinstance(sampler, RandomSampler) and not sampler.replacement and len(sampler) == len(source)
 
 

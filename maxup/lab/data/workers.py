@@ -55,7 +55,8 @@ def _catch_dead_workers(decoded: Iterable[Any]) -> Iterator[Any]:
             raise
         raise DataError(
             f"a worker process that reads the data died ({error_message(error)[:150]}), perhaps for lack of memory or "
-            "shared memory (/dev/shm); use fewer data.workers, and the same command resumes from the last checkpoint"
+            'shared memory (/dev/shm), or because a script has no if __name__ == "__main__" around maxup.train; use '
+            "fewer data.workers or 0, or add it, and the same command resumes from the last checkpoint"
         ) from error
 
 

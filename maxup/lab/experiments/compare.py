@@ -1,8 +1,8 @@
 """Compare objectives: train one recipe with several objectives and seeds, for equal epochs and for equal time.
 
-A seed sets the initial weights and the order of the examples for every objective. With `data.train_size` it also
-selects the training images. Then all rows of a seed share them, and differences are paired. Otherwise runs with the
-same seed are not pairs, and intervals are Welch's.
+A seed sets the initial weights and the order of the examples for every objective. With `data.train_size` or
+`data.validation`, or if the data have no test set, it also selects the training images. Then all rows of a seed share
+them, and differences are paired. Otherwise runs with the same seed are not pairs, and intervals are Welch's.
 """
 
 import re
@@ -139,7 +139,7 @@ def compare(
         say(f"seed {seed}  {name:<{width}}  {_line(metrics)}")
         return metrics
 
-    paired = recipe.data.train_size is not None
+    paired = task.seed_selects_data
     runs: Runs = {name: [] for name in planned}
     for seed in numbers:  # interleave the rows, so that a slow machine affects all of them
         for name, row in planned.items():
@@ -185,7 +185,7 @@ def run_once(
         raise RunError(f"{recipe.data.name} has no test images to compare on")
     batches = merge_last_single((task.prepare(x), y) for _, x, y in task.evaluation["test"])
     drawn = build_perturbation(recipe.perturb, len(task.train.classes), **task.pixels)
-    built = attack.build(clip=(0.0, 1.0) if recipe.model.normalize else None)  # pixels stay in [0, 1]
+    built = attack.build(clip=task.clip)  # pixels stay in [0, 1]
     measured = measure(run.model, batches, drawn, copies=COPIES, attack=built, seed=recipe.seed)
     about = {"seed": recipe.seed, "epochs": recipe.epochs}
     seconds = finished["training_seconds"] - finished.get("compile_seconds", 0.0)

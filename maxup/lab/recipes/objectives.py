@@ -34,12 +34,14 @@ class ObjectiveContext:
         perturbation: P(.|x), or None if the recipe's `perturb` is empty.
         steps: Returns the number of steps in the first n epochs.
         options: More arguments of the objective, such as `forward` and `loss_fn`.
+        clip: Range of the network's input, if it takes pixels in [0, 1].
     """
 
     recipe: Recipe
     perturbation: Any
     steps: Callable[[int], int]
     options: dict[str, Any] = field(default_factory=dict)
+    clip: tuple[float, float] | None = None
 
     def require_perturbation(self) -> Any:
         """Return the perturbation, for an objective that draws copies."""
@@ -170,8 +172,7 @@ def adversarial(
 
     recipe = context.recipe
     bounded = not any(spec["name"] in UNBOUNDED for spec in recipe.augment + recipe.perturb)
-    clip = (0.0, 1.0) if recipe.model.normalize and bounded else None
-    return Adversarial(radius, p=p, steps=steps, clip=clip)
+    return Adversarial(radius, p=p, steps=steps, clip=context.clip if bounded else None)
 
 
 def hard_examples(context: ObjectiveContext, *, keep: Annotated[float, Limit(0, 1, above=True)] = 0.25) -> "Objective":
@@ -243,7 +244,7 @@ def resolve_objective(spec: Any) -> Spec:
 
     Example:
         >>> resolve_objective("standard"), resolve_objective({"name": "average", "m": 8})
-        ({'name': 'standard'}, {'name': 'average', 'm': 8, 'warmup': 5})
+        ({'name': 'standard'}, {'name': 'average', 'm': 8, 'warmup': 5, 'start': 0.0})
     """
     spec = {"name": spec} if isinstance(spec, str) else spec
     if not isinstance(spec, Mapping) or not isinstance(spec.get("name"), str):

@@ -130,5 +130,5 @@ def _check_output(who: str, model: nn.Module, x: Tensor, num_classes: int) -> No
         raise RecipeError(f"{subject} raised {format_error(error)}") from error
     if not isinstance(output, Tensor):
         raise RecipeError(f"{subject} returned a {type(output).__name__}; return logits of shape (2, {num_classes})")
-    if output.ndim != 2 or len(output) != 2 or output.shape[1] < num_classes:
+    if output.shape != (2, num_classes):
         raise RecipeError(f"{subject} returned shape {tuple(output.shape)}; return logits of shape (2, {num_classes})")

@@ -16,8 +16,8 @@ TEST = 0.2  # fraction of data without test images
 DECODING = ("size", "test_size", "crop_fraction", "interpolation")  # settings for image folders
 
 
-def load_splits(recipe: Recipe, data_from: Callable[[], Any] | None = None) -> tuple[Any, Any, Any]:
-    """Return the training, validation and test images. The seed determines the split.
+def load_splits(recipe: Recipe, data_from: Callable[[], Any] | None = None) -> tuple[Any, Any, Any, bool]:
+    """Return the training, validation and test images, and whether the seed selects the training images.
 
     Data without test images are split: `TEST` of them, stratified by class, are the test images, but each class keeps
     an image for training. Validation is None if there is none. Mean and std of the user's data are computed from the
@@ -57,7 +57,7 @@ def load_splits(recipe: Recipe, data_from: Callable[[], Any] | None = None) -> t
             )
         every_class = kept >= len(train.y.unique())
         train, validation = split(train, kept, recipe.seed, every_class=every_class)
-    return train, validation, test
+    return train, validation, test, size is not None or recipe.data.validation > 0
 
 
 def decoding_settings(recipe: Recipe) -> list[str]:

@@ -57,7 +57,7 @@ class Vision:
         self.recipe = recipe
         reject_settings(recipe, FOR_TEXT, "text")
         self.identity = {"model_from": function_name(model_from), "data_from": function_name(data_from)}
-        self.train, self.validation, self.test = load_splits(recipe, data_from)
+        self.train, self.validation, self.test, self.seed_selects_data = load_splits(recipe, data_from)
         if data_from is not None or isinstance(self.train, Folder):
             parts = [self.train, self.test, *([self.validation] if self._has_validation() else [])]
             self.identity["data"] = sha256(" ".join(part.digest for part in parts).encode())
@@ -93,6 +93,8 @@ class Vision:
         if recipe.model.normalize:  # augmentation gets pixels
             mean, std = (0.0,) * len(mean), (1.0,) * len(std)
         self.pixels: dict[str, Any] = {"mean": mean, "std": std}  # normalization of what `prepare` returns
+        in_range = recipe.model.normalize and self.train.in_unit_range and self.test.in_unit_range
+        self.clip = (0.0, 1.0) if in_range else None  # range of the network's input, if it takes pixels
         self.augment = build_perturbation(recipe.augment, classes, **self.pixels) if recipe.augment else None
         perturbation = build_perturbation(recipe.perturb, classes, **self.pixels) if recipe.perturb else None
         name = recipe.objective["name"]
@@ -100,7 +102,7 @@ class Vision:
             raise RecipeError(f"optim.sam needs objective standard or maxup, but the objective is {name!r}")
         self.perturb_once = perturbation if name in DRAW_ONCE else None  # drawn once per example
         self.objective = build_objective(
-            ObjectiveContext(recipe, perturbation, lambda epochs: epochs * len(self.loader))
+            ObjectiveContext(recipe, perturbation, lambda epochs: epochs * len(self.loader), clip=self.clip)
         )
         for inside in in_model_parts(self.objective.perturbation) + in_model_parts(self.perturb_once):
             inside.attach(self.model)

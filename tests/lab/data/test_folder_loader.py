@@ -182,7 +182,8 @@ class Deadly(Folder):
 
 def test_a_killed_worker_is_an_error(folder):
     deadly = Deadly(**{field.name: getattr(folder, field.name) for field in fields(folder)} | {"workers": 1})
-    with pytest.raises(DataError, match=r"a worker process that reads the data died \(.*use fewer data\.workers"):
+    advice = r'has no if __name__ == "__main__" around maxup\.train; use fewer data\.workers or 0, or add it'
+    with pytest.raises(DataError, match=rf"^a worker process that reads the data died \(.*{advice}"):
         list(deadly.loader(1, device="cpu", training=False, seed=0))
 
 

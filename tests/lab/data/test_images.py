@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -40,6 +42,39 @@ def test_mean_and_std_do_not_depend_on_the_chunks(chunk, monkeypatch):
     values = x.float().numpy().astype(np.float64)
     np.testing.assert_allclose(train.mean, values.mean((0, 2, 3)), rtol=1e-12)
     np.testing.assert_allclose(train.std, values.std((0, 2, 3), ddof=1), rtol=1e-9)
+
+
+def test_small_units_are_normalized_and_constants_are_not():
+    g = torch.Generator().manual_seed(0)
+    scale, shift = torch.tensor([1.0, 1e-6, 1e-30, 0, 0, 0, 1e-40]), torch.tensor([0, 0, 0, 0.1, 1.7e9, 0, 0])
+    x = torch.randn(1000, 7, generator=g) * scale + shift
+    train, _ = from_arrays((x, [0, 1] * 500))
+    assert train.std[3:] == (1, 1, 1, 1)  # the last is too small for float32
+    got = train.normalize(train.x)
+    np.testing.assert_allclose(got[:, :3].double().mean(0), 0, atol=1e-6)
+    np.testing.assert_allclose(got[:, :3].double().std(0), 1, atol=1e-6)
+    np.testing.assert_allclose(got[:, 3:], 0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("column", "warned"),
+    [
+        (1.7e9 + 3600 * torch.rand(100, dtype=torch.float64), True),
+        (1.7e9 + torch.rand(100, dtype=torch.float64), True),  # one value in float32
+        (1.7e9 + 86400 * torch.rand(100, dtype=torch.float64), False),
+        (torch.full((100,), 1.7e9), False),
+        (torch.rand(100) - 0.5, False),
+    ],
+)
+def test_a_column_that_float32_hardly_resolves_gets_a_warning(column, warned, capsys):
+    x = torch.stack([torch.rand(100, dtype=torch.float64), column.double()], 1)
+    from_arrays((x, [0, 1] * 50))
+    said = capsys.readouterr().err
+    assert bool(said) == warned
+    if warned:
+        assert re.match(
+            r"column 1 of your data ranges over [\de.+]+ near 1\.7e\+09, which .*; subtract an offset", said
+        )
 
 
 def test_normalize_keeps_the_format():

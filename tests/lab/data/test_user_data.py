@@ -13,11 +13,13 @@ import pytest
 import torch
 from PIL import Image
 from torch.utils.data import (
+    BatchSampler,
     ConcatDataset,
     DataLoader,
     Dataset,
     IterableDataset,
     RandomSampler,
+    SequentialSampler,
     Subset,
     SubsetRandomSampler,
     TensorDataset,
@@ -35,6 +37,7 @@ ROOT = Path(__file__).parents[3]
 G = torch.Generator().manual_seed(0)
 X = torch.randint(256, (30, 3, 6, 5), generator=G, dtype=torch.uint8)
 Y = torch.arange(30) % 3
+SPLIT = ((0, 20), (20, 30))
 
 
 class Map(Dataset):
@@ -46,6 +49,12 @@ class Map(Dataset):
 
     def __getitem__(self, i):
         return self.transform(self.x[i]), self.y[i]
+
+
+class Attributes(Map):
+    def __init__(self, **attributes):
+        super().__init__()
+        vars(self).update(attributes)
 
 
 class Endless(Dataset):
@@ -106,10 +115,16 @@ SAME = {
     "iterable": Iterable,
     "generator": lambda: zip(X, Y, strict=True),
     "loader": lambda: DataLoader(Map(), batch_size=7, shuffle=True),
+    "loader without batches": lambda: DataLoader(Map(), batch_size=None),
+    "loader with batch sampler": lambda: DataLoader(Map(), batch_sampler=BatchSampler(RandomSampler(Y), 7, False)),
     "loader of an iterable": lambda: DataLoader(Iterable(), batch_size=7),
     "loader with workers": lambda: DataLoader(Iterable(), batch_size=7, num_workers=2, drop_last=True),
     "loader with collate_fn": lambda: DataLoader(Map(), batch_size=7, collate_fn=collate_fn),
     "Hugging Face": HuggingFace,
+    "features": lambda: Attributes(features=X),
+    "features of numpy": lambda: Attributes(features=X.numpy()),
+    "features in a list": lambda: Attributes(features=["label", "width"]),
+    "names in an array": lambda: Attributes(classes=np.array(["ant", "bee", "cat"])),
 }
 
 
@@ -120,7 +135,7 @@ def test_every_kind_has_the_same_examples(kind):
     assert isinstance(train, Images)
     assert torch.equal(train.x, X)
     assert torch.equal(train.y, Y)
-    assert train.classes == (("ant", "bee", "cat") if "Hugging" in kind else ("0", "1", "2"))
+    assert train.classes == (("ant", "bee", "cat") if "Hugging" in kind or "names" in kind else ("0", "1", "2"))
     pixels = X.double() / 255
     assert train.mean == pytest.approx(pixels.mean((0, 2, 3)).tolist())
     assert torch.allclose(train.normalize(X).mean((0, 2, 3)), torch.zeros(3), atol=1e-5)
@@ -139,6 +154,12 @@ def test_every_kind_has_the_same_examples(kind):
             DataLoader(Map(), sampler=SubsetRandomSampler(range(20))),
             DataLoader(Map(), sampler=SubsetRandomSampler(range(20, 30))),
         ),
+        lambda: tuple(
+            DataLoader(Map(), batch_sampler=BatchSampler(SubsetRandomSampler(rows), 5, False))
+            for rows in (range(20), range(20, 30))
+        ),
+        lambda: ((X[:20].tolist(), Y[:20].tolist()), (X[20:].tolist(), Y[20:].tolist())),
+        lambda: tuple([[x.tolist(), y] for x, y in zip(X, Y.tolist(), strict=True)][a:b] for a, b in SPLIT),
     ],
 )
 def test_a_pair_is_train_and_test(pair):
@@ -295,6 +316,14 @@ class Negative(Map):
         return -1
 
 
+class Indices(RandomSampler):
+    """Draws with replacement, as ImbalancedDatasetSampler of torchsampler."""
+
+    def __init__(self, source):
+        super().__init__(source, replacement=True)
+        self.indices = range(len(source))
+
+
 class FailingIterable(IterableDataset):
     def __iter__(self):
         yield X[0], 0
@@ -344,6 +373,10 @@ MISTAKES = {
         r"example 1 of your data has shape \(1, 3, 4\), .* equal numbers of channels, for example image.convert",
     ),
     "float pixels": (lambda: [(Image.new("F", (4, 3)), 0)], r"has float pixels \(mode F\), .*return a float array"),
+    "an array in a column": (
+        lambda: [{"width": torch.ones(2), "label": 0}],
+        r"column 'width' of your data is a Tensor of shape \(2,\); call the input one of image, img",
+    ),
     "triples": (lambda: [(X[0], 0, 1)], "an example of your data is a tuple of 3; it must be a pair"),
     "two names": (
         lambda: {"train": Map(), "val": Map(), "valid": Map()},
@@ -357,6 +390,22 @@ MISTAKES = {
     "short sampler": (
         lambda: DataLoader(Map(), sampler=RandomSampler(Y, num_samples=5)),
         "your DataLoader has a RandomSampler, but",
+    ),
+    "weights in a batch sampler": (
+        lambda: DataLoader(Map(), batch_sampler=BatchSampler(WeightedRandomSampler([1.0] * 30, 30), 5, False)),
+        "your DataLoader has a WeightedRandomSampler, but",
+    ),
+    "short batch sampler": (
+        lambda: DataLoader(Map(), batch_sampler=BatchSampler(SequentialSampler(range(20)), 5, False)),
+        "your DataLoader has a SequentialSampler, but",
+    ),
+    "a custom batch sampler": (
+        lambda: DataLoader(Map(), batch_sampler=[[0, 1], [2, 3]]),
+        "your DataLoader has a list, but",
+    ),
+    "a sampler with indices": (
+        lambda: DataLoader(Map(), sampler=Indices(Y)),
+        "your DataLoader has a Indices, but",
     ),
     "channels last": (lambda: Map(X.permute(0, 2, 3, 1)), r"shape \(N, 6, 5, 3\), which looks like \(N, H, W, C\)"),
     "test classes": (lambda: (Subset(Map(), [0, 3]), Map()), "your test images have classes without a training image"),

@@ -120,6 +120,7 @@ class Shaped(nn.Module):
 
 MISFITS = {
     "one output": (lambda z: z[:, :1], r"returned shape \(2, 1\); return logits of shape \(2, 10\)"),
+    "more outputs": (lambda z: torch.cat([z, z], 1), r"returned shape \(2, 20\); return logits of shape \(2, 10\)"),
     "no batch": (lambda z: z.flatten(), r"returned shape \(20,\); return logits"),
     "transposed": (lambda z: z.T, r"returned shape \(10, 2\)"),
     "a tuple": (lambda z: (z, z), r"returned a tuple; return logits of shape \(2, 10\)"),

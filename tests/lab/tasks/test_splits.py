@@ -13,10 +13,10 @@ BASE = {"data": {"name": "digits", "train_size": 500}}
 
 def test_splits_are_disjoint_stratified_and_decided_by_the_seed():
     said = BASE | {"data": {"name": "digits", "train_size": 500, "validation": 0.2}}
-    train, validation, test = load_splits(recipe_from(said))
+    train, validation, test, _ = load_splits(recipe_from(said))
     assert (len(train), len(validation), len(test)) == (400, 100, 1297)
-    again, _, _ = load_splits(recipe_from(said))
-    other, _, _ = load_splits(recipe_from(said | {"seed": 1}))
+    again, *_ = load_splits(recipe_from(said))
+    other, *_ = load_splits(recipe_from(said | {"seed": 1}))
     assert torch.equal(train.x, again.x)
     assert not torch.equal(train.x, other.x)
     assert torch.bincount(train.y).tolist() == pytest.approx([40] * 10, abs=2)
@@ -81,7 +81,7 @@ def test_a_validation_split_that_leaves_nothing_is_refused(share, size, kept):
 
 def test_the_normalization_of_user_data_ignores_the_test_images():
     x, y = torch.randint(256, (60, 2, 8, 8), dtype=torch.uint8), torch.arange(60) % 3
-    train, _, test = load_splits(recipe_from({"data": {"train_size": 20}}), lambda: (x, y))
+    train, _, test, _ = load_splits(recipe_from({"data": {"train_size": 20}}), lambda: (x, y))
     pixels = train.x.double() / 255
     assert train.mean == test.mean == pytest.approx(pixels.mean((0, 2, 3)).tolist())
     assert train.std == test.std == pytest.approx(pixels.transpose(0, 1).flatten(1).std(1).tolist())
@@ -102,6 +102,18 @@ def test_data_without_test_images_are_split_by_the_seed():
         load_splits(recipe_from({}), lambda: (x[:1], y[:1]))
 
 
+@pytest.mark.parametrize("test_set", [False, True])
+@pytest.mark.parametrize(("said", "selects"), [({}, False), ({"train_size": 20}, True), ({"validation": 0.2}, True)])
+def test_it_is_known_whether_the_seed_selects_the_training_images(said, selects, test_set):
+    x, y = torch.arange(60.0).repeat(2, 1).T, torch.arange(60) % 3
+    data = (x, y, x, y) if test_set else (x, y)
+    first, other = (
+        load_splits(recipe_from({"data": {"train_size": None} | said, "seed": seed}), lambda: data) for seed in (0, 1)
+    )
+    assert first[3] == other[3] == (selects or not test_set)
+    assert torch.equal(first[0].x, other[0].x) != first[3]
+
+
 @pytest.mark.parametrize("label", [0, 2, "cat"])
 def test_user_data_with_one_class_are_refused(label, tmp_path):
     def data():
@@ -118,12 +130,12 @@ def test_each_class_keeps_a_training_image(seed):
     """Of ten classes with one image, 80 % would leave two for the test set alone."""
     y = torch.tensor([0] * 90 + list(range(1, 11)))
     x = torch.arange(100, dtype=torch.float32).repeat(2, 1).T
-    train, _, test = load_splits(recipe_from({"data": {"train_size": None}, "seed": seed}), lambda: (x, y))
+    train, _, test, _ = load_splits(recipe_from({"data": {"train_size": None}, "seed": seed}), lambda: (x, y))
     assert set(train.y.tolist()) == set(range(11))
     assert set(test.y.tolist()) == {0}
     assert sorted(torch.cat([train.x, test.x])[:, 0].tolist()) == list(range(100))
     said = {"data": {"train_size": None, "validation": 0.2}, "seed": seed}
-    train, validation, _ = load_splits(recipe_from(said), lambda: (x, y))
+    train, validation, *_ = load_splits(recipe_from(said), lambda: (x, y))
     assert set(train.y.tolist()) == set(range(11))
     assert set(validation.y.tolist()) == {0}
     with pytest.raises(DataError, match=r"^the 5 images are one per class or nearly so, .*; add images$"):

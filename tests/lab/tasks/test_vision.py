@@ -2,9 +2,11 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import TensorDataset
 
 from maxup import Average, HardExamples, MaxUp
 from maxup.errors import RecipeError
+from maxup.lab.data import user_data
 from maxup.lab.recipes.build import build_perturbation
 from maxup.lab.recipes.load import recipe_from
 from maxup.lab.recipes.objectives import ObjectiveContext, build_objective
@@ -139,8 +141,23 @@ def test_an_adversary_begins_where_m_1_trains():
 )
 def test_pixels_under_attack_stay_pixels_unless_they_carry_noise(perturb, clip):
     said = BASE | {"objective": {"name": "adversarial"}, "perturb": [perturb]}
-    assert build(recipe_from(said | {"model": {"normalize": True}}), 1).clip == clip
-    assert build(recipe_from(said), 1).clip is None
+    normalized, device = recipe_from(said | {"model": {"normalize": True}}), torch.device("cpu")
+    assert Vision(normalized, device).objective.clip == clip
+    assert Vision(recipe_from(said), device).objective.clip is None
+
+
+@pytest.mark.parametrize("memory", [2**31, 0])
+@pytest.mark.parametrize(("scale", "shift", "clip"), [(1, 0, (0, 1)), (255, 0, None), (2, -1, None), (1, 0.001, None)])
+def test_float_images_are_clipped_only_if_they_are_pixels(scale, shift, clip, memory, monkeypatch):
+    """Clipping images in [0, 255] or [-1, 1] to [0, 1] would destroy them."""
+    monkeypatch.setattr(user_data, "MEMORY", memory)
+    x = torch.rand(40, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    x[:, 0, 0, :2] = torch.tensor([0.0, 1.0])
+    data = TensorDataset(x * scale + shift, torch.arange(40) % 2)
+    said = {"objective": {"name": "adversarial"}, "perturb": [{"name": "cutout", "length": 2}]}
+    said |= {"model": {"normalize": True}, "data": {"train_size": None, "workers": 0}}
+    task = Vision(recipe_from(said), torch.device("cpu"), data_from=lambda: data)
+    assert task.clip == task.objective.clip == clip
 
 
 @pytest.mark.parametrize("objective", ["hard_examples", "adversarial"])

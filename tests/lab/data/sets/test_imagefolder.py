@@ -30,10 +30,11 @@ def test_class_folders_are_split_by_the_seed(photos):
     assert test is None
     assert everything.classes == ("cat", "dog", "emu")
     said = {"data": {"name": "imagefolder", "root": str(root), "size": 8, "workers": 0}}
-    (train, validation, test), (again, _, _), (other, _, _) = (
+    (train, validation, test, by_seed), (again, *_), (other, *_) = (
         load_splits(recipe_from(said | {"seed": seed})) for seed in (0, 0, 1)
     )
     assert validation is None
+    assert by_seed
     assert torch.bincount(train.y).tolist() == [4, 3, 3]  # 10 of 12, as equal as possible
     assert sorted(names(train) + names(test)) == names(everything)
     assert names(train) == names(again) != names(other)
@@ -55,7 +56,8 @@ def test_splits_by_name(photos, train, test):
 def test_three_splits_and_only_a_training_folder(photos):
     shutil.copytree(photos / "val", photos / "test")
     said = {"data": {"name": "imagefolder", "root": str(photos)}}
-    train, validation, test = load_splits(recipe_from(said))
+    train, validation, test, by_seed = load_splits(recipe_from(said))
+    assert not by_seed
     assert [part.root.name for part in (train, validation, test)] == ["train", "val", "test"]
     said["data"]["validation"] = 0.5
     with pytest.raises(DataError, match=r"the data have validation images, so data\.validation has no effect"):
