@@ -126,7 +126,7 @@ BAD = {
 
 def test_another_objective_keeps_the_arguments_that_both_take():
     found = parse_recipe("cifar10/resnet110-cutout-maxup", ["--objective.name", "average", "--objective.warmup=2"])
-    assert found.objective == {"name": "average", "m": 4, "warmup": 2}
+    assert found.objective == {"name": "average", "m": 4, "warmup": 2, "start": 0.0}
     assert parse_recipe(NAME, ["--objective", "{name: standard}"]).objective == {"name": "standard"}
 
 
