@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from maxup.cli.parser import Parser, add_json, check_count, folder, free_stdout, new_folder, parser_of
@@ -76,20 +77,17 @@ def main(argv: Sequence[str]) -> int:
 
     from maxup.lab.bench.measure import bench, summarize
 
-    captured, show_progress = args.step == "captured", sys.stderr.isatty()
+    captured = args.step == "captured"
     device = _device(args.device, captured=captured)
     options = {
         "ms": args.m, "names": args.variants, "rounds": args.rounds, "compile": args.compile, "captured": captured,
         "train_steps": 0 if args.train_steps is None and _is_setup(args) else args.train_steps,
     }  # fmt: skip
 
-    def tell(line: str) -> None:
-        if show_progress:
-            say(line, file=sys.stderr, flush=True)
-
     try:
         with free_stdout(args.json):
-            result = summarize(bench(_workload(args, device), **options, say=tell))
+            progress = partial(say, file=sys.stderr, flush=True)
+            result = summarize(bench(_workload(args, device), **options, say=progress))
     except torch.OutOfMemoryError as error:
         raise RunError("the standard step does not fit into memory; use a smaller --batch_size") from error
     if args.out:

@@ -14,7 +14,7 @@ from maxup.isolation import drop_probability
 from maxup.objectives.running_max import RunningMax
 from maxup.validate import warn
 
-FAST_COPIES = 4  # copies per pass
+FAST_COPIES = 4  # copies per pass on a GPU; wide passes are not faster on a CPU
 HALVE_FROM = 96  # height and width from which images are scored at half their size
 CHECK_EVERY = 500  # steps between two comparisons with exact scoring
 
@@ -23,7 +23,7 @@ Way = tuple[str | int, ...]  # ("half", height, width) or ("copies", copies per 
 
 
 class FastScoring:
-    """Score large images at half their size, and other inputs with running statistics and several copies per pass.
+    """Score large images at half their size, and other inputs with running statistics, on a GPU several per pass.
 
     What a model cannot do is not tried again: half the size of an image, or several copies in one pass.
     """
@@ -50,13 +50,13 @@ class FastScoring:
             model: The model.
             batch: The batch.
             rewind: Goes back to the first draw, to score the same copies in another way. None in a CUDA graph.
-            chunk_size: Copies per pass at full size, raised to at least 4.
+            chunk_size: Copies per pass at full size, raised to at least 4 on a GPU.
             compile: Compile the passes, also on a CPU.
             may_halve: Whether copies are the same at half the size.
         """
         x = batch[0]
         compile = compile or (leaves(batch)[0].is_cuda and not _has_compiled_parts(model))
-        wide = max(chunk_size, FAST_COPIES)
+        wide = max(chunk_size, FAST_COPIES) if leaves(batch)[0].is_cuda else chunk_size
         if compile and any(module.training and drop_probability(module) > 0 for module in model.modules()):
             wide = 1  # compiled passes over several copies cannot share dropout masks
         ways: dict[Way, Callable[[], RunningMax]] = {}

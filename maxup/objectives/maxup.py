@@ -54,8 +54,8 @@ class MaxUp(Objective):
             perturbation. "independent" draws masks per copy and maximizes over both; it needs "retain".
         compile: Compile the scoring passes (see `maxup.scoring`). The training pass runs as it is.
         fast: Score images of at least 96 x 96 pixels at half their height and width, and other inputs with running
-            statistics and at least 4 copies per pass. On a GPU, the scoring passes are compiled. At half size, and
-            with BatchNorm, this is approximate. Every 500 steps, the copies are also scored with `fast=False`, and
+            statistics. On a GPU, passes are compiled, with at least 4 copies each. At half size, and with BatchNorm,
+            this is approximate. Every 500 steps, the copies are also scored with `fast=False`, and
             `gap_kept` compares the two selections.
         dtype: Precision of scoring, by autocast. Default: the caller's.
         score: What to compare copies by: "loss", or "kl", which subtracts the entropy of mixed labels. "easiest"

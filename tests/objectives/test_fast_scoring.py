@@ -104,10 +104,10 @@ def test_a_model_of_one_size_is_scored_at_full_size(batch, monkeypatch):
 
 
 def test_copies_that_cannot_share_masks_are_scored_one_at_a_time(model, batch):
-    """Nothing was said about copies per pass, so a compiled model with dropout is not an error."""
+    """On a GPU several copies per pass are the default, so a compiled model with dropout is not an error."""
     winners = []
     for scored in (model, torch.compile(model, backend="eager")):
-        objective = make(0)
+        objective = make(0, chunk_size=4)
         for _ in range(2):  # the first step is checked
             torch.manual_seed(7)
             x, _ = objective.select(scored, *batch)
@@ -137,7 +137,8 @@ def test_a_loss_for_one_batch_size_is_scored_one_copy_at_a_time(batch):
 
     model, exact = nn.Sequential(nn.Flatten(), nn.Linear(192, 5)), []
     for fast in (False, True):
-        objective = MaxUp(Gaussian(1.0), m=4, fast=fast, loss_fn=loss_fn, generator=torch.Generator().manual_seed(0))
+        options = {"fast": True, "chunk_size": 4} if fast else {}  # as on a GPU
+        objective = MaxUp(Gaussian(1.0), m=4, loss_fn=loss_fn, generator=torch.Generator().manual_seed(0), **options)
         exact.append([objective.select(model, *batch)[0] for _ in range(3)])
     assert all(map(torch.equal, *exact))
 
@@ -264,7 +265,7 @@ def test_compiled_passes_with_dropout_score_one_copy_at_a_time(model, batch, mon
 
     for dropout in (0.3, 0.0):
         model[5].p = dropout
-        objective = MaxUp(Gaussian(1.0), m=4, fast=True, compile=True, forward=forward)
+        objective = MaxUp(Gaussian(1.0), m=4, fast=True, chunk_size=4, compile=True, forward=forward)
         objective.step = 1  # the first step is checked
         sizes.clear()
         objective(model, *batch)

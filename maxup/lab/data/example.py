@@ -83,9 +83,9 @@ def _columns(item: Mapping[str, Any], columns: tuple[str, ...]) -> tuple[Any, An
     numbers = [_is_number(value) or (isinstance(value, Tensor) and value.numel() == 1) for value in others.values()]
     if wrong := [name for name, number in zip(others, numbers, strict=True) if not number]:
         is_text = isinstance(others[wrong[0]], str)
-        advice = (
-            "tokenize it, and call the token ids input_ids" if is_text else f"call the input one of {', '.join(INPUTS)}"
-        )
+        advice = f"call the input one of {', '.join(INPUTS)}"
+        if is_text:
+            advice = "convert it to a number, or tokenize it and call the token ids input_ids"
         raise DataError(f"column {wrong[0]!r} of your data is {_describe(others[wrong[0]])}; {advice}")
     columns = columns or tuple(others)
     check_columns(others, columns)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from maxup.errors import first_names
 from maxup.lab.output import one_line
 from maxup.lab.progress import format_metric
 
@@ -90,7 +91,9 @@ def _usage(config: Mapping[str, Any]) -> list[str]:
     mean, std, top, shape = (config[key] for key in ("mean", "std", "top", "shape"))
     logits = f"It returns the logits of {len(config['classes'])} classes, whose names are in `config.json`."
     if len(shape) == 1:
-        what, values = f"rows of {shape[0]} numbers", "`mean` and `std` in `config.json`"
+        columns = config.get("columns")
+        order = f" in the order of `columns` in `config.json` ({_plain(first_names(columns))})" if columns else ""
+        what, values = f"rows of {shape[0]} numbers{order}", "`mean` and `std` in `config.json`"
     else:
         what, values = f"images of {' x '.join(map(str, shape))} values", f"mean {mean} and std {std} per channel"
     if not mean:

@@ -114,8 +114,8 @@ def maxup(
         chunk_size: Number of copies per scoring pass.
         masks: Dropout masks: shared by the copies of an example, or independent per copy, which requires retain.
         compile: Compile the scoring passes.
-        fast: Score images of 96 x 96 pixels or more at half their size, and other inputs with running statistics, 4
-            copies per pass. Passes are compiled on a GPU.
+        fast: Score images of 96 x 96 pixels or more at half their size, and other inputs with running statistics. On a
+            GPU, passes are compiled, with 4 copies each.
         score: What to compare copies by. kl subtracts the entropy of mixed labels from the loss. easiest selects the
             copy with the lowest loss, as a control.
         unit: Language task: choose the worst copy per column of a window, per token, or per batch.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from maxup.lab.report.tables import DASH, format_estimate
-from maxup.lab.results.files import OLD, Result, mean_seconds
+from maxup.lab.results.files import OLD, Result, budget_name, mean_seconds
 from maxup.lab.results.statistics import estimate
 
 COLUMNS = ("your runs", "what", "m", "ours (n seeds)", "cost")
@@ -68,9 +68,10 @@ def _line(group: Sequence[Result]) -> YourRun:
         "metric": scores[0][0] if scores else None, **(asdict(ours) if ours else {}), "seconds": seconds,
     }  # fmt: skip
     recipe = first.trained if first.trained != first.name else ""
+    epochs = budget_name(first.budget, [first.name]) if first.budget != 1 else ""
     return YourRun(
         run,
-        ", ".join(filter(None, (recipe, first.variant))) or first.name,
+        ", ".join(filter(None, (recipe, first.variant, epochs))) or first.name,
         str(first.m),
         f"{number} {'%' if accuracy else 'perplexity'} ({n})" if ours else DASH,
         DASH if seconds is None else f"{seconds:,.{1 if seconds < 10 else 0}f} s",

@@ -235,6 +235,7 @@ class Vision:
             "mean": list(images.mean),
             "std": list(images.std),
             "top": images.top,
+            "columns": [str(name) for name in getattr(images, "columns", ())],  # of rows, in order
         }
 
     def finish(

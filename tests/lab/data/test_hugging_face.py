@@ -206,7 +206,8 @@ MISTAKES = {
     ),
     "text": (
         lambda: datasets.Dataset.from_dict({"text": ["a"], "label": [0]}),
-        r"column 'text' of your data is a str; tokenize it, and call the token ids input_ids \(example 0\)",
+        r"column 'text' of your data is a str; convert it to a number, or tokenize it and call the token ids "
+        r"input_ids \(example 0\)",
     ),
     "no label": (
         lambda: pictures().remove_columns("label"),

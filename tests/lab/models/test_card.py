@@ -65,6 +65,8 @@ def test_rows_and_tokens_are_not_called_images():
     rows_of_4 = model_card(CONFIG | {"shape": [4], "mean": [0.1] * 4, "std": [0.5] * 4, "top": 1})
     assert "pipeline_tag: tabular-classification\n" in rows_of_4
     assert "takes rows of 4 numbers, normalized as `(x - mean) / std` with `mean` and `std` in" in rows_of_4
+    named = model_card(CONFIG | {"shape": [2], "mean": [0.1] * 2, "std": [0.5] * 2, "top": 1, "columns": ["w", "h"]})
+    assert "takes rows of 2 numbers in the order of `columns` in `config.json` (w, h), normalized as" in named
     tokens = model_card(CONFIG | {"shape": [10], "mean": [], "std": [], "top": 1})
     assert "pipeline_tag: text-classification\n" in tokens
     assert "It takes token ids (B, 10). It returns the logits of" in tokens
