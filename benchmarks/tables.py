@@ -245,7 +245,7 @@ def selection() -> str:
 
 def fidelity() -> str:
     """One row per perturbation and way of scoring: time of a step and share of the loss gap, on a trained network."""
-    lines = ["| | time of a step | gap kept |", "|---|---|---|"]
+    lines = ["| | time of a step / standard step | gap kept |", "|---|---|---|"]
     # fast=True scored at half the size when these files were written
     titles = {"maxup": "exact", "maxup_running": '`norm="running"`', "maxup_fast": "half the height and width"}
     files = {"CutMix": "bench/resnet20-cutmix", "Cutout 16": "bench/resnet20-cutout"}
