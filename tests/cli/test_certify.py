@@ -132,6 +132,7 @@ def test_killed_in_the_middle_and_resumed_it_is_the_same(run, tmp_path):
     assert lines(cut) == lines(whole)
 
 
+@pytest.mark.slow
 def test_two_processes_write_the_same_file(run, tmp_path):
     assert certify(run, *QUICK, "--out", tmp_path / "one.tsv") == 0
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone", "-m",

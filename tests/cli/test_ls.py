@@ -212,6 +212,7 @@ def test_it_never_imports_torch_or_matplotlib(tmp_path):
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True)
 
 
+@pytest.mark.slow
 def test_every_network_with_its_size(capsys):
     assert main(["ls", "--models"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -110,6 +110,7 @@ def test_a_killed_queue_ends_as_one_never_interrupted_every_time(tmp_path, whole
     killed_until_done(tmp_path, whole, kills=4, seed=seed)
 
 
+@pytest.mark.slow
 def test_interrupted_politely_it_saves(tmp_path):
     process = start(tmp_path, epochs=1_000_000)  # more than it can do before it is asked
     log = tmp_path / LOG

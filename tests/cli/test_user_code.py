@@ -170,7 +170,7 @@ def test_a_run_on_user_data_is_not_a_result_of_the_recipe(tmp_path, monkeypatch,
     assert "was trained with --model_from ours:net, but the option is missing here" in capsys.readouterr().err
     assert main(["ls", "digits"]) == 0
     mine, *recipes = [line for line in capsys.readouterr().out.splitlines() if "mlp-gaussian" in line]
-    what = "--model_from ours:net, --data_from ours:data, data.train_size None, model.args {}"
+    what = "--model_from ours:net, --data_from ours:data, data.train_size None, model.args {}, 1 of 60 epochs"
     assert mine.startswith(f"{run}  {what}  1  {100 * accuracy:.2f} % (n = 1)")
     assert not any("(n = 1)" in line for line in recipes)
 

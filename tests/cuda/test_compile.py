@@ -37,6 +37,7 @@ def test_blocks_of_one_shape_compile_once():
     assert list(model.state_dict()) == names
 
 
+@pytest.mark.slow
 def test_more_variants_than_the_default_limit_of_dynamo():
     # torch's default limit is eight variants; stages and modes need more.
     model, backend = create_model("wrn16_4", shape=(3, 8, 8), num_classes=10), Counted()

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.tables import ROOT
 from maxup.cli.completion import describe
 from maxup.cli.main import find_verbs
-from maxup.lab.recipes.load import list_recipes, parse_recipe
+from maxup.lab.recipes.load import list_recipes
 from maxup.lab.recipes.settings import objectives, sections
 from maxup.lab.report.custom_tables import find_table
 
@@ -45,6 +45,5 @@ def test_command(words):
     if rest and rest[0] not in EDITED:
         if verb in ("train", "compare") and not rest[0].startswith("-") and rest[0] != "...":
             assert rest[0] in list_recipes()
-            parse_recipe(rest[0], [])
         if verb == "reproduce":
             find_table(rest[0])

@@ -355,7 +355,7 @@ MISTAKES = {
     "float labels": (lambda: [(X[0], 0.5)], "the label of an example is a float; it must be one integer class"),
     "one-hot labels": (lambda: [(X[0], torch.eye(3)[0])], r"the label of an example is a Tensor of shape \(3,\)"),
     "no label": (lambda: [{"image": X[0]}], "your data have the columns image, but none of label, labels"),
-    "text": (lambda: [{"text": "hi", "label": 0}], "column 'text' of your data is a str; tokenize it"),
+    "text": (lambda: [{"text": "hi", "label": 0}], "column 'text' of your data is a str; convert it to a number"),
     "a path": (lambda: [("a.jpg", 0)], "the input of an example is a str, .*open an image with PIL.Image.open, or"),
     "no item": (lambda: Part(None), r"an example of your data is None; it must be a pair .* \(example 7\)$"),
     "no input": (lambda: Part((None, 0)), r"the input of an example is None, .* return one of them \(example 7\)$"),

@@ -232,6 +232,7 @@ def same(a, b):
     return a == b
 
 
+@pytest.mark.slow
 def test_interrupted_in_every_stage_it_ends_bit_identical(folder, tmp_path, monkeypatch):
     """Across the switch to averages, both restarts and within them; dropout, masks and hidden state included."""
     said = recipe(folder, optim={"average_from": None, "patience": 1, "restarts": 2, "lr": 80.0}, epochs=6)
