@@ -92,7 +92,9 @@ def allow_variants() -> None:
 
     This changes a global setting of Dynamo.
     """
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, VARIANTS)
+    config: Any = torch._dynamo.config
+    name = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"  # torch 2.6
+    setattr(config, name, max(getattr(config, name), VARIANTS))
 
 
 def _inductor(graph: GraphModule, inputs: Sequence[Any], config: dict[str, Any]) -> Callable[..., Any]:
