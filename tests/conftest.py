@@ -30,6 +30,12 @@ def _seeded():
     torch.manual_seed(0)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_files_at_home(tmp_path_factory):
+    """Runs with user code are signed with a key of the user: use another key in tests."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
 @pytest.fixture(autouse=True)
 def _no_user_code_left(tmp_path_factory):
     """Forget modules of temporary folders: another test may write a different module of the same name."""

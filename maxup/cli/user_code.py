@@ -1,6 +1,7 @@
 """The options --model_from and --data_from, which name functions in the user's code, and --trust.
 
-A run records the names of its functions. They are imported only if the command line says --trust.
+A run records the names of its functions. They are imported if this user trained the run in the current folder, which a
+signature shows, or if the command line says --trust.
 """
 
 import functools
@@ -22,16 +23,21 @@ def add_user_code(parser: ArgumentParser, *, recorded: bool = False) -> None:
     )
     if recorded:
         parser.add_argument(
-            "--trust", action="store_true", help="import the --model_from and --data_from that the run was trained with"
+            "--trust",
+            action="store_true",
+            help="import the --model_from and --data_from of the run, even if you did not train it in this folder",
         )
 
 
 def user_functions(args: Namespace) -> dict[str, Any]:
-    """Return the functions that --model_from and --data_from name, or None; and with --trust, `find_code`."""
+    """Return the functions that --model_from and --data_from name, or None.
+
+    For a verb that opens a run, also return how to import those of the run: `find_code` and `trust`.
+    """
     functions: dict[str, Any] = {
         option: load_function(getattr(args, option), f"--{option}") for option in ("model_from", "data_from")
     }
-    return functions | ({"find_code": load_function} if getattr(args, "trust", False) else {})
+    return functions | ({"find_code": load_function, "trust": args.trust} if "trust" in args else {})
 
 
 def load_function(name: str | None, option: str) -> Callable[..., Any] | None:

@@ -28,6 +28,7 @@ from maxup.lab.progress import Progress, format_metrics
 from maxup.lab.recipes.schema import Recipe
 from maxup.lab.storage.atomic_io import make_folder, remove_leftovers
 from maxup.lab.storage.locks import locked
+from maxup.lab.storage.signature import code_names, sign
 from maxup.lab.tasks import create_task
 from maxup.lab.train.checkpointing import load_best, resume, save
 from maxup.lab.train.evaluate import evaluate_splits
@@ -153,6 +154,8 @@ class Trainer:
         if self.accelerator.is_main_process:
             for folder in (self.folder, self.folder / "checkpoints"):
                 remove_leftovers(folder)  # the files of a killed process
+            if names := code_names(self.task.identity):
+                sign(self.folder, names)  # so that this user can open the run without naming them again
             self.metrics = Metrics(self.folder / "metrics.jsonl", size)
             if missing := self.metrics.missing(self.state.recorded):
                 self.say(missing)

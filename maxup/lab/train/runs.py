@@ -15,6 +15,7 @@ from maxup.lab.output import say
 from maxup.lab.recipes.load import recipe_from
 from maxup.lab.recipes.schema import Recipe
 from maxup.lab.storage import checkpoint
+from maxup.lab.storage.signature import code_names, is_signed
 from maxup.lab.tasks import create_task
 from maxup.lab.train.evaluate import evaluate_split
 from maxup.lab.user_code import is_importable
@@ -51,11 +52,13 @@ def open_run(
     root: str | None = None,
     accept_changed_data: bool = False,
     find_code: Callable[[str, str], Callable[..., Any] | None] | None = None,
+    trust: bool = False,
     **sources: Callable[..., Any] | None,
 ) -> Run:
     """Build the task of a run and load the weights of a checkpoint.
 
-    Nothing in the folder is executed. Only with `find_code`, the functions that the run names are imported.
+    Nothing in the folder is executed. With `find_code`, the functions that the run names are imported, if this user
+    trained the run in the current folder, or with `trust`.
 
     A damaged checkpoint is reported on stderr, and the one before it is used.
 
@@ -66,6 +69,7 @@ def open_run(
         root: The folder of the data, if it has moved since training.
         accept_changed_data: Whether the images may differ from those of the training.
         find_code: Imports a function that the run was trained with, given MODULE:FUNCTION and its option.
+        trust: Whether to import these functions even if their signature is missing or invalid.
         **sources: `model_from` and `data_from`, for a run that was trained with them.
 
     Raises:
@@ -77,16 +81,16 @@ def open_run(
     if task not in (None, recipe.task):
         raise RunError(f"{folder} is {KINDS[recipe.task]}, but this command needs {KINDS[str(task)]}")
     identity = {key: value for key, value in state["task"].items() if key != "data" or not accept_changed_data}
-    named = {option: str(identity[option]) for option in ("model_from", "data_from") if identity.get(option)}
+    named = code_names(identity)
     missing = {option: name for option, name in named.items() if sources.get(option) is None}
     importable = all(map(is_importable, missing.values()))
-    if missing and not (find_code and importable):
+    if missing and not (find_code and importable and (trust or is_signed(folder, named))):
         options = " ".join(f"--{option} {name:.80}" for option, name in missing.items())
-        advice = "add --trust to import it, or give the options"
+        advice = "and not by you in this folder; add --trust to import it, or give the options"
         if not importable:
             again = " ".join(f"--{option} MODULE:FUNCTION" for option in missing)
-            advice = f"it has no name that can be imported, so give it again as {again}"
-        raise RunError(f"{folder} was trained with your code, {options}; {advice}")
+            advice = f"which has no name that can be imported; give it again as {again}"
+        raise RunError(f"{folder} was trained with custom code, {options}, {advice}")
     sources |= {option: find_code(name, f"--{option}") for option, name in missing.items() if find_code}
     if sources.get("data_from") is None and not root_exists(recipe.data.name, recipe.data.root):
         raise RunError(
