@@ -16,6 +16,7 @@ EXAMPLES = """examples:
   maxup compare digits/mlp-gaussian-maxup --seeds 8 --m 1 4 20 --no_equal_time
   maxup compare digits/mlp-gaussian-maxup --seeds 5 --objectives average easiest
   maxup compare digits/mlp-gaussian-maxup --seeds 2 --epochs 5 --out out/try
+  maxup compare smoke/digits-gaussian-maxup --seeds 3 --objectives smoothadv --certify 100
 The same command resumes. Settings of the recipe are options too: see
 maxup train --help.
 """
@@ -39,34 +40,56 @@ def main(argv: Sequence[str]) -> int:
         "--m", type=option("compare --m"), nargs="+", help="values of m to compare with m = 1 (default: the recipe's)"
     )
     parser.add_argument(
-        "--objectives", nargs="+", default=[], choices=["average", "easiest", "adversarial", "hard_examples"],
+        "--objectives", nargs="+", default=[],
+        choices=["average", "easiest", "adversarial", "smoothadv", "hard_examples"],
         metavar="NAME", help="also compare these objectives: average and easiest (of m copies), adversarial, "
-        "hard_examples",
+        "smoothadv (2 steps), hard_examples",
     )  # fmt: skip
     parser.add_argument(
         "--out", type=new_folder, metavar="DIR", help="folder for results and runs (default: runs/compare/RECIPE)"
     )
-    parser.add_argument("--no_equal_time", action="store_true", help="do not train m = 1 for as long as MaxUp takes")
+    parser.add_argument(
+        "--no_equal_time", action="store_true", help="do not train m = 1 and SmoothAdv for as long as MaxUp takes"
+    )
+    parser.add_argument(
+        "--certify",
+        type=option("compare --certify"),
+        metavar="IMAGES",
+        help="also certify this many test images per run, with the noise of training",
+    )
+    parser.add_argument(
+        "--certify_n",
+        type=option("certify --n"),
+        metavar="N",
+        help="noisy copies per certified image (default: 10000)",
+    )
     parser.add_argument(
         "--radius",
         type=option("compare --radius"),
         metavar="R",
-        help="radius of the PGD attack and of adversarial training, in the units of the network's input (default: 0.5, "
-        "or that of an adversarial recipe)",
+        help="radius of the PGD attack, of adversarial training and of SmoothAdv, in the units of the network's input "
+        "(default: 0.5, or that of an adversarial recipe)",
     )
-    parser.add_argument("--attack_norm", choices=["2", "inf"], help="norm of both (default: 2, or the recipe's)")
+    parser.add_argument(
+        "--attack_norm",
+        choices=["2", "inf"],
+        help="norm of the PGD attack and of adversarial training (default: 2, or the recipe's)",
+    )
     parser.add_argument(
         "--attack_steps", type=option("compare --attack_steps"), metavar="N",
-        help="gradient steps of both (default: 10, or the recipe's)",
+        help="their gradient steps (default: 10, or the recipe's)",
     )  # fmt: skip
     parser.add_argument("--progress", action="store_true", help="show the progress of every run")
     add_user_code(parser)
     add_json(parser)
     args, overrides = parser.parse_known_args(argv)
     check_count(parser, "--m", args.m)
+    if args.certify_n is not None and args.certify is None:
+        parser.error("--certify_n needs --certify IMAGES")
     from maxup.lab.recipes.load import parse_recipe, run_name
 
     recipe = parse_recipe(args.recipe, overrides)
+    from maxup.lab.experiments.certification import Certification
     from maxup.lab.experiments.compare import compare, make_attack
     from maxup.lab.report.comparison import plot, text
 
@@ -74,11 +97,12 @@ def main(argv: Sequence[str]) -> int:
     out = args.out or Path("runs") / "compare" / name
     norm = None if args.attack_norm is None else float(args.attack_norm)
     attack = make_attack(recipe, radius=args.radius, p=norm, steps=args.attack_steps)
+    certification = Certification(args.certify, args.certify_n or Certification.n) if args.certify else None
     with free_stdout(args.json):
         result = compare(
             recipe, out, seeds=args.seeds, ms=args.m or [recipe.objective.get("m", 4)], objectives=args.objectives,
-            attack=attack, equal_time=not args.no_equal_time, say=partial(say, flush=True), quiet=not args.progress,
-            **user_functions(args),
+            attack=attack, equal_time=not args.no_equal_time, certification=certification,
+            say=partial(say, flush=True), quiet=not args.progress, **user_functions(args),
         )  # fmt: skip
         say(text(result))
         plot(result, out / "compare.png", name)

@@ -21,6 +21,7 @@ from tests.waiting import maxup_after
 
 ROOT = Path(__file__).parent.parent.parent
 TINY = ["--epochs", "3", "--data.train_size", "200", "--model.args", "{hidden: [32]}"]
+OTHERS = ("average", "easiest", "adversarial", "smoothadv", "hard_examples")
 KILLED = """
 import os, signal
 from maxup.lab.tasks.vision import Vision
@@ -46,11 +47,11 @@ def compared(tmp_path_factory):
 
 def test_the_rows_are_the_baseline_maxup_and_the_others():
     recipe = parse_recipe("digits/mlp-gaussian-maxup", [])
-    found = rows(recipe, [1, 4, 20], ["average", "easiest", "adversarial", "hard_examples"], Attack(0.25, 2, 5))
+    found = rows(recipe, [1, 4, 20], [*OTHERS], Attack(0.25, 2, 5))
     assert {name: row.objective["name"] for name, row in found.items()} == {
         "m = 1": "standard", "m = 4": "maxup", "m = 20": "maxup", "average of 4": "average",
         "average of 20": "average", "easiest of 4": "maxup", "easiest of 20": "maxup",
-        "PGD, radius 0.25": "adversarial", "hardest 25 %": "hard_examples",
+        "PGD, radius 0.25": "adversarial", "SmoothAdv, radius 0.25": "smoothadv", "hardest 25 %": "hard_examples",
     }  # fmt: skip
     assert [found[name].objective["m"] for name in ("m = 4", "m = 20", "average of 4", "average of 20")] == [4, 20] * 2
     assert found["easiest of 20"].objective == {**found["m = 20"].objective, "score": "easiest"}
@@ -199,6 +200,10 @@ def test_a_run_from_another_machine_is_noted(compared, monkeypatch, capsys):
         (["--seeds", "2", "--perturb", "[]"], 1, "perturb is empty"),
         (["--seeds", "2", "--perturb", "[{name: gaussian, sigma: -1}]"], 1, "0 or more"),
         (["--seeds", "2", "--radius", "-1"], 2, "a number from 0 to 1e+09"),
+        (["--seeds", "2", "--certify", "10"], 1, "certification needs Gaussian noise on pixels, but the recipe has"),
+        (["--seeds", "2", "--certify", "0"], 2, "a whole number from 1"),
+        (["--seeds", "2", "--certify_n", "1000"], 2, "--certify_n needs --certify IMAGES"),
+        (["--seeds", "2", "--objectives", "smoothadv"], 1, "objective 'smoothadv' attacks pixels under Gaussian noise"),
         (["--seeds", "2", "--objective", "hard_examples"], 1, "but the objective is 'hard_examples'"),
     ],
 )

@@ -13,6 +13,7 @@ from typing import Any
 
 from maxup.errors import RunError
 from maxup.lab.environment import environment
+from maxup.lab.experiments.certification import Certification, certify_run, check_noise
 from maxup.lab.experiments.measure import measure, merge_last_single
 from maxup.lab.recipes.build import build_perturbation
 from maxup.lab.recipes.difference import difference
@@ -26,6 +27,8 @@ from maxup.objectives.adversarial import Adversarial
 
 BASELINE = "m = 1"  # name of the baseline's row
 COPIES = 20  # copies per example, for the accuracy on the worst copy
+SMOOTHADV_STEPS = 2  # gradient steps of the cheapest SmoothAdv of its authors' grid
+TIME_OF = ", time of "  # in the name of a row that is trained for as long as another one
 
 
 @dataclass
@@ -75,6 +78,8 @@ def rows(recipe: Recipe, ms: list[int], objectives: list[str], attack: Attack) -
     found |= {f"easiest of {m}": row("maxup", m=m, score="easiest") for m in more if "easiest" in objectives}
     if "adversarial" in objectives:
         found[f"PGD, radius {attack.radius:g}"] = row("adversarial", **asdict(attack))
+    if "smoothadv" in objectives:
+        found[f"SmoothAdv, radius {attack.radius:g}"] = row("smoothadv", radius=attack.radius, steps=SMOOTHADV_STEPS)
     if "hard_examples" in objectives:
         hard = row("hard_examples")
         found[f"hardest {100 * hard.objective['keep']:g} %"] = hard
@@ -85,7 +90,7 @@ def rows(recipe: Recipe, ms: list[int], objectives: list[str], attack: Attack) -
     if objective["name"] not in ("standard", "maxup", *objectives):
         raise RunError(
             f"maxup compare needs a standard or maxup recipe, but the objective is {objective['name']!r}; average, "
-            "easiest, adversarial and hard_examples can be added with --objectives"
+            "easiest, adversarial, smoothadv and hard_examples can be added with --objectives"
         )
     if objective.get("score") == "easiest":
         raise RunError("objective.score=easiest is a control; remove it, and add the row with --objectives easiest")
@@ -103,6 +108,7 @@ def compare(
     objectives: list[str],
     attack: Attack,
     equal_time: bool = True,
+    certification: Certification | None = None,
     say: Callable[[str], Any] = print,
     quiet: bool = True,
     **user_code: Callable[..., Any] | None,
@@ -114,9 +120,10 @@ def compare(
         folder: Folder for compare.json and for the runs, as `runs/ROW/seed-N`.
         seeds: Number of seeds, at least 2.
         ms: Copies per example, one MaxUp row each. The baseline with m = 1 is always included.
-        objectives: Further objectives: "average", "easiest", "adversarial", "hard_examples".
+        objectives: Further objectives: "average", "easiest", "adversarial", "smoothadv", "hard_examples".
         attack: The attack on the trained models.
-        equal_time: Whether to also train the baseline for as long as each MaxUp row takes.
+        equal_time: Whether to also train the baseline, and SmoothAdv, for as long as each MaxUp row takes.
+        certification: How to certify every run. None: not at all.
         say: Called with one line per run.
         quiet: Whether to hide the progress of each training.
         user_code: `model_from` and `data_from`, as in `train`.
@@ -125,15 +132,19 @@ def compare(
         The content of compare.json.
     """
     planned = rows(recipe, ms, objectives, attack)
+    if certification is not None:
+        check_noise(recipe)
     for row in planned.values():
         task = build_task(row, **user_code)  # an invalid recipe fails before anything is trained
     numbers = list(range(recipe.seed, recipe.seed + seeds))
     here = environment()
-    width = max(map(len, planned)) + (15 if equal_time else 0)
+    width = max(map(len, planned)) + (len(f"{TIME_OF}m = 10") if equal_time else 0)
 
     def run(name: str, row: Recipe, seed: int) -> dict[str, float]:
         place = folder / "runs" / _slug(name, row, recipe) / f"seed-{seed}"
-        metrics, trained_on = run_once(replace(row, seed=seed), place, attack, quiet=quiet, **user_code)
+        metrics, trained_on = run_once(
+            replace(row, seed=seed), place, attack, certification=certification, quiet=quiet, **user_code
+        )
         if other := [k for k in ("hardware", "threads") if trained_on.get(k) != here[k]]:
             say(f"note: {place} was trained in another environment ({', '.join(other)}), so its time is not comparable")
         say(f"seed {seed}  {name:<{width}}  {_line(metrics)}")
@@ -146,11 +157,12 @@ def compare(
             runs[name].append(run(name, row, seed))
     equal: dict[str, dict[str, Any]] = {}
     for name in dict.fromkeys(f"m = {m}" for m in ms if m > 1) if equal_time else []:
-        ratio = sum(r["seconds"] for r in runs[name]) / sum(r["seconds"] for r in runs[BASELINE])
-        epochs = max(1, round(ratio * recipe.epochs))
-        longer = f"{BASELINE}, time of {name}"
-        runs[longer] = [run(longer, replace(planned[BASELINE], epochs=epochs), seed) for seed in numbers]
-        equal[longer] = {"ratio": ratio, "epochs": epochs, "gain": gain(runs[name], runs[longer], paired=paired)}
+        for rival in (row for row in planned if row == BASELINE or row.startswith("SmoothAdv")):
+            ratio = sum(r["seconds"] for r in runs[name]) / sum(r["seconds"] for r in runs[rival])
+            epochs = max(1, round(ratio * recipe.epochs))
+            timed = f"{rival}{TIME_OF}{name}"
+            runs[timed] = [run(timed, replace(planned[rival], epochs=epochs), seed) for seed in numbers]
+            equal[timed] = {"ratio": ratio, "epochs": epochs, "gain": gain(runs[name], runs[timed], paired=paired)}
     result = {
         "format": "maxup-compare",
         "version": 1,
@@ -159,6 +171,7 @@ def compare(
         "seeds": numbers,
         "copies": COPIES,
         "attack": asdict(attack),
+        "certification": certification and asdict(certification),
         "equal_time": equal,
         "paired": paired,
         "summary": summary(runs, paired=paired),
@@ -170,7 +183,13 @@ def compare(
 
 
 def run_once(
-    recipe: Recipe, folder: Path, attack: Attack, *, quiet: bool = True, **user_code: Any
+    recipe: Recipe,
+    folder: Path,
+    attack: Attack,
+    *,
+    certification: Certification | None = None,
+    quiet: bool = True,
+    **user_code: Any,
 ) -> tuple[dict[str, float], dict[str, Any]]:
     """Train a recipe unless its run is finished, and measure the last weights on the test images.
 
@@ -187,6 +206,8 @@ def run_once(
     drawn = build_perturbation(recipe.perturb, len(task.train.classes), **task.pixels)
     built = attack.build(clip=task.clip)  # pixels stay in [0, 1]
     measured = measure(run.model, batches, drawn, copies=COPIES, attack=built, seed=recipe.seed)
+    if certification is not None:
+        measured |= certify_run(folder, recipe, certification, **user_code)
     about = {"seed": recipe.seed, "epochs": recipe.epochs}
     seconds = finished["training_seconds"] - finished.get("compile_seconds", 0.0)
     return about | measured | {"seconds": seconds}, finished["environment"]
@@ -207,7 +228,7 @@ def _finished(recipe: Recipe, folder: Path) -> dict[str, Any] | None:
 
 def _slug(name: str, row: Recipe, recipe: Recipe) -> str:
     """Return the folder name of a row. It includes the number of epochs if that is not the recipe's."""
-    name = BASELINE if row.objective["name"] == "standard" else name
+    name = name.partition(TIME_OF)[0]
     more = f"-{row.epochs}-epochs" if row.epochs != recipe.epochs else ""
     return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-") + more
 

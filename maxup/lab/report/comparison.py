@@ -1,12 +1,13 @@
 """A comparison as text for the terminal and as a plot."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from maxup.lab.report.figure import save_figure
-from maxup.lab.results.comparison import METRICS, controls
+from maxup.lab.results.comparison import CERTIFIED_RADII, METRICS, controls
 from maxup.lab.results.statistics import FEWEST
 
 
@@ -33,10 +34,11 @@ def text(result: dict[str, Any]) -> str:
     )
     lines.append(f"\nLast column: difference from {next(iter(table['clean']))}. {note}")
     for name, record in result["equal_time"].items():
-        other = name.removeprefix("m = 1, time of ")
+        other = name.rpartition(", time of ")[2]
         lines.append(f"{name}: {record['epochs']} epochs, because {other} takes {record['ratio']:.2f} times as long.")
         lines.append(f"  {at_equal_time(name, record)}")
     lines += against_controls(result)
+    lines += verdicts(result)
     return "\n".join(lines)
 
 
@@ -44,16 +46,39 @@ def at_equal_time(name: str, record: dict[str, Any]) -> str:
     """Return one line with the difference between MaxUp and the baseline that was trained for the same time.
 
     Args:
-        name: Name of the baseline's row, such as "m = 1, time of m = 4".
+        name: Name of the row that it is compared with, such as "m = 1, time of m = 4".
         record: Its entry of `equal_time` in the result.
     """
-    return _difference(name.removeprefix("m = 1, time of "), name, record["gain"])
+    return _difference(name.rpartition(", time of ")[2], name, record["gain"])
 
 
 def against_controls(result: dict[str, Any]) -> list[str]:
     """Return one line per control with the difference between MaxUp and the control. Is the *worst* copy the cause?"""
     found = controls(result["runs"], paired=result["paired"])
     return [_difference(ours, control, gains) for (ours, control), gains in found.items()]
+
+
+def verdicts(result: dict[str, Any]) -> list[str]:
+    """Return one line per MaxUp row: by which metrics it is better or worse than m = 1. None without intervals."""
+    table, lines = result["summary"], list[str]()
+    for name in result["runs"]:
+        if re.fullmatch(r"m = \d+", name) and "difference" in table["clean"][name] and len(result["seeds"]) >= FEWEST:
+            line = f"Verdict: at equal epochs, {name} {_verdict({m: rows[name] for m, rows in table.items()})}"
+            if record := result["equal_time"].get(f"m = 1, time of {name}"):
+                line += f"; at equal time, it {_verdict(record['gain'])}"
+            lines.append(f"{line}.")
+    return lines
+
+
+def _verdict(gains: dict[str, dict[str, Any]]) -> str:
+    """Return by which metrics the interval of a difference is above or below 0, except for the time."""
+    found: dict[str, list[str]] = {"better": [], "worse": []}
+    for metric, row in gains.items():
+        if metric != "seconds" and row.get("low") is not None and not row["low"] <= 0 <= row["high"]:
+            better = (row["low"] > 0) != METRICS[metric].lower_is_better
+            found["better" if better else "worse"].append(METRICS[metric].short)
+    parts = [f"{word} by {', '.join(names)}" for word, names in found.items() if names]
+    return f"is {' and '.join(parts)}" if parts else "does not clearly differ from m = 1"
 
 
 def _difference(ours: str, baseline: str, gains: dict[str, dict[str, Any]]) -> str:
@@ -80,7 +105,8 @@ def plot(result: dict[str, Any], path: Path, title: str) -> None:
     from matplotlib import pyplot as plt
 
     runs, table = result["runs"], result["summary"]
-    metrics = [metric for metric in table if metric != "seconds"]
+    certified = ["clean", "radius", *(f"certified_{radius:g}" for radius in CERTIFIED_RADII)]
+    metrics = certified if "radius" in table else [metric for metric in table if metric != "seconds"]
     names = list(runs)
     places = np.arange(len(names))
     size = (2.75 * len(metrics) + 1.3, 1.6 + 0.42 * len(names))

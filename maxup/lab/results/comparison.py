@@ -16,6 +16,7 @@ class Metric:
     short: str
     decimals: int
     unit: str = ""
+    lower_is_better: bool = False
 
     def format(self, value: float) -> str:
         """Return a value with its unit.
@@ -28,12 +29,18 @@ class Metric:
 
 
 CONTROLS = ("average of ", "easiest of ")  # rows that show whether choosing the worst copy is the cause
+CERTIFIED_RADII = (0.25, 0.5, 1.0)
 METRICS = {
     "clean": Metric("accuracy, clean [%]", "clean", 2, " %"),
     "worst": Metric("accuracy, worst of 20 copies [%]", "worst of 20", 2, " %"),
     "attacked": Metric("accuracy under PGD [%]", "PGD", 2, " %"),
-    "gradient": Metric("input-gradient norm", "gradient", 3),
-    "seconds": Metric("seconds of training", "time", 1, " s"),
+    "gradient": Metric("input-gradient norm", "gradient", 3, lower_is_better=True),
+    "radius": Metric("average certified radius", "certified radius", 3),
+    **{
+        f"certified_{radius:g}": Metric(f"certified at radius {radius:g} [%]", f"certified at {radius:g}", 2, " %")
+        for radius in CERTIFIED_RADII
+    },
+    "seconds": Metric("seconds of training", "time", 1, " s", lower_is_better=True),
 }
 
 

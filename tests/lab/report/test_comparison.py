@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from maxup.lab.report.comparison import plot, text
-from maxup.lab.results.comparison import METRICS
+from maxup.lab.report.comparison import plot, text, verdicts
+from maxup.lab.results.comparison import METRICS, gain, summary
 from tests.lab.results.test_comparison import fake, result
 
 
@@ -69,3 +69,24 @@ def test_an_infinite_metric_has_no_deviation(tmp_path):
 def test_plot_writes_a_png(tmp_path):
     plot(result(fake()), tmp_path / "a.png", "tiny")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_verdict_needs_an_interval_on_one_side_of_zero():
+    def values(*means):  # of four seeds
+        return [{"clean": c, "gradient": g, "seconds": 9.0} for c, g in zip(*means, strict=True)]
+
+    base = values([90.0, 91.0, 92.0, 93.0], [1.0, 1.1, 1.2, 1.3])
+    more = values([91.0, 92.1, 93.0, 94.1], [0.5, 0.6, 0.8, 0.8])  # better by both: a small gradient is good
+    longer = values([92.0, 93.2, 94.1, 95.0], [0.4, 0.7, 0.7, 0.9])  # better by accuracy
+    runs = {"m = 1": base, "m = 4": more, "m = 8": base[::-1], "m = 1, time of m = 4": longer}
+    result = {
+        "runs": runs,
+        "seeds": [0, 1, 2, 3],
+        "summary": summary(runs, paired=True),
+        "equal_time": {"m = 1, time of m = 4": {"gain": gain(more, longer, paired=True)}},
+    }
+    assert verdicts(result) == [
+        "Verdict: at equal epochs, m = 4 is better by clean, gradient; at equal time, it is worse by clean.",
+        "Verdict: at equal epochs, m = 8 does not clearly differ from m = 1.",
+    ]
+    assert verdicts(result | {"seeds": [0, 1]}) == []

@@ -1,0 +1,49 @@
+"""Certification in a comparison: every run is certified with the noise of its training."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from maxup.errors import RunError
+from maxup.lab.certify.analysis import average_radius, certified_accuracy
+from maxup.lab.certify.run import Settings, certify
+from maxup.lab.certify.target import load_target
+from maxup.lab.recipes.schema import Recipe, gaussian_sigma
+from maxup.lab.results.comparison import CERTIFIED_RADII
+
+
+@dataclass(frozen=True)
+class Certification:
+    """How the runs of a comparison are certified."""
+
+    images: int
+    """Test images of every run, evenly spaced."""
+    n: int = 10_000
+    """Noisy copies per image."""
+
+
+def check_noise(recipe: Recipe) -> float:
+    """Return sigma of the training noise, or raise a RunError if the runs of a recipe cannot be certified."""
+    sigma = gaussian_sigma(recipe)
+    if sigma is None:
+        raise RunError(
+            f"certification needs Gaussian noise on pixels, but the recipe has perturb {recipe.perturb} and "
+            f"model.normalize {recipe.model.normalize}; use a recipe such as certify/resnet20-gaussian-maxup"
+        )
+    return sigma
+
+
+def certify_run(folder: Path, recipe: Recipe, how: Certification, **user_code: Any) -> dict[str, float]:
+    """Certify the last weights of a run. The certificates are in the folder of the run, and are not computed again.
+
+    Returns:
+        The average certified radius, and the certified accuracies in percent.
+    """
+    sigma = check_noise(recipe)
+    target = load_target(folder, root=recipe.data.root, **user_code)
+    count = min(how.images, len(target.images))
+    indices = [i * len(target.images) // count for i in range(count)]
+    path = folder / f"certified-{sigma:g}-n-{how.n}.tsv"
+    rows = certify(target, Settings(sigma, n=how.n), indices, path, say=lambda _: None)
+    accuracies = {f"certified_{radius:g}": 100 * certified_accuracy(rows, radius).mean for radius in CERTIFIED_RADII}
+    return {"radius": average_radius(rows), **accuracies}

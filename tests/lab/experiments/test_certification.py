@@ -1,0 +1,44 @@
+"""Certificates of a comparison, against `maxup certify` on the same run."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from maxup.cli.main import main
+from maxup.lab.certify.tsv import read
+
+WORDS = ["--seeds", "2", "--m", "2", "--objectives", "smoothadv", "--certify", "12", "--certify_n", "200", "--out", "c"]
+TINY = ["--epochs", "2", "--data.train_size", "200", "--model.args", "{hidden: [16]}"]
+
+
+def test_every_run_is_certified_and_smoothadv_is_trained_for_the_time_of_maxup(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["compare", "smoke/digits-gaussian-maxup", *WORDS, *TINY]) == 0
+    assert "average certified radius, mean ± std of 2 seeds" in capsys.readouterr().out
+    result = json.loads(Path("c/compare.json").read_text())
+    assert result["certification"] == {"images": 12, "n": 200}
+    timed = ["m = 1, time of m = 2", "SmoothAdv, radius 0.5, time of m = 2"]
+    assert list(result["runs"]) == ["m = 1", "m = 2", "SmoothAdv, radius 0.5", *timed]
+    for name in timed:
+        record, runs = result["equal_time"][name], result["runs"]
+        rival = runs[name.partition(", time of ")[0]]
+        ratio = sum(run["seconds"] for run in runs["m = 2"]) / sum(run["seconds"] for run in rival)
+        assert record["ratio"] == pytest.approx(ratio)
+        assert {run["epochs"] for run in runs[name]} == {record["epochs"]} == {max(1, round(2 * ratio))}
+
+    header, rows = read(Path("c/runs/m-2/seed-1/certified-0.5-n-200.tsv"))
+    assert (header["sigma"], header["n"]) == (0.5, 200)
+    assert [row.idx for row in rows] == [i * 1597 // 12 for i in range(12)]  # evenly spaced over the test images
+    run = result["runs"]["m = 2"][1]
+    assert run["radius"] == pytest.approx(sum(row.radius for row in rows if row.correct) / 12)
+    for radius in (0.25, 0.5, 1.0):
+        count = sum(row.correct and row.radius >= radius for row in rows)
+        assert run[f"certified_{radius:g}"] == pytest.approx(100 * count / 12)
+
+    capsys.readouterr()
+    assert main(["certify", "c/runs/m-2/seed-1", "--n", "200", "--all"]) == 0  # the same noise by image
+    everything = {row.idx: row for row in read(Path("c/runs/m-2/seed-1/certified-0.5.tsv"))[1]}
+    assert [(row.predict, row.radius) for row in rows] == [
+        (everything[row.idx].predict, everything[row.idx].radius) for row in rows
+    ]
