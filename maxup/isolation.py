@@ -25,7 +25,12 @@ TORCH_FORWARDS = (_BatchNorm.forward, nn.SyncBatchNorm.forward)  # obey track_ru
 
 @contextmanager
 def preserve_state(
-    model: nn.Module, batch: Batch, *, norm: str = "batch", others: Sequence[nn.Module] = ()
+    model: nn.Module,
+    batch: Batch,
+    *,
+    norm: str = "batch",
+    dropout: bool = True,
+    others: Sequence[nn.Module] = (),
 ) -> Iterator[Callable[[], None]]:
     """Restore the state that forward passes change, whether they succeed or raise.
 
@@ -38,6 +43,7 @@ def preserve_state(
         model: The model to be called.
         batch: What it is called with, for the device.
         norm: Statistics that train-mode BatchNorm uses: "batch" or "running".
+        dropout: Whether dropout inside the model stays active.
         others: Other modules that the passes call, such as a loss with buffers.
 
     Yields:
@@ -51,6 +57,9 @@ def preserve_state(
     _refuse_lazy(modules)
     flags = [(module, module.training) for module in modules]
     norms = [(m, m.track_running_stats) for m in modules if isinstance(m, _BatchNorm) and m.training]
+    for module in () if dropout else modules:
+        if module is not model and has_dropout(module):  # the model itself may return something else in evaluation
+            module.training = False
     before = [(module._buffers, dict(module._buffers)) for module in modules if module._buffers]
     silent = {module for module in modules if _can_silence(module)}  # BatchNorm without updates needs no copy
     watched = [m for m in modules if m._buffers and not (m in silent and RECORDED.issuperset(m._buffers))]
@@ -280,6 +289,19 @@ def refuse_dropout(model: nn.Module) -> None:
                 f"a CUDA graph cannot restore the random state, so copies would not share the masks of this "
                 f"{type(module).__name__}; select outside the graph, or train without dropout"
             )
+
+
+def has_dropout(module: nn.Module) -> bool:
+    """Whether a layer may drop something in training: a dropout layer, or a layer that has one or its probability.
+
+    Attention layers, for example, pass the probability of their dropout layer to a fused function.
+
+    Example:
+        >>> [has_dropout(layer) for layer in (nn.Dropout(0.1), nn.Dropout(0.0), nn.TransformerEncoderLayer(8, 2))]
+        [True, False, True]
+    """
+    rates = [rate for name, rate in vars(module).items() if "drop" in name and type(rate) in (int, float)]
+    return any(rate > 0 for rate in (drop_probability(module), *rates, *map(drop_probability, module.children())))
 
 
 def drop_probability(module: nn.Module) -> float:

@@ -30,12 +30,15 @@ class ScoringCompiler:
         return {"model": None, "compiled": None}
 
     @contextmanager
-    def compile(self, model: nn.Module) -> Iterator[nn.Module]:
+    def compile(self, model: nn.Module, *, dropout: bool = True) -> Iterator[nn.Module]:
         """Yield the model, or the one inside `torch.compile(model)`. Inside the context, its calls are compiled.
 
-        Modules that you compiled with `module.compile()` are part of the compiled call.
+        Modules that you compiled with `module.compile()` are part of the compiled call. `dropout` is whether dropout
+        stays active, with masks that the training pass shares.
         """
         inner: nn.Module = getattr(model, "_orig_mod", model)
+        if dropout and not _is_compiled(model) and any(m._compiled_call_impl is not None for m in inner.modules()):
+            refuse_shared_masks(inner)
         if self.compiled is None or self.model is not model:
             self.model, self.compiled = model, compile_for_scoring(model)
         before = [(m, m._compiled_call_impl) for m in inner.modules() if m._compiled_call_impl is not None]
@@ -61,11 +64,7 @@ def compile_for_scoring(model: nn.Module) -> Callable[..., Any]:
     inner: nn.Module = getattr(model, "_orig_mod", model)
     if isinstance(inner, torch.jit.ScriptModule):
         raise ValueError("compile=True cannot compile a TorchScript model; pass the original module, or remove it")
-    # Dynamo does not compile the forward methods of torch's own containers when they are compiled in place.
-    in_place = inner._compiled_call_impl is not None and not type(inner).__module__.startswith("torch.nn.")
-    is_compiled = inner is not model or in_place
-    if not is_compiled and any(module._compiled_call_impl is not None for module in inner.modules()):
-        refuse_shared_masks(inner)
+    is_compiled = _is_compiled(model)
 
     def backend(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         if in_half_precision(graph, inputs):
@@ -78,12 +77,20 @@ def compile_for_scoring(model: nn.Module) -> Callable[..., Any]:
     return torch.compile(call, backend=backend, dynamic=False)
 
 
+def _is_compiled(model: nn.Module) -> bool:
+    """Whether the whole model is compiled."""
+    inner: nn.Module = getattr(model, "_orig_mod", model)
+    # Dynamo does not compile the forward methods of torch's own containers when they are compiled in place.
+    in_place = inner._compiled_call_impl is not None and not type(inner).__module__.startswith("torch.nn.")
+    return inner is not model or in_place
+
+
 def refuse_shared_masks(model: nn.Module) -> None:
     """Raise if a model of which only parts are compiled has active dropout."""
     if any(module.training and drop_probability(module) > 0 for module in model.modules()):
         raise ValueError(
             "compile=True cannot share dropout masks with a model of which only parts are compiled; use "
-            "torch.compile(model), or remove compile=True"
+            "torch.compile(model), add dropout=False, or remove compile=True"
         )
 
 

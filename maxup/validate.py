@@ -269,6 +269,7 @@ def check_settings_agree(
     score: str,
     masks: str,
     *,
+    dropout: bool,
     compile: bool,
     fast: bool,
     custom_loss: bool,
@@ -281,7 +282,8 @@ def check_settings_agree(
     if dtype not in (None, torch.float32, torch.bfloat16, torch.float16):
         raise ValueError(f"dtype={dtype} is invalid; use torch.float32, torch.bfloat16 or torch.float16")
     scoring = ("norm", norm, "batch"), ("chunk_size", chunk_size, 1), ("dtype", dtype, None)
-    for name, value, default in (*scoring, ("compile", compile, False), ("fast", fast, False)):
+    passes = ("dropout", dropout, True), ("compile", compile, False), ("fast", fast, False)
+    for name, value, default in (*scoring, *passes):
         if strategy != "recompute" and value != default:
             raise ValueError(
                 f"{name}={value!r} needs strategy='recompute', but strategy={strategy!r}; remove one of them"

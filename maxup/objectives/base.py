@@ -214,7 +214,9 @@ class Objective:
         return forbid_side_effects(batch, who) if self._first_batch else nullcontext()
 
     @contextmanager
-    def _preserve_state(self, model: nn.Module, batch: Batch, norm: str) -> Iterator[Callable[[], None]]:
+    def _preserve_state(
+        self, model: nn.Module, batch: Batch, norm: str, *, dropout: bool = True
+    ) -> Iterator[Callable[[], None]]:
         """`preserve_state` for the model and the modules that `loss_fn` and `forward` call.
 
         The first time, warn about state that changed and cannot be restored.
@@ -235,7 +237,7 @@ class Objective:
         for hook in hooks:
             hook.scoring = True
         try:
-            with preserve_state(model, batch, norm=norm, others=modules[1:]) as rewind_all:
+            with preserve_state(model, batch, norm=norm, dropout=dropout, others=modules[1:]) as rewind_all:
                 yield rewind
                 if len(seen) == 2:
                     rewind_all()

@@ -10,7 +10,6 @@ from torch.nn import functional as F
 
 from maxup.batch import Batch, leaves
 from maxup.errors import error_message
-from maxup.isolation import drop_probability
 from maxup.objectives.running_max import RunningMax
 from maxup.validate import warn
 
@@ -24,6 +23,8 @@ Way = tuple[str | int, ...]  # ("half", height, width) or ("copies", copies per 
 
 class FastScoring:
     """Score large images at half their size, and other inputs with running statistics, on a GPU several per pass.
+
+    Dropout is off.
 
     What a model cannot do is not tried again: half the size of an image, or several copies in one pass.
     """
@@ -46,7 +47,7 @@ class FastScoring:
         """Score the copies of a batch.
 
         Args:
-            score: `score(norm, chunk_size, compile=, half=)` draws copies and scores them.
+            score: `score(norm, chunk_size, dropout=, compile=, half=)` draws copies and scores them.
             model: The model.
             batch: The batch.
             rewind: Goes back to the first draw, to score the same copies in another way. None in a CUDA graph.
@@ -57,14 +58,13 @@ class FastScoring:
         x = batch[0]
         compile = compile or (leaves(batch)[0].is_cuda and not _has_compiled_parts(model))
         wide = max(chunk_size, FAST_COPIES) if leaves(batch)[0].is_cuda else chunk_size
-        if compile and any(module.training and drop_probability(module) > 0 for module in model.modules()):
-            wide = 1  # compiled passes over several copies cannot share dropout masks
+        options = {"dropout": False, "compile": compile}
         ways: dict[Way, Callable[[], RunningMax]] = {}
         if may_halve and is_large(x) and (rewind or ("half", *x.shape[2:]) in self.works):
             # Running statistics are those of the full size.
-            ways["half", *x.shape[2:]] = partial(score, "batch", 1, compile=compile, half=True)
+            ways["half", *x.shape[2:]] = partial(score, "batch", 1, half=True, **options)
         for copies in (wide, 1):
-            ways["copies", copies] = partial(score, "running", copies, compile=compile)
+            ways["copies", copies] = partial(score, "running", copies, **options)
         errors: dict[Way, Exception] = {}
         for way, run in ways.items():
             if way in self.failed:

@@ -52,11 +52,13 @@ class MaxUp(Objective):
         chunk_size: Copies per scoring pass.
         masks: "shared" gives all copies of an example the same dropout masks, so that copies differ only by the
             perturbation. "independent" draws masks per copy and maximizes over both; it needs "retain".
+        dropout: Whether dropout is active while copies are scored. False is cheaper, because passes over several
+            copies need no shared masks, and selects almost the same copies.
         compile: Compile the scoring passes (see `maxup.scoring`). The training pass runs as it is.
         fast: Score images of at least 96 x 96 pixels at half their height and width, and other inputs with running
-            statistics. On a GPU, passes are compiled, with at least 4 copies each. At half size, and with BatchNorm,
-            this is approximate. Every 500 steps, the copies are also scored with `fast=False`, and
-            `gap_kept` compares the two selections.
+            statistics, without dropout. On a GPU, passes are compiled, with at least 4 copies each. At half size, and
+            with BatchNorm or dropout, this is approximate. Every 500 steps, the copies are also scored with
+            `fast=False`, and `gap_kept` compares the two selections.
         dtype: Precision of scoring, by autocast. Default: the caller's.
         score: What to compare copies by: "loss", or "kl", which subtracts the entropy of mixed labels. "easiest"
             selects the copy with the lowest loss, as a control: is training on the *worst* copy what helps?
@@ -81,6 +83,7 @@ class MaxUp(Objective):
         strategy: str = "recompute",
         chunk_size: int = 1,
         masks: str = "shared",
+        dropout: bool = True,
         compile: bool = False,
         fast: bool = False,
         dtype: torch.dtype | None = None,
@@ -95,11 +98,13 @@ class MaxUp(Objective):
         self.score = check_choice("score", score, "loss", "kl", "easiest")
         self.chunk_size, self.dtype = check_positive_int("chunk_size", chunk_size), dtype
         self.masks = check_choice("masks", masks, "shared", "independent")
+        self.dropout = check_bool("dropout", dropout)
         self.compile, self.fast = check_bool("compile", compile), check_bool("fast", fast)
         custom_loss = loss_fn is not cross_entropy
         check_settings_agree(
-            strategy, norm, chunk_size, dtype, score, masks, compile=compile, fast=fast, custom_loss=custom_loss
-        )
+            strategy, norm, chunk_size, dtype, score, masks, dropout=dropout, compile=compile, fast=fast,
+            custom_loss=custom_loss,
+        )  # fmt: skip
         instead = "use strategy='recompute', or masks='independent'" if strategy == "retain" else "use chunk_size=1"
         self._wide = WidePasses(instead)
         self._ties = TieCheck()
@@ -211,7 +216,8 @@ class MaxUp(Objective):
         if self.fast:
             worst = self._select_fast(model, batch, generator)
         else:
-            worst = self._score(model, batch, generator, self.norm, self.chunk_size, compile=self.compile)
+            exact = {"dropout": self.dropout, "compile": self.compile}
+            worst = self._score(model, batch, generator, self.norm, self.chunk_size, **exact)
         self._ties.update(worst)
         return worst
 
@@ -227,7 +233,7 @@ class MaxUp(Objective):
         if rewind is None or not self.needs_eager():
             return worst
         rewind()  # the same copies again
-        exact = self._score(model, batch, generator, self.norm, 1, compile=self.compile)
+        exact = self._score(model, batch, generator, self.norm, 1, dropout=self.dropout, compile=self.compile)
         assert worst.copy is not None
         exact.gap_kept = self._gap_kept = share_of_gap(exact.all_scores, worst.copy)
         return exact
@@ -240,6 +246,7 @@ class MaxUp(Objective):
         norm: str,
         chunk_size: int,
         *,
+        dropout: bool,
         compile: bool,
         half: bool = False,
     ) -> RunningMax:
@@ -249,10 +256,10 @@ class MaxUp(Objective):
             refuse_batch_norm(model, f"chunk_size={chunk_size}", instead, running=norm == "running")
         m, worst, forward = self.copies(), RunningMax(self.score), self._forward_half if half else self._forward
         check_winners = self._should_check_winners(model, batch)
-        compiled = self._compiler.compile(model) if compile else nullcontext(model)
+        compiled = self._compiler.compile(model, dropout=dropout) if compile else nullcontext(model)
         with (
             compiled as scored,
-            self._preserve_state(model, batch, norm) as rewind,
+            self._preserve_state(model, batch, norm, dropout=dropout) as rewind,
             torch.no_grad(),
             autocast(batch, self.dtype),
         ):

@@ -44,6 +44,7 @@ def reference(model, batch, m, seed, *, half=False):
         for losses, images, training in ((exact, x, True), (fast, small if half else x, half)):
             one = copy.deepcopy(model)
             one[1].train(training)
+            one[5].train(losses is exact)  # dropout
             torch.manual_seed(7)
             with torch.no_grad():
                 losses.append(F.cross_entropy(one(images), y, reduction="none"))
@@ -103,9 +104,21 @@ def test_a_model_of_one_size_is_scored_at_full_size(batch, monkeypatch):
     assert torch.equal(large, small)
 
 
+class DropoutFunction(nn.Module):
+    """A network whose own forward drops inputs, which stays active when copies are scored."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x):
+        return self.model(F.dropout(x, 0.3, self.training))
+
+
 def test_copies_that_cannot_share_masks_are_scored_one_at_a_time(model, batch):
     """On a GPU several copies per pass are the default, so a compiled model with dropout is not an error."""
     winners = []
+    model = DropoutFunction(model)
     for scored in (model, torch.compile(model, backend="eager")):
         objective = make(0, chunk_size=4)
         for _ in range(2):  # the first step is checked
@@ -240,8 +253,8 @@ def test_some_steps_are_exact_and_measure_the_gap_kept(model, batch, monkeypatch
         assert torch.equal(objective.generator.get_state(), after.get_state())
 
 
-def test_without_batch_norm_it_is_exact(model, batch):
-    model[1] = nn.GroupNorm(2, 8)
+def test_without_batch_norm_and_dropout_it_is_exact(model, batch):
+    model[1], model[5] = nn.GroupNorm(2, 8), nn.Identity()
     for m in (3, 9):
         found = []
         for fast in (False, True):
@@ -255,7 +268,7 @@ def test_without_batch_norm_it_is_exact(model, batch):
         assert objective.gap_kept == pytest.approx(1.0)
 
 
-def test_compiled_passes_with_dropout_score_one_copy_at_a_time(model, batch, monkeypatch):
+def test_compiled_passes_score_several_copies_unless_dropout_stays_active(model, batch, monkeypatch):
     monkeypatch.setattr("maxup.scoring._inductor", lambda graph, inputs, config: graph)  # faster
     sizes = []
 
@@ -263,13 +276,13 @@ def test_compiled_passes_with_dropout_score_one_copy_at_a_time(model, batch, mon
         sizes.append(len(x))
         return model(x)
 
-    for dropout in (0.3, 0.0):
-        model[5].p = dropout
+    for scored, wide in ((model, True), (DropoutFunction(model), False)):
         objective = MaxUp(Gaussian(1.0), m=4, fast=True, chunk_size=4, compile=True, forward=forward)
         objective.step = 1  # the first step is checked
+        objective(scored, *batch)
         sizes.clear()
-        objective(model, *batch)
-        assert (64 in sizes) == (dropout == 0)
+        objective(scored, *batch)
+        assert sizes == ([64, 16] if wide else [16] * 5)
 
 
 def test_resume_is_exact(model, batch, monkeypatch):
@@ -314,8 +327,8 @@ def test_steps_that_need_to_run_eagerly():
 
 
 def test_the_gap_is_that_of_the_scores(model, batch):
-    """With score="kl" the worst copy is not the one with the highest loss. Without BatchNorm, selection is exact."""
-    model[1] = nn.Identity()
+    """With score="kl" the worst copy is not the one with the highest loss. Selection is exact without these layers."""
+    model[1] = model[5] = nn.Identity()
     objective = MaxUp(CutMix(num_classes=5), m=4, fast=True, score="kl")
     objective(model, *batch)
     assert objective.gap_kept == pytest.approx(1.0)

@@ -8,6 +8,7 @@ from typing import Any
 MAXUP: dict[str, dict[str, Any]] = {  # keyword arguments of MaxUp
     "maxup": {},  # exact, the reference of fidelity
     "maxup_running": {"norm": "running"},
+    "maxup_no_dropout": {"norm": "running", "dropout": False},
     "maxup_wide": {"norm": "running", "chunk_size": 4},  # 4 copies per pass
     "maxup_compiled": {"norm": "running", "compile": True},
     "maxup_compiled_wide": {"norm": "running", "chunk_size": 4, "compile": True},

@@ -96,6 +96,7 @@ def maxup(
     strategy: Literal["recompute", "retain", "auto"] = "recompute",
     chunk_size: Annotated[int, COPIES] = 1,
     masks: Literal["shared", "independent"] = "shared",
+    dropout: bool = True,
     compile: bool = False,
     fast: bool = False,
     score: Literal["loss", "kl", "easiest"] = "loss",
@@ -113,9 +114,10 @@ def maxup(
         strategy: recompute forwards the worst copies again. retain keeps the graphs of all copies. auto measures both.
         chunk_size: Number of copies per scoring pass.
         masks: Dropout masks: shared by the copies of an example, or independent per copy, which requires retain.
+        dropout: Whether dropout is active while copies are scored. false is cheaper.
         compile: Compile the scoring passes.
-        fast: Score images of 96 x 96 pixels or more at half their size, and other inputs with running statistics. On a
-            GPU, passes are compiled, with 4 copies each.
+        fast: Score images of at least 96 x 96 pixels at half their size, and others with running statistics, without
+            dropout. On a GPU, 4 copies per compiled pass.
         score: What to compare copies by. kl subtracts the entropy of mixed labels from the loss. easiest selects the
             copy with the lowest loss, as a control.
         unit: Language task: choose the worst copy per column of a window, per token, or per batch.
@@ -126,9 +128,10 @@ def maxup(
     schedule = warmed_up(m, steps=context.warmup_steps(warmup, start))
     settings: dict[str, Any] = {"strategy": strategy, "chunk_size": chunk_size, "masks": masks, "compile": compile}
     if context.recipe.task == "vision":
-        settings |= {"norm": norm, "score": score, "fast": fast}
-    elif fast:
-        raise RecipeError("objective.fast needs the vision task, but the task is language; remove objective.fast")
+        settings |= {"norm": norm, "score": score, "fast": fast, "dropout": dropout}
+    elif fast or not dropout:
+        name = "fast" if fast else "dropout"
+        raise RecipeError(f"objective.{name} needs the vision task, but the task is language; remove objective.{name}")
     return MaxUp(context.require_perturbation(), m=schedule, **settings, **context.options)
 
 

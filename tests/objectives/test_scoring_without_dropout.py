@@ -1,0 +1,169 @@
+"""`MaxUp(dropout=False)`: copies are scored without dropout, and trained with it."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from maxup import EmbeddingDropout, Gaussian, MaxUp
+from maxup.integrations.torchvision import import_torchvision
+from maxup.isolation import has_dropout, preserve_state
+
+
+@pytest.fixture
+def batch():
+    torch.manual_seed(0)
+    return torch.randn(16, 3, 8, 8), torch.randint(5, (16,))
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(1)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.InstanceNorm2d(8, track_running_stats=True), nn.ReLU(),
+        nn.Dropout2d(0.5), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Dropout(0.5), nn.Linear(32, 5),
+    )  # fmt: skip
+
+
+def make(**settings):
+    return MaxUp(Gaussian(1.0), m=4, generator=torch.Generator().manual_seed(3), **settings)
+
+
+def test_winners_are_those_of_a_slow_loop_without_dropout(model, batch):
+    outcome = make(dropout=False).run(model, *batch)
+    noise, g, losses = Gaussian(1.0), torch.Generator().manual_seed(3), []
+    for _ in range(4):
+        x, y = noise.apply(batch, noise.draw(batch, g))
+        one = copy.deepcopy(model)  # norms in training mode
+        one[4].eval(), one[7].eval()
+        with torch.no_grad():
+            losses.append(F.cross_entropy(one(x), y, reduction="none"))
+    losses = torch.stack(losses)
+    assert torch.equal(outcome.worst.copy, losses.argmax(0))
+    assert torch.allclose(torch.stack(outcome.worst.losses), losses, atol=1e-6)
+    assert not torch.equal(outcome.worst.copy, make().run(model, *batch).worst.copy)
+
+
+def test_the_training_pass_has_the_masks_of_a_bare_step(model, batch):
+    objective, twin = make(dropout=False), copy.deepcopy(model)
+    torch.manual_seed(7)
+    outcome = objective.run(model, *batch)
+    outcome.loss.backward()
+    x, y = Gaussian(1.0).apply(batch, outcome.worst.draw)
+    torch.manual_seed(7)
+    F.cross_entropy(twin(x), y).backward()
+    for a, b in zip(model.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(a.grad, b.grad)
+    for a, b in zip(model.buffers(), twin.buffers(), strict=True):
+        assert torch.equal(a, b)
+    assert all(module.training for module in model.modules())
+
+
+@pytest.mark.parametrize("settings", [{"chunk_size": 4}, {"chunk_size": 4, "compile": True}, {"compile": True}])
+def test_wide_and_compiled_passes_select_the_same(model, batch, settings, monkeypatch):
+    monkeypatch.setattr("maxup.scoring._inductor", lambda graph, inputs, config: graph)  # faster
+    model[2] = nn.Identity()
+    expected = make(dropout=False, norm="running").run(model, *batch).worst.copy
+    compiled = torch.compile(model, backend="eager")  # its dropout would not allow wide passes
+    for scored in (model, compiled):
+        found = make(dropout=False, norm="running", **settings).run(scored, *batch).worst.copy
+        assert torch.equal(found, expected)
+
+
+def test_modes_are_restored_after_an_error(model, batch):
+    model.register_forward_pre_hook(lambda module, inputs: 1 / (not model[7].training and 0))
+    with pytest.raises(ZeroDivisionError):
+        make(dropout=False).select(model, *batch)
+    assert all(module.training for module in model.modules())
+
+
+def test_frozen_dropout_stays_off(model, batch):
+    model[4].eval()
+    make(dropout=False).run(model, *batch)
+    assert [layer.training for layer in model] == [layer is not model[4] for layer in model]
+
+
+class Attention(nn.Module):
+    """As attention layers of Hugging Face: the probability of a layer, or a number, for a fused function."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.attention_dropout = nn.Dropout(0.5) if layer else 0.5
+
+    def forward(self, x):
+        p = getattr(self.attention_dropout, "p", self.attention_dropout)
+        return F.scaled_dot_product_attention(x, x, x, dropout_p=p if self.training else 0.0)
+
+
+def vit():
+    import_torchvision()
+    timm = pytest.importorskip("timm")
+    return timm.create_model("test_vit", drop_path_rate=0.5, proj_drop_rate=0.5), torch.randn(4, 3, 160, 160)
+
+
+def bert():
+    import_torchvision()
+    pytest.importorskip("transformers")
+    from transformers import BertConfig, BertForSequenceClassification
+
+    config = BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16)
+    model = BertForSequenceClassification(config).train()
+    model.dropout.p = 0.0  # of the model itself, which stays active
+    return model, torch.randint(50, (4, 6))
+
+
+CASES = {
+    "transformer": lambda: (
+        nn.Sequential(nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, 0.5, batch_first=True), 2)),
+        torch.randn(4, 6, 8),
+    ),
+    "lstm": lambda: (nn.Sequential(nn.LSTM(8, 8, 2, dropout=0.5, batch_first=True)), torch.randn(4, 6, 8)),
+    "attention": lambda: (nn.Sequential(Attention(layer=True), Attention(layer=False)), torch.randn(4, 2, 6, 8)),
+    "vision transformer": vit,
+    "bert": bert,
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_layers_of_every_kind_draw_no_random_numbers(name):
+    model, x = CASES[name]()
+    model.train()
+    before = torch.get_rng_state()
+    with torch.no_grad(), preserve_state(model, (x, x), dropout=False):
+        model(x)
+        assert torch.equal(torch.get_rng_state(), before)
+    assert all(module.training for module in model.modules())
+    with torch.no_grad():
+        model(x)
+    assert not torch.equal(torch.get_rng_state(), before)
+
+
+def test_perturbations_inside_the_model_stay_active():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(20, 8), nn.Dropout(0.5), nn.Flatten(), nn.Linear(48, 4))
+    words = EmbeddingDropout(0.5, layer="0")
+    words.attach(model)
+    worst = MaxUp(words, m=4, dropout=False).run(model, torch.randint(20, (8, 6)), torch.randint(4, (8,))).worst
+    losses = torch.stack(worst.losses)
+    assert (losses.max(0).values > losses.min(0).values).all()
+
+
+def test_names_of_settings_are_not_probabilities():
+    layer = nn.Linear(2, 2)
+    layer.drop_last, layer.dropout_mode = True, "row"
+    assert not has_dropout(layer)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"dropout": 0.1}, TypeError, "dropout=0.1: dropout must be True or False"),
+        ({"dropout": False, "strategy": "retain"}, ValueError, "dropout=False needs strategy='recompute'"),
+        ({"dropout": False, "strategy": "auto"}, ValueError, "dropout=False needs strategy='recompute'"),
+    ],
+)
+def test_wrong_settings(settings, error, message):
+    with pytest.raises(error, match=message):
+        MaxUp(Gaussian(1.0), **settings)
