@@ -1,9 +1,7 @@
 """Lightning: `Trainer(callbacks=[MaxUpCallback(objective)])` trains on the worst copies."""
 
 import sys
-from collections import UserDict
-from collections.abc import Callable, Hashable, Mapping
-from copy import copy
+from collections.abc import Callable, Hashable
 from functools import wraps
 from importlib import import_module
 from importlib.util import find_spec
@@ -11,6 +9,7 @@ from inspect import signature
 from operator import attrgetter
 from typing import Any
 
+from maxup.integrations.batches import join, split
 from maxup.integrations.common import check_generator, check_objective, prepare_torchvision
 from maxup.objectives.base import call_model
 from maxup.objectives.maxup import MaxUp
@@ -70,9 +69,9 @@ class MaxUpCallback(pl.Callback):
 
         @wraps(step)  # Lightning reads the arguments of `training_step`
         def training_step(batch: Any, *args: Any, **kwargs: Any) -> Any:
-            x, y = self._split(batch)
+            x, y = split(batch, self.x, self.y)
             with self.objective.selected(self._get_model(pl_module), x, y) as winners:
-                return step(self._join(batch, *winners), *args, **kwargs)
+                return step(join(batch, *winners, self.x, self.y), *args, **kwargs)
 
         self._before = {key: value for key, value in vars(pl_module).items() if key == "training_step"}
         pl_module.training_step = training_step
@@ -119,34 +118,3 @@ class MaxUpCallback(pl.Callback):
         no_forward = type(pl_module).forward in [package.LightningModule.forward for package in packages]
         if self.model is None and no_forward and self.objective.forward is call_model:
             raise TypeError(f"{name} has no forward to score copies with; pass MaxUpCallback(..., model='attribute')")
-
-    def _keys(self, batch: Any) -> tuple[Any, Any]:
-        """Return the keys of x and y in a batch; None for x is everything except y."""
-        named = isinstance(batch, Mapping)
-        x = 0 if self.x is None and not named else self.x
-        y = self.y if self.y is not None else "labels" if named else 1
-        known = list(batch) if named else list(range(len(batch))) if isinstance(batch, tuple | list) else []
-        wanted = [key for key in (x, y) if key is not None]
-        if not set(wanted) <= set(known):
-            got = f"{type(batch).__name__} with the entries {known}" if known else type(batch).__name__
-            raise TypeError(
-                f"MaxUpCallback expects a tuple, list or dict with the entries {wanted}, but got a {got}; name the "
-                "entries with MaxUpCallback(..., x=, y=)"
-            )
-        return x, y
-
-    def _split(self, batch: Any) -> tuple[Any, Any]:
-        x, y = self._keys(batch)
-        return {key: batch[key] for key in batch if key != y} if x is None else batch[x], batch[y]
-
-    def _join(self, batch: Any, winner_x: Any, winner_y: Any) -> Any:
-        """Return the batch with x and y replaced; other entries stay, because winners keep their positions."""
-        x, y = self._keys(batch)
-        if isinstance(batch, Mapping):
-            # of the same type if possible: Hugging Face's BatchEncoding has attributes
-            joined: Any = copy(batch) if isinstance(batch, dict | UserDict) else dict(batch)
-            joined.update({**(winner_x if x is None else {x: winner_x}), y: winner_y})
-            return joined
-        entries = list(batch)
-        entries[x], entries[y] = winner_x, winner_y
-        return type(batch)(*entries) if hasattr(batch, "_fields") else type(batch)(entries)
