@@ -8,19 +8,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from maxup.integrations.common import check_generator, check_objective, defaults, require
-from maxup.losses import cross_entropy, in_float32, next_token_cross_entropy, token_cross_entropy
+from maxup.integrations.losses import model_loss_per_example
+from maxup.losses import cross_entropy
 from maxup.objectives.base import LossFn
 from maxup.objectives.maxup import MaxUp
 
 require("transformers", "MaxUpTrainer")
 
 from transformers import Trainer, TrainerCallback  # noqa: E402
-from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss  # noqa: E402
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES  # noqa: E402
 from transformers.trainer_callback import ExportableState  # noqa: E402
-
-PER_EXAMPLE = ("SequenceClassification", "ImageClassification", "VideoClassification", "AudioClassification")
-PER_TOKEN = ("TokenClassification", "MaskedLM", "CausalLM", "ConditionalGeneration")
 
 
 class MaxUpTrainer(Trainer):
@@ -73,7 +69,7 @@ class MaxUpTrainer(Trainer):
         if self._maxup_loss_fn is None:
             self._maxup_loss_fn = self.maxup.loss_fn
             if self.maxup.loss_fn is cross_entropy:
-                self._maxup_loss_fn = loss_per_example(self.model, labels, self.args.label_smoothing_factor)
+                self._maxup_loss_fn = model_loss_per_example(self.model, labels, self.args.label_smoothing_factor)
         x = {key: value for key, value in inputs.items() if key != "labels"}
         if hasattr(self.model, "prepare_decoder_input_ids_from_labels") and "decoder_input_ids" not in x:
             # as the model does itself, but it is scored without labels
@@ -111,37 +107,6 @@ def soft_cross_entropy(outputs: Any, labels: Tensor, num_items_in_batch: Any = N
 
 def _logits(output: Any) -> Tensor:
     return output["logits"] if isinstance(output, dict) else output[0]
-
-
-def loss_per_example(model: Any, labels: Tensor, label_smoothing: float = 0.0) -> LossFn:
-    """Return the loss per example of a Hugging Face model, `loss_fn(logits, labels) -> (B,)`."""
-    kind, config = getattr(model, "loss_type", None) or "", getattr(model, "config", None)
-    if kind and not kind.endswith((*PER_EXAMPLE, *PER_TOKEN)):
-        raise ValueError(f"the loss {kind} is not known per example; pass a per-example loss, MaxUp(..., loss_fn=)")
-    problem = getattr(config, "problem_type", None)
-    if problem == "regression" or (problem is None and getattr(config, "num_labels", None) == 1):
-        return squared_error
-    if labels.is_floating_point():
-        return binary_cross_entropy
-    tokens = labels.ndim == 2 and not kind.endswith(PER_EXAMPLE)
-    loss_fn = token_cross_entropy if tokens else cross_entropy
-    if tokens and not getattr(config, "is_encoder_decoder", False):
-        known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
-        named = any(kind.__name__ in known for kind in type(model).__mro__)  # also of a subclass
-        loss_fn = next_token_cross_entropy if named or LOSS_MAPPING.get(kind) is ForCausalLMLoss else loss_fn
-    return partial(loss_fn, label_smoothing=label_smoothing) if label_smoothing else loss_fn
-
-
-def squared_error(output: Tensor, target: Tensor) -> Tensor:
-    """Return the squared error per example, (B,)."""
-    output = in_float32(output).flatten(1)
-    return F.mse_loss(output, target.view(len(target), -1).to(output.dtype), reduction="none").mean(1)
-
-
-def binary_cross_entropy(output: Tensor, target: Tensor) -> Tensor:
-    """Return the binary cross-entropy of multi-label targets per example, (B,)."""
-    output = in_float32(output)
-    return F.binary_cross_entropy_with_logits(output, target.to(output.dtype), reduction="none").mean(1)
 
 
 def _state_callback(objective: MaxUp) -> Any:
