@@ -3,20 +3,19 @@
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from maxup.integrations.common import check_generator, check_objective, defaults, require
 from maxup.integrations.losses import model_loss_per_example
+from maxup.integrations.trainer_state import state_callback
 from maxup.losses import cross_entropy
 from maxup.objectives.base import LossFn
 from maxup.objectives.maxup import MaxUp
 
 require("transformers", "MaxUpTrainer")
 
-from transformers import Trainer, TrainerCallback  # noqa: E402
-from transformers.trainer_callback import ExportableState  # noqa: E402
+from transformers import Trainer  # noqa: E402
 
 
 class MaxUpTrainer(Trainer):
@@ -53,7 +52,7 @@ class MaxUpTrainer(Trainer):
                 "compute_loss_func gives one loss per batch; also pass the loss per example, MaxUp(loss_fn=)"
             )
         self._maxup_loss_fn: LossFn | None = None
-        self.add_callback(_state_callback(maxup))
+        self.add_callback(state_callback(maxup))
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -107,21 +106,3 @@ def soft_cross_entropy(outputs: Any, labels: Tensor, num_items_in_batch: Any = N
 
 def _logits(output: Any) -> Tensor:
     return output["logits"] if isinstance(output, dict) else output[0]
-
-
-def _state_callback(objective: MaxUp) -> Any:
-    """Return a callback that saves the objective's state with the Trainer's, and restores it."""
-
-    class MaxUpState(TrainerCallback, ExportableState):
-        # Trainer may create it again without arguments, so the class holds the objective.
-        def state(self) -> dict[str, Any]:
-            values = objective.state_dict().items()
-            saved = {k: v.tolist() if isinstance(v, Tensor) else v for k, v in values}  # for JSON
-            return {"args": {}, "attributes": {"maxup": saved}}
-
-        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            # The current state if not resumed, or resumed from a checkpoint without MaxUp. Trainer expects an entry.
-            saved = state.stateful_callbacks.setdefault("MaxUpState", self.state())["attributes"]["maxup"].items()
-            objective.load_state_dict({k: torch.tensor(v).byte() if isinstance(v, list) else v for k, v in saved})
-
-    return MaxUpState()
