@@ -11,7 +11,7 @@ from maxup.losses import cross_entropy
 from maxup.objectives.maxup import MaxUp
 from maxup.rng import objective_seed
 
-require("timm", "MaxUpTask")
+require("MaxUpTask", "timm")
 
 from timm.loss import LabelSmoothingCrossEntropy  # noqa: E402
 from timm.task import ClassificationTask  # noqa: E402

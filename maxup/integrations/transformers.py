@@ -13,7 +13,7 @@ from maxup.losses import cross_entropy
 from maxup.objectives.base import LossFn
 from maxup.objectives.maxup import MaxUp
 
-require("transformers", "MaxUpTrainer")
+require("MaxUpTrainer", "transformers")
 
 from transformers import Trainer  # noqa: E402
 

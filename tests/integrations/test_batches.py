@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from maxup.integrations.batches import join, split
+from maxup.integrations.batches import split
 
 
 class Pair(NamedTuple):
@@ -39,8 +39,9 @@ def named(kind, y="labels", **others):
 )
 def test_winners_take_the_places_of_x_and_y(build, keys):
     batch, wanted = build("x", "y"), build("winner x", "winner y")
-    assert split(batch, **keys) == ("x", "y")
-    joined = join(batch, "winner x", "winner y", **keys)
+    x, y, join = split(batch, **keys)
+    assert (x, y) == ("x", "y")
+    joined = join("winner x", "winner y")
     assert joined == wanted
     assert type(joined) is (dict if isinstance(batch, MappingProxyType) else type(batch))
     assert batch == build("x", "y")  # the batch itself stays
@@ -48,8 +49,9 @@ def test_winners_take_the_places_of_x_and_y(build, keys):
 
 def test_without_a_key_x_is_the_dict_without_the_target():
     batch = {"ids": 1, "mask": 2, "labels": 3}
-    assert split(batch) == ({"ids": 1, "mask": 2}, 3)
-    assert join(batch, {"ids": 4, "mask": 2}, 5) == {"ids": 4, "mask": 2, "labels": 5}
+    x, y, join = split(batch)
+    assert (x, y) == ({"ids": 1, "mask": 2}, 3)
+    assert join({"ids": 4, "mask": 2}, 5) == {"ids": 4, "mask": 2, "labels": 5}
 
 
 @pytest.mark.parametrize(

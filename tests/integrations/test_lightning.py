@@ -230,11 +230,9 @@ def test_messages(pl, callback):
 
 
 def test_a_model_that_the_module_lacks(pl, callback):
-    with pytest.raises(
-        AttributeError, match=r"^MaxUpCallback\(..., model='zzz'\): .* no attribute 'zzz'; name an attr"
-    ):
+    with pytest.raises(AttributeError, match="Classifier has no attribute `zzz`"):
         fit(pl, build(pl), [callback(objective(), model="zzz")])
-    with pytest.raises(TypeError, match="model=3: pass the name of an attribute of your module, or a function of it"):
+    with pytest.raises(TypeError, match="model=3: pass the name of a submodule of your module, or a function of it"):
         callback(objective(), model=3)
 
 
@@ -275,5 +273,5 @@ def test_lightning_is_used_if_it_was_imported(callback, monkeypatch):
 
 
 def test_without_lightning(callback, monkeypatch):
-    with pytest.raises(ImportError, match=r"needs Lightning, which is not installed: pip install 'maxup\[lightning\]'"):
+    with pytest.raises(ImportError, match=r"needs lightning, which is not installed: pip install 'maxup\[lightning\]'"):
         import_again(monkeypatch, pytorch_lightning=None, lightning=None)
