@@ -4,10 +4,9 @@ from functools import partial
 from typing import Any
 
 from torch import Tensor
-from torch.nn import functional as F
 
 from maxup.integrations.common import check_generator, check_objective, defaults, require
-from maxup.integrations.losses import model_loss_per_example
+from maxup.integrations.losses import get_logits, model_loss_per_example, soft_cross_entropy
 from maxup.integrations.trainer_state import state_callback
 from maxup.losses import cross_entropy
 from maxup.objectives.base import LossFn
@@ -44,14 +43,11 @@ class MaxUpTrainer(Trainer):
         if self.args.n_gpu > 1:
             raise ValueError("MaxUpTrainer does not support nn.DataParallel; launch one process per GPU with torchrun")
         check_generator(maxup, "MaxUpTrainer", self.args.world_size)
-        plugin = getattr(self.accelerator.state, "fsdp_plugin", None)
-        if self.is_deepspeed_enabled or (self.is_fsdp_enabled and getattr(plugin, "fsdp_version", 1) == 1):
+        if self.is_deepspeed_enabled or (self.is_fsdp_enabled and not getattr(self.accelerator, "is_fsdp2", False)):
             raise ValueError("MaxUpTrainer does not support DeepSpeed and FSDP1; use DDP or FSDP2")
         if self.compute_loss_func is not None and maxup.loss_fn is cross_entropy:
-            raise ValueError(
-                "compute_loss_func gives one loss per batch; also pass the loss per example, MaxUp(loss_fn=)"
-            )
-        self._maxup_loss_fn: LossFn | None = None
+            raise ValueError("compute_loss_func gives one loss per batch; also pass one per example, MaxUp(loss_fn=)")
+        self._maxup_loss_fn: LossFn | None = None if maxup.loss_fn is cross_entropy else maxup.loss_fn
         self.add_callback(state_callback(maxup))
 
     def compute_loss(
@@ -66,43 +62,25 @@ class MaxUpTrainer(Trainer):
                 f"MaxUpTrainer needs a tensor of labels, but the batch has the keys {list(inputs)}; add 'labels'"
             )
         if self._maxup_loss_fn is None:
-            self._maxup_loss_fn = self.maxup.loss_fn
-            if self.maxup.loss_fn is cross_entropy:
-                self._maxup_loss_fn = model_loss_per_example(self.model, labels, self.args.label_smoothing_factor)
+            self._maxup_loss_fn = model_loss_per_example(self.model, labels, self.args.label_smoothing_factor)
         x = {key: value for key, value in inputs.items() if key != "labels"}
         if hasattr(self.model, "prepare_decoder_input_ids_from_labels") and "decoder_input_ids" not in x:
             # as the model does itself, but it is scored without labels
             x["decoder_input_ids"] = self.model.prepare_decoder_input_ids_from_labels(labels=labels)
-        with (
-            defaults(self.maxup, loss_fn=self._maxup_loss_fn, forward=call_for_logits),
-            self.maxup.selected(model, x, labels) as (x, y),
-        ):
-            loss, outputs = self._trainer_loss(model, {**x, "labels": y}, labels, num_items_in_batch)
-        return (loss, outputs) if return_outputs else loss
-
-    def _trainer_loss(self, model: Any, inputs: dict[str, Any], labels: Tensor, num_items: Any) -> Any:
-        """Return the bare Trainer's loss and outputs. Mixed labels would be multi-label targets for the model."""
         custom = self.compute_loss_func
-        if custom is None and inputs["labels"].is_floating_point() and not labels.is_floating_point():
-            self.compute_loss_func = partial(soft_cross_entropy, label_smoothing=self.args.label_smoothing_factor)
-            if getattr(self, "loss_is_scaled_for_ga", None) is False:  # since transformers 5.19
-                num_items = None  # the Trainer wants a mean
-        try:
-            return super().compute_loss(model, inputs, True, num_items)
-        finally:
-            self.compute_loss_func = custom
+        scoring = defaults(self.maxup, loss_fn=self._maxup_loss_fn, forward=call_for_logits)
+        with scoring, self.maxup.selected(model, x, labels) as (x, y):
+            if custom is None and y.is_floating_point() and not labels.is_floating_point():
+                # mixed labels, which would be multi-label targets for the model
+                self.compute_loss_func = partial(soft_cross_entropy, label_smoothing=self.args.label_smoothing_factor)
+                if getattr(self, "loss_is_scaled_for_ga", None) is False:  # since transformers 5.19
+                    num_items_in_batch = None  # the Trainer wants a mean
+            try:
+                return super().compute_loss(model, {**x, "labels": y}, return_outputs, num_items_in_batch)
+            finally:
+                self.compute_loss_func = custom
 
 
 def call_for_logits(model: Any, x: dict[str, Any]) -> Tensor:
     """Call a Hugging Face model: the `forward` of an objective."""
-    return _logits(model(**x))
-
-
-def soft_cross_entropy(outputs: Any, labels: Tensor, num_items_in_batch: Any = None, **options: Any) -> Tensor:
-    """Return the cross-entropy with labels that are probabilities, as a `compute_loss_func`."""
-    total = F.cross_entropy(_logits(outputs).float(), labels.float(), reduction="sum", **options)
-    return total / (len(labels) if num_items_in_batch is None else num_items_in_batch)
-
-
-def _logits(output: Any) -> Tensor:
-    return output["logits"] if isinstance(output, dict) else output[0]
+    return get_logits(model(**x))

@@ -4,8 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.nn import functional as F
 
-from maxup.integrations.losses import criterion_per_example, model_loss_per_example
+from maxup.integrations.losses import criterion_per_example, model_loss_per_example, soft_cross_entropy
 from tests.integrations.criteria import criteria, one_hot
 from tests.integrations.data import bert
 from tests.oracles import torchvision_v2
@@ -68,6 +69,18 @@ def test_a_subclass_of_a_causal_model_predicts_the_next_token(hf):
     torch.testing.assert_close(losses[0], model(tokens, labels=tokens).loss)
 
 
-def test_unknown_losses(hf):
-    with pytest.raises(ValueError, match="the loss ForObjectDetection is not known per example; pass a per-example"):
-        model_loss_per_example(SimpleNamespace(loss_type="ForObjectDetection"), torch.tensor([0]))
+@pytest.mark.parametrize("kind", ["ForObjectDetection", "PocketTTSForConditionalGeneration", "Mine"])
+def test_unknown_losses(hf, kind):
+    with pytest.raises(ValueError, match=f"the loss {kind} is not known per example; pass a per-example loss"):
+        model_loss_per_example(SimpleNamespace(loss_type=kind), torch.tensor([0]))
+
+
+@pytest.mark.parametrize(
+    "outputs", [lambda logits: {"loss": None, "logits": logits}, lambda logits: (logits, "states")]
+)
+def test_mixed_labels(outputs):
+    logits, labels = torch.randn(6, 4).bfloat16(), torch.rand(6, 4).softmax(1)
+    expected = F.cross_entropy(logits.float(), labels, label_smoothing=0.1)
+    torch.testing.assert_close(soft_cross_entropy(outputs(logits), labels, label_smoothing=0.1), expected)
+    of_12 = soft_cross_entropy(outputs(logits), labels, torch.tensor(12), label_smoothing=0.1)
+    torch.testing.assert_close(of_12, expected / 2)
