@@ -51,6 +51,7 @@ class MaxUpCallback(pl.Callback):
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Wrap `training_step`."""
         self._check(trainer, pl_module)
+        pl.utilities.rank_zero_info(f"MaxUpCallback: training with {self.objective}")
         step = pl_module.training_step
 
         @wraps(step)  # Lightning reads the arguments of `training_step`

@@ -14,7 +14,7 @@ from maxup.objectives.maxup import MaxUp
 
 require("MaxUpTrainer", "transformers")
 
-from transformers import Trainer  # noqa: E402
+from transformers import Trainer, logging  # noqa: E402
 
 
 class MaxUpTrainer(Trainer):
@@ -49,6 +49,8 @@ class MaxUpTrainer(Trainer):
             raise ValueError("compute_loss_func gives one loss per batch; also pass one per example, MaxUp(loss_fn=)")
         self._maxup_loss_fn: LossFn | None = None if maxup.loss_fn is cross_entropy else maxup.loss_fn
         self.add_callback(state_callback(maxup))
+        # as the Trainer's own lines: on rank 0, with log_level="info"
+        logging.get_logger("transformers.trainer").info(f"MaxUpTrainer: training with {maxup}")
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None

@@ -1,5 +1,6 @@
 """MaxUpCallback trains as a hand-written loop does, and a resumed run as one that never stopped."""
 
+import logging
 import sys
 from importlib import import_module
 from types import ModuleType, SimpleNamespace
@@ -92,6 +93,15 @@ def test_m_1_without_perturbation_equals_the_bare_trainer(pl, callback):
     fit(pl, with_callback, [callback(objective(1, Nothing()))])
     fit(pl, bare, [])
     assert_equal(with_callback, bare)
+
+
+def test_the_objective_is_logged_once(pl, callback, caplog, monkeypatch):
+    logger = logging.getLogger("pytorch_lightning")
+    monkeypatch.setattr(logger, "propagate", False)  # otherwise pytest may see messages twice
+    monkeypatch.setattr(logger, "handlers", [caplog.handler])
+    worst = objective()
+    fit(pl, build(pl), [callback(worst)])
+    assert [line for line in caplog.messages if "MaxUp" in line] == [f"MaxUpCallback: training with {worst}"]
 
 
 def test_a_batch_of_named_entries(pl, callback):

@@ -1,6 +1,7 @@
 """MaxUpTrainer trains as a hand-written loop does, and a resumed run as one that never stopped."""
 
 import json
+import logging
 import sys
 from functools import partial
 from importlib import import_module
@@ -271,6 +272,16 @@ def test_mixed_labels_with_a_trainer_before_loss_is_scaled_for_ga(hf, trainer_cl
         trainer.model, batch["pixel_values"], batch["labels"]
     )
     torch.testing.assert_close(loss, F.cross_entropy(trainer.model(x).logits, y) / 2)
+
+
+@pytest.mark.parametrize(("level", "shown"), [("info", True), ("passive", False)])
+def test_the_objective_is_logged_once_at_level_info(hf, trainer_class, tmp_path, capsys, monkeypatch, level, shown):
+    logger = logging.getLogger("transformers")
+    monkeypatch.setattr(logger, "level", logging.WARNING)
+    monkeypatch.setattr(logger, "handlers", [logging.StreamHandler(sys.stdout)])
+    objective = worst(mu.Gaussian(0.3, key="pixel_values"))
+    fit(hf, trainer_class, vit(hf), pictures(), tmp_path, options={"maxup": objective}, max_steps=1, log_level=level)
+    assert capsys.readouterr().out.count(f"MaxUpTrainer: training with {objective}\n") == shown
 
 
 def test_evaluation_is_unchanged(hf, trainer_class, tmp_path):
