@@ -8,7 +8,7 @@ from typing import Any
 Join = Callable[[Any, Any], Any]
 
 
-def split(batch: Any, x: Hashable | None = None, y: Hashable | None = None) -> tuple[Any, Any, Join]:
+def split(batch: Any, x: Hashable = None, y: Hashable = None) -> tuple[Any, Any, Join]:
     """Return the entries x and y of a batch, and `join(x, y)`, which returns the batch with both replaced.
 
     Example:

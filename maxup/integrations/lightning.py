@@ -36,12 +36,7 @@ class MaxUpCallback(pl.Callback):
     """
 
     def __init__(
-        self,
-        objective: MaxUp,
-        *,
-        model: str | Callable[[Any], Any] | None = None,
-        x: Hashable | None = None,
-        y: Hashable | None = None,
+        self, objective: MaxUp, *, model: str | Callable[..., Any] | None = None, x: Hashable = None, y: Hashable = None
     ) -> None:
         if not (callable(model) or isinstance(model, str | None)):
             raise TypeError(f"model={model!r:.60}: pass the name of a submodule of your module, or a function of it")
