@@ -1,7 +1,9 @@
 """What the integrations share: checks of the objective, and a trainer's loss and call of the model."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -11,17 +13,17 @@ from maxup.objectives.base import Forward, LossFn, call_model
 from maxup.objectives.maxup import MaxUp
 
 
-def require(module: str, who: str) -> None:
-    """Prepare the import of a package. If it is not installed, raise an ImportError that names its extra."""
-    if find_spec(module) is None:
-        raise ImportError(f"{who} needs {module}, which is not installed: pip install 'maxup[{module}]'")
-    prepare_torchvision()
+def require(who: str, extra: str, *packages: str) -> Any:
+    """Import a trainer's package: of several, one that is imported already, or otherwise one that is installed.
 
-
-def prepare_torchvision() -> None:
-    """Repair torchvision, which the trainers import. If it is missing or cannot be repaired, they say so themselves."""
+    The trainers import torchvision, so it is repaired first. If that fails, they say so themselves.
+    """
     with suppress(Exception):
         import_torchvision()
+    for package in sorted(packages or [extra], key=lambda package: package not in sys.modules):
+        if find_spec(package.partition(".")[0]) is not None:
+            return import_module(package)
+    raise ImportError(f"{who} needs {extra}, which is not installed: pip install 'maxup[{extra}]'")
 
 
 def check_objective(objective: Any, who: str) -> MaxUp:

@@ -1,34 +1,19 @@
 """Lightning: `Trainer(callbacks=[MaxUpCallback(objective)])` trains on the worst copies."""
 
 import sys
-from collections import UserDict
-from collections.abc import Callable, Hashable, Mapping
-from copy import copy
+from collections.abc import Callable, Hashable
 from functools import wraps
-from importlib import import_module
-from importlib.util import find_spec
 from inspect import signature
-from operator import attrgetter
 from typing import Any
 
-from maxup.integrations.common import check_generator, check_objective, prepare_torchvision
+from maxup.integrations.batches import split
+from maxup.integrations.common import check_generator, check_objective, require
 from maxup.objectives.base import call_model
 from maxup.objectives.maxup import MaxUp
 
 PACKAGES = ("pytorch_lightning", "lightning.pytorch")
-UNSUPPORTED = ("FSDPStrategy", "ModelParallelStrategy", "DeepSpeedStrategy")
-
-
-def _import_lightning() -> Any:
-    """Import `pytorch_lightning` or `lightning.pytorch`, whichever is already imported, or otherwise installed."""
-    prepare_torchvision()
-    for name in sorted(PACKAGES, key=lambda name: name not in sys.modules):
-        if find_spec(name.partition(".")[0]) is not None:
-            return import_module(name)
-    raise ImportError("MaxUpCallback needs Lightning, which is not installed: pip install 'maxup[lightning]'")
-
-
-pl: Any = _import_lightning()
+UNSUPPORTED = {"FSDPStrategy", "ModelParallelStrategy", "DeepSpeedStrategy"}
+pl: Any = require("MaxUpCallback", "lightning", *PACKAGES)
 
 
 class MaxUpCallback(pl.Callback):
@@ -40,7 +25,7 @@ class MaxUpCallback(pl.Callback):
 
     Args:
         objective: The `MaxUp` objective.
-        model: What to score copies with, if not the module itself: the name of an attribute, such as "net", or a
+        model: What to score copies with, if not the module itself: the name of a submodule, such as "net", or a
             function of the module.
         x: Key or position of the input in a batch. Default: position 0, or everything except the target in a dict.
         y: Key or position of the target. Default: position 1, or "labels" in a dict.
@@ -51,102 +36,52 @@ class MaxUpCallback(pl.Callback):
     """
 
     def __init__(
-        self,
-        objective: MaxUp,
-        *,
-        model: str | Callable[[Any], Any] | None = None,
-        x: Hashable | None = None,
-        y: Hashable | None = None,
+        self, objective: MaxUp, *, model: str | Callable[..., Any] | None = None, x: Hashable = None, y: Hashable = None
     ) -> None:
-        if not (model is None or isinstance(model, str) or callable(model)):
-            raise TypeError(f"model={model!r:.60}: pass the name of an attribute of your module, or a function of it")
+        if not (callable(model) or isinstance(model, str | None)):
+            raise TypeError(f"model={model!r:.60}: pass the name of a submodule of your module, or a function of it")
         self.objective, self.model, self.x, self.y = check_objective(objective, "MaxUpCallback"), model, x, y
         self._before: dict[str, Any] | None = None  # the module's attribute `training_step`, set by torch.compile
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Wrap `training_step`."""
         self._check(trainer, pl_module)
+        pl.utilities.rank_zero_info(f"MaxUpCallback: training with {self.objective}")
         step = pl_module.training_step
 
         @wraps(step)  # Lightning reads the arguments of `training_step`
         def training_step(batch: Any, *args: Any, **kwargs: Any) -> Any:
-            x, y = self._split(batch)
-            with self.objective.selected(self._get_model(pl_module), x, y) as winners:
-                return step(self._join(batch, *winners), *args, **kwargs)
+            model = self.model(pl_module) if callable(self.model) else pl_module.get_submodule(self.model or "")
+            x, y, join = split(batch, self.x, self.y)
+            with self.objective.selected(model, x, y) as winners:
+                return step(join(*winners), *args, **kwargs)
 
         self._before = {key: value for key, value in vars(pl_module).items() if key == "training_step"}
         pl_module.training_step = training_step
 
-    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_fit_end(self, trainer: Any, pl_module: Any, exception: BaseException | None = None) -> None:
         """Restore `training_step`."""
         if self._before is not None:
             del pl_module.training_step
             vars(pl_module).update(self._before)
             self._before = None
 
-    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Restore `training_step`."""
-        self.on_fit_end(trainer, pl_module)
+    on_exception = on_fit_end
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the objective's state, for a checkpoint."""
         return self.objective.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the objective's state from a checkpoint."""
         self.objective.load_state_dict(state_dict)
 
-    def _get_model(self, pl_module: Any) -> Any:
-        """Return what to score copies with."""
-        if callable(self.model):
-            return self.model(pl_module)
-        try:
-            return pl_module if self.model is None else attrgetter(self.model)(pl_module)
-        except AttributeError as error:
-            raise AttributeError(
-                f"MaxUpCallback(..., model={self.model!r}): {error}; name an attribute of the module, such as 'net'"
-            ) from None
-
     def _check(self, trainer: Any, pl_module: Any) -> None:
-        strategy = next((c.__name__ for c in type(trainer.strategy).__mro__ if c.__name__ in UNSUPPORTED), None)
-        if strategy is not None:
-            raise ValueError(f"MaxUpCallback does not support {strategy}; use DDPStrategy")
+        """Raise if the objective cannot select what this module trains on."""
+        if strategies := UNSUPPORTED & {kind.__name__ for kind in type(trainer.strategy).__mro__}:
+            raise ValueError(f"MaxUpCallback does not support {strategies.pop()}; use DDPStrategy")
         check_generator(self.objective, "MaxUpCallback", trainer.world_size)
         name = type(pl_module).__name__
         if "dataloader_iter" in signature(pl_module.training_step).parameters:
             raise TypeError(f"{name}.training_step takes dataloader_iter, but MaxUpCallback needs training_step(batch)")
-        packages = [sys.modules[package] for package in PACKAGES if package in sys.modules]  # the user's and `pl`
-        no_forward = type(pl_module).forward in [package.LightningModule.forward for package in packages]
-        if self.model is None and no_forward and self.objective.forward is call_model:
+        undefined = [sys.modules[package].LightningModule.forward for package in PACKAGES if package in sys.modules]
+        if self.model is None and type(pl_module).forward in undefined and self.objective.forward is call_model:
             raise TypeError(f"{name} has no forward to score copies with; pass MaxUpCallback(..., model='attribute')")
-
-    def _keys(self, batch: Any) -> tuple[Any, Any]:
-        """Return the keys of x and y in a batch; None for x is everything except y."""
-        named = isinstance(batch, Mapping)
-        x = 0 if self.x is None and not named else self.x
-        y = self.y if self.y is not None else "labels" if named else 1
-        known = list(batch) if named else list(range(len(batch))) if isinstance(batch, tuple | list) else []
-        wanted = [key for key in (x, y) if key is not None]
-        if not set(wanted) <= set(known):
-            got = f"{type(batch).__name__} with the entries {known}" if known else type(batch).__name__
-            raise TypeError(
-                f"MaxUpCallback expects a tuple, list or dict with the entries {wanted}, but got a {got}; name the "
-                "entries with MaxUpCallback(..., x=, y=)"
-            )
-        return x, y
-
-    def _split(self, batch: Any) -> tuple[Any, Any]:
-        x, y = self._keys(batch)
-        return {key: batch[key] for key in batch if key != y} if x is None else batch[x], batch[y]
-
-    def _join(self, batch: Any, winner_x: Any, winner_y: Any) -> Any:
-        """Return the batch with x and y replaced; other entries stay, because winners keep their positions."""
-        x, y = self._keys(batch)
-        if isinstance(batch, Mapping):
-            # of the same type if possible: Hugging Face's BatchEncoding has attributes
-            joined: Any = copy(batch) if isinstance(batch, dict | UserDict) else dict(batch)
-            joined.update({**(winner_x if x is None else {x: winner_x}), y: winner_y})
-            return joined
-        entries = list(batch)
-        entries[x], entries[y] = winner_x, winner_y
-        return type(batch)(*entries) if hasattr(batch, "_fields") else type(batch)(entries)

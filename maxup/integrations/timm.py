@@ -1,21 +1,19 @@
 """timm: `MaxUpTask(model, criterion, maxup=objective)` is a `ClassificationTask` that trains on the worst copies."""
 
 import logging
-from copy import copy
-from functools import partial
 from typing import Any
 
 from torch import Tensor, distributed, nn
 
 from maxup.integrations.common import check_generator, check_objective, defaults, require
-from maxup.losses import IGNORE_INDEX, cross_entropy, in_float32
-from maxup.objectives.base import LossFn
+from maxup.integrations.losses import criterion_per_example
+from maxup.losses import cross_entropy
 from maxup.objectives.maxup import MaxUp
 from maxup.rng import objective_seed
 
-require("timm", "MaxUpTask")
+require("MaxUpTask", "timm")
 
-from timm.loss import JsdCrossEntropy, LabelSmoothingCrossEntropy, SoftTargetCrossEntropy  # noqa: E402
+from timm.loss import LabelSmoothingCrossEntropy  # noqa: E402
 from timm.task import ClassificationTask  # noqa: E402
 
 _logger = logging.getLogger(__name__)
@@ -45,7 +43,7 @@ class MaxUpTask(ClassificationTask):
         super().__init__(*args, **kwargs)
         self.maxup = check_objective(maxup, "MaxUpTask")
         check_generator(maxup, "MaxUpTask", distributed.get_world_size() if distributed.is_initialized() else 1)
-        self._loss_fn = loss_per_example(self.criterion) if maxup.loss_fn is cross_entropy else maxup.loss_fn
+        self._loss_fn = criterion_per_example(self.criterion) if maxup.loss_fn is cross_entropy else maxup.loss_fn
         if self.verbose:
             _logger.info(f"MaxUpTask: maxup={maxup}")
 
@@ -84,26 +82,3 @@ class MaxUpTask(ClassificationTask):
         """Restore the objective's state from a checkpoint."""
         if state and not ema:
             self.maxup.load_state_dict(state["maxup"])
-
-
-def loss_per_example(criterion: Any) -> LossFn:
-    """Return the per-example version of a criterion of timm or torch, `loss_fn(output, target) -> (B,)`."""
-    plain = type(criterion) is nn.CrossEntropyLoss and criterion.weight is None and not criterion.label_smoothing
-    if (plain and criterion.ignore_index == IGNORE_INDEX) or isinstance(criterion, SoftTargetCrossEntropy):
-        return cross_entropy
-    if isinstance(criterion, LabelSmoothingCrossEntropy):
-        return partial(cross_entropy, label_smoothing=criterion.smoothing)
-    if isinstance(criterion, JsdCrossEntropy) or not hasattr(criterion, "reduction"):
-        raise ValueError(
-            f"the criterion {type(criterion).__name__} is not known per example; pass a per-example loss, "
-            "MaxUp(..., loss_fn=)"
-        )
-    return partial(_unreduced, criterion)
-
-
-def _unreduced(criterion: nn.Module, output: Tensor, target: Tensor) -> Tensor:
-    """Return the losses that the criterion reduces, (B,)."""
-    unreduced, sums = copy(criterion), getattr(criterion, "sum_classes", False)
-    vars(unreduced).update(reduction="none", sum_classes=False)
-    losses = unreduced(in_float32(output), target).view(len(output), -1)  # (B, C) for binary losses
-    return losses.sum(1) if sums else losses.mean(1)

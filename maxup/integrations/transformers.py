@@ -3,24 +3,18 @@
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from maxup.integrations.common import check_generator, check_objective, defaults, require
-from maxup.losses import cross_entropy, in_float32, next_token_cross_entropy, token_cross_entropy
+from maxup.integrations.losses import get_logits, model_loss_per_example, soft_cross_entropy
+from maxup.integrations.trainer_state import state_callback
+from maxup.losses import cross_entropy
 from maxup.objectives.base import LossFn
 from maxup.objectives.maxup import MaxUp
 
-require("transformers", "MaxUpTrainer")
+require("MaxUpTrainer", "transformers")
 
-from transformers import Trainer, TrainerCallback  # noqa: E402
-from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss  # noqa: E402
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES  # noqa: E402
-from transformers.trainer_callback import ExportableState  # noqa: E402
-
-PER_EXAMPLE = ("SequenceClassification", "ImageClassification", "VideoClassification", "AudioClassification")
-PER_TOKEN = ("TokenClassification", "MaskedLM", "CausalLM", "ConditionalGeneration")
+from transformers import Trainer, logging  # noqa: E402
 
 
 class MaxUpTrainer(Trainer):
@@ -49,15 +43,14 @@ class MaxUpTrainer(Trainer):
         if self.args.n_gpu > 1:
             raise ValueError("MaxUpTrainer does not support nn.DataParallel; launch one process per GPU with torchrun")
         check_generator(maxup, "MaxUpTrainer", self.args.world_size)
-        plugin = getattr(self.accelerator.state, "fsdp_plugin", None)
-        if self.is_deepspeed_enabled or (self.is_fsdp_enabled and getattr(plugin, "fsdp_version", 1) == 1):
+        if self.is_deepspeed_enabled or (self.is_fsdp_enabled and not getattr(self.accelerator, "is_fsdp2", False)):
             raise ValueError("MaxUpTrainer does not support DeepSpeed and FSDP1; use DDP or FSDP2")
         if self.compute_loss_func is not None and maxup.loss_fn is cross_entropy:
-            raise ValueError(
-                "compute_loss_func gives one loss per batch; also pass the loss per example, MaxUp(loss_fn=)"
-            )
-        self._maxup_loss_fn: LossFn | None = None
-        self.add_callback(_state_callback(maxup))
+            raise ValueError("compute_loss_func gives one loss per batch; also pass one per example, MaxUp(loss_fn=)")
+        self._maxup_loss_fn: LossFn | None = None if maxup.loss_fn is cross_entropy else maxup.loss_fn
+        self.add_callback(state_callback(maxup))
+        # as the Trainer's own lines: on rank 0, with log_level="info"
+        logging.get_logger("transformers.trainer").info(f"MaxUpTrainer: training with {maxup}")
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -71,92 +64,25 @@ class MaxUpTrainer(Trainer):
                 f"MaxUpTrainer needs a tensor of labels, but the batch has the keys {list(inputs)}; add 'labels'"
             )
         if self._maxup_loss_fn is None:
-            self._maxup_loss_fn = self.maxup.loss_fn
-            if self.maxup.loss_fn is cross_entropy:
-                self._maxup_loss_fn = loss_per_example(self.model, labels, self.args.label_smoothing_factor)
+            self._maxup_loss_fn = model_loss_per_example(self.model, labels, self.args.label_smoothing_factor)
         x = {key: value for key, value in inputs.items() if key != "labels"}
         if hasattr(self.model, "prepare_decoder_input_ids_from_labels") and "decoder_input_ids" not in x:
             # as the model does itself, but it is scored without labels
             x["decoder_input_ids"] = self.model.prepare_decoder_input_ids_from_labels(labels=labels)
-        with (
-            defaults(self.maxup, loss_fn=self._maxup_loss_fn, forward=call_for_logits),
-            self.maxup.selected(model, x, labels) as (x, y),
-        ):
-            loss, outputs = self._trainer_loss(model, {**x, "labels": y}, labels, num_items_in_batch)
-        return (loss, outputs) if return_outputs else loss
-
-    def _trainer_loss(self, model: Any, inputs: dict[str, Any], labels: Tensor, num_items: Any) -> Any:
-        """Return the bare Trainer's loss and outputs. Mixed labels would be multi-label targets for the model."""
         custom = self.compute_loss_func
-        if custom is None and inputs["labels"].is_floating_point() and not labels.is_floating_point():
-            self.compute_loss_func = partial(soft_cross_entropy, label_smoothing=self.args.label_smoothing_factor)
-            if getattr(self, "loss_is_scaled_for_ga", None) is False:  # since transformers 5.19
-                num_items = None  # the Trainer wants a mean
-        try:
-            return super().compute_loss(model, inputs, True, num_items)
-        finally:
-            self.compute_loss_func = custom
+        scoring = defaults(self.maxup, loss_fn=self._maxup_loss_fn, forward=call_for_logits)
+        with scoring, self.maxup.selected(model, x, labels) as (x, y):
+            if custom is None and y.is_floating_point() and not labels.is_floating_point():
+                # mixed labels, which would be multi-label targets for the model
+                self.compute_loss_func = partial(soft_cross_entropy, label_smoothing=self.args.label_smoothing_factor)
+                if getattr(self, "loss_is_scaled_for_ga", None) is False:  # since transformers 5.19
+                    num_items_in_batch = None  # the Trainer wants a mean
+            try:
+                return super().compute_loss(model, {**x, "labels": y}, return_outputs, num_items_in_batch)
+            finally:
+                self.compute_loss_func = custom
 
 
 def call_for_logits(model: Any, x: dict[str, Any]) -> Tensor:
     """Call a Hugging Face model: the `forward` of an objective."""
-    return _logits(model(**x))
-
-
-def soft_cross_entropy(outputs: Any, labels: Tensor, num_items_in_batch: Any = None, **options: Any) -> Tensor:
-    """Return the cross-entropy with labels that are probabilities, as a `compute_loss_func`."""
-    total = F.cross_entropy(_logits(outputs).float(), labels.float(), reduction="sum", **options)
-    return total / (len(labels) if num_items_in_batch is None else num_items_in_batch)
-
-
-def _logits(output: Any) -> Tensor:
-    return output["logits"] if isinstance(output, dict) else output[0]
-
-
-def loss_per_example(model: Any, labels: Tensor, label_smoothing: float = 0.0) -> LossFn:
-    """Return the loss per example of a Hugging Face model, `loss_fn(logits, labels) -> (B,)`."""
-    kind, config = getattr(model, "loss_type", None) or "", getattr(model, "config", None)
-    if kind and not kind.endswith((*PER_EXAMPLE, *PER_TOKEN)):
-        raise ValueError(f"the loss {kind} is not known per example; pass a per-example loss, MaxUp(..., loss_fn=)")
-    problem = getattr(config, "problem_type", None)
-    if problem == "regression" or (problem is None and getattr(config, "num_labels", None) == 1):
-        return squared_error
-    if labels.is_floating_point():
-        return binary_cross_entropy
-    tokens = labels.ndim == 2 and not kind.endswith(PER_EXAMPLE)
-    loss_fn = token_cross_entropy if tokens else cross_entropy
-    if tokens and not getattr(config, "is_encoder_decoder", False):
-        known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
-        named = any(kind.__name__ in known for kind in type(model).__mro__)  # also of a subclass
-        loss_fn = next_token_cross_entropy if named or LOSS_MAPPING.get(kind) is ForCausalLMLoss else loss_fn
-    return partial(loss_fn, label_smoothing=label_smoothing) if label_smoothing else loss_fn
-
-
-def squared_error(output: Tensor, target: Tensor) -> Tensor:
-    """Return the squared error per example, (B,)."""
-    output = in_float32(output).flatten(1)
-    return F.mse_loss(output, target.view(len(target), -1).to(output.dtype), reduction="none").mean(1)
-
-
-def binary_cross_entropy(output: Tensor, target: Tensor) -> Tensor:
-    """Return the binary cross-entropy of multi-label targets per example, (B,)."""
-    output = in_float32(output)
-    return F.binary_cross_entropy_with_logits(output, target.to(output.dtype), reduction="none").mean(1)
-
-
-def _state_callback(objective: MaxUp) -> Any:
-    """Return a callback that saves the objective's state with the Trainer's, and restores it."""
-
-    class MaxUpState(TrainerCallback, ExportableState):
-        # Trainer may create it again without arguments, so the class holds the objective.
-        def state(self) -> dict[str, Any]:
-            values = objective.state_dict().items()
-            saved = {k: v.tolist() if isinstance(v, Tensor) else v for k, v in values}  # for JSON
-            return {"args": {}, "attributes": {"maxup": saved}}
-
-        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            # The current state if not resumed, or resumed from a checkpoint without MaxUp. Trainer expects an entry.
-            saved = state.stateful_callbacks.setdefault("MaxUpState", self.state())["attributes"]["maxup"].items()
-            objective.load_state_dict({k: torch.tensor(v).byte() if isinstance(v, list) else v for k, v in saved})
-
-    return MaxUpState()
+    return get_logits(model(**x))

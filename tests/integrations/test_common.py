@@ -15,7 +15,7 @@ from tests.oracles import torchvision_v2
 @pytest.mark.filterwarnings("ignore")  # warnings of the packages
 @pytest.mark.parametrize(
     ("module", "package"),
-    [("lightning", "pytorch_lightning"), ("transformers", "transformers"), ("timm", "timm"), ("common", "torch")],
+    [("lightning", "pytorch_lightning"), ("transformers", "transformers"), ("timm", "timm"), ("batches", "torch")],
 )
 def test_examples(module, package):
     torchvision_v2()

@@ -2,13 +2,14 @@
 
 import os
 import warnings
+from contextlib import contextmanager
 from importlib.util import find_spec
+from unittest.mock import patch
 
 import pytest
 import torch
 from torch import distributed, multiprocessing, nn
 from torch.nn import functional as F
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, SequentialSampler
 
 import maxup as mu
@@ -16,6 +17,8 @@ from tests.oracles import torchvision_v2
 
 pytestmark = pytest.mark.slow  # two processes import all three packages
 EPOCHS, BATCH, COPIES = 2, 8, 3
+NO_FSDP = torch.cuda.is_available() or not hasattr(torch.cpu.Stream, "record_event")  # it would shard on the GPU
+FSDP2 = {"fsdp": True, "fsdp_config": {"version": 2, "auto_wrap_policy": "SIZE_BASED_WRAP", "min_num_params": 1}}
 
 
 class FromBatch:
@@ -73,7 +76,19 @@ class Noise(mu.Gaussian):
 
 
 def parameters(model):
-    return [value.detach().clone() for value in model.parameters()]
+    values = [value.detach() for value in model.parameters()]
+    return [value.full_tensor() if hasattr(value, "full_tensor") else value.clone() for value in values]
+
+
+@contextmanager
+def fsdp_on_a_cpu():
+    """Accelerate ignores FSDP on CPUs, so let it take them for GPUs. Undo that, and the variables that it sets."""
+    from accelerate.state import PartialState
+    from accelerate.utils import DistributedType
+
+    backend = patch.object(PartialState, "_prepare_backend", lambda *args: ("gloo", DistributedType.MULTI_GPU))
+    with backend, patch.dict(os.environ, ACCELERATE_TORCH_DEVICE="cpu"):
+        yield
 
 
 def with_lightning(rank, worst, epochs=EPOCHS, start=None, save=None):
@@ -105,7 +120,7 @@ def with_lightning(rank, worst, epochs=EPOCHS, start=None, save=None):
     return parameters(module)
 
 
-def with_transformers(folder):
+def with_transformers(folder, wrapper="DistributedDataParallel", **settings):
     import transformers
 
     from maxup.integrations.transformers import MaxUpTrainer
@@ -117,15 +132,15 @@ def with_transformers(folder):
     args = transformers.TrainingArguments(
         output_dir=folder, per_device_train_batch_size=BATCH // 2, num_train_epochs=EPOCHS, learning_rate=0.5,
         lr_scheduler_type="constant", optim="sgd", max_grad_norm=0.0, report_to=[], use_cpu=True, save_strategy="no",
-        disable_tqdm=True, remove_unused_columns=False,
+        disable_tqdm=True, remove_unused_columns=False, **settings,
     )  # fmt: skip
     trainer = InOrder(Net(), args, train_dataset=rows(), maxup=objective())
     trainer.train()
-    assert isinstance(trainer.model_wrapped, DistributedDataParallel)
+    assert type(trainer.model_wrapped).__name__ == wrapper
     return parameters(trainer.model)
 
 
-def resume_with_transformers(folder, worst, stop=None, start=None):
+def resume_with_transformers(folder, worst, stop=None, start=None, **settings):
     """Train on shuffled data. Save and stop after step `stop`, or resume from the checkpoint `start`."""
     import transformers
 
@@ -137,12 +152,25 @@ def resume_with_transformers(folder, worst, stop=None, start=None):
 
     args = transformers.TrainingArguments(
         output_dir=folder, per_device_train_batch_size=BATCH // 2, max_steps=2 * EPOCHS, learning_rate=0.1,
-        report_to=[], use_cpu=True, save_strategy="no", disable_tqdm=True, remove_unused_columns=False,
+        report_to=[], use_cpu=True, save_strategy="no", disable_tqdm=True, remove_unused_columns=False, **settings,
     )  # fmt: skip
     trainer = MaxUpTrainer(Net(), args, train_dataset=rows(), maxup=worst, callbacks=[Stop()])
     trainer.train(resume_from_checkpoint=start)
     assert trainer.state.global_step == (stop or 2 * EPOCHS)
     return parameters(trainer.model)
+
+
+def stop_and_resume(folder, trainer, **settings):
+    """Return the parameters and draws of a whole run, and of one that stops after step 3 and is resumed."""
+    results = {}
+    for name, stop, start in (("whole", None, None), ("first", 3, None), ("resumed", None, f"{folder}/checkpoint-3")):
+        noise = Noise()
+        worst = mu.MaxUp(noise, m=2)
+        if start is None:
+            worst.load_state_dict({"seed": 3, "step": 0})
+        results[f"{trainer}, {name}"] = resume_with_transformers(folder, worst, stop, start, **settings)
+        results[f"draws, {trainer}, {name}"] = noise.draws
+    return results
 
 
 class Logits(Net):
@@ -209,14 +237,11 @@ def worker(rank, out):
         results[name] = with_lightning(rank, worst, epochs, start, save=f"{out}/{name}")
         results[f"draws, {name}"] = noise.draws
 
-    folder = f"{out}/transformers"
-    for name, stop, start in (("whole", None, None), ("first", 3, None), ("resumed", None, f"{folder}/checkpoint-3")):
-        noise = Noise()
-        worst = mu.MaxUp(noise, m=2)
-        if start is None:
-            worst.load_state_dict({"seed": 3, "step": 0})
-        results[f"transformers, {name}"] = resume_with_transformers(folder, worst, stop, start)
-        results[f"draws, transformers, {name}"] = noise.draws
+    results |= stop_and_resume(f"{out}/transformers", "transformers")
+    if not NO_FSDP:
+        with fsdp_on_a_cpu():
+            results["FSDP2"] = with_transformers(out, "FSDPNet", **FSDP2)
+            results |= stop_and_resume(f"{out}/FSDP2", "FSDP2", **FSDP2)
     results |= resume_with_timm(rank, mine)
     torch.save(results, f"{out}/{rank}.pt")
     if distributed.is_initialized():
@@ -245,7 +270,10 @@ def ranks(tmp_path_factory):
     return [torch.load(out / f"{rank}.pt") for rank in range(2)]
 
 
-@pytest.mark.parametrize("name", ["transformers", "timm", "lightning"])
+sharded = pytest.mark.skipif(NO_FSDP, reason="needs a CPU only, and a torch that can run fully_shard on it")
+
+
+@pytest.mark.parametrize("name", ["transformers", "timm", "lightning", pytest.param("FSDP2", marks=sharded)])
 def test_parameters_equal_those_of_one_process_on_the_joined_batch(ranks, name):
     alone = by_hand()
     for first, second, expected in zip(ranks[0][name], ranks[1][name], alone, strict=True):
@@ -253,7 +281,10 @@ def test_parameters_equal_those_of_one_process_on_the_joined_batch(ranks, name):
         torch.testing.assert_close(first, expected, atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("trainer", "share"), [("", 1 / 2), ("transformers, ", 1 / 4)])
+@pytest.mark.parametrize(
+    ("trainer", "share"),
+    [("", 1 / 2), ("transformers, ", 1 / 4), pytest.param("FSDP2, ", 1 / 4, marks=sharded)],
+)
 def test_resumed_equals_unstopped_and_ranks_draw_differently(ranks, trainer, share):
     """Lightning is stopped after one of two epochs, Hugging Face in the middle of the second: after step 3 of 4."""
     for rank in ranks:

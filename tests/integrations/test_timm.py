@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import maxup as mu
+from tests.integrations.criteria import criteria, cross_entropy
 from tests.integrations.data import Nothing, assert_equal, generator, images
 from tests.oracles import torchvision_v2
 
@@ -85,43 +86,12 @@ class ByHand(nn.Module):
         pass
 
 
-def one_hot(y, smoothing=0.0):
-    hot = y if y.is_floating_point() else F.one_hot(y, 4).float()
-    return (1 - smoothing) * hot + smoothing / 4
-
-
-def cross_entropy(smoothing=0.0):
-    return lambda output, y: -(one_hot(y, smoothing) * output.log_softmax(1)).sum(1)
-
-
-def binary(smoothing=0.0, reduce=torch.mean):
-    def loss(output, y):
-        target = one_hot(y, 0.0 if y.is_floating_point() else smoothing)
-        return reduce(-target * F.logsigmoid(output) - (1 - target) * F.logsigmoid(-output), 1)
-
-    return loss
-
-
-def criteria(timm):
-    weight = torch.tensor([1.0, 2.0, 3.0, 4.0])
-    return {
-        "plain": (nn.CrossEntropyLoss(), cross_entropy()),
-        "smoothing": (timm.loss.LabelSmoothingCrossEntropy(0.1), cross_entropy(0.1)),
-        "soft": (timm.loss.SoftTargetCrossEntropy(), cross_entropy()),
-        "bce": (timm.loss.BinaryCrossEntropy(0.1), binary(0.1)),
-        "bce-sum": (timm.loss.BinaryCrossEntropy(0.1, sum_classes=True), binary(0.1, torch.sum)),
-        "torch-smoothing": (nn.CrossEntropyLoss(label_smoothing=0.1), cross_entropy(0.1)),
-        "torch-ignore": (nn.CrossEntropyLoss(ignore_index=2), lambda o, y: (y != 2) * cross_entropy()(o, y)),
-        "torch-weight": (nn.CrossEntropyLoss(weight), lambda o, y: weight[y] * cross_entropy()(o, y)),
-    }
-
-
 @pytest.mark.parametrize("name", ["plain", "smoothing", "soft", "bce", "bce-sum", "torch-smoothing"])
 @pytest.mark.parametrize("mixed", [False, True])
 def test_equals_a_loop_by_hand(timm, task_class, name, mixed):
     if name == "soft" and not mixed:
         pytest.skip("timm's criterion needs probabilities")
-    criterion, per_example = criteria(timm)[name]
+    criterion, per_example = criteria()[name]
     perturbation = mu.CutMix(4) if mixed else mu.Gaussian(0.3)
     task = task_class(build(timm), criterion, maxup=worst(perturbation), verbose=False)
     task.setup_ema(decay=0.9)
@@ -143,16 +113,6 @@ def test_the_criterion_trains_also_if_another_loss_scores(timm, task_class):
     mixed = perturbation.apply((x, y), perturbation.draw((x, y), generator()))
     expected = F.cross_entropy(model(mixed[0]), mixed[1], label_smoothing=0.5)
     torch.testing.assert_close(task(x, y)["loss"], expected)
-
-
-@pytest.mark.parametrize("name", "plain smoothing soft bce bce-sum torch-smoothing torch-ignore torch-weight".split())
-def test_losses_per_example_are_those_of_the_criterion(timm, task_class, name):
-    from maxup.integrations.timm import loss_per_example
-
-    criterion, per_example = criteria(timm)[name]
-    output, y = torch.randn(6, 4), torch.arange(6) % 4
-    y = one_hot(y, 0.3) if name == "soft" else y
-    torch.testing.assert_close(loss_per_example(criterion)(output, y), per_example(output, y))
 
 
 def test_m_1_without_perturbation_equals_the_bare_task(timm, task_class):

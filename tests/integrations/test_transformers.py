@@ -1,10 +1,10 @@
 """MaxUpTrainer trains as a hand-written loop does, and a resumed run as one that never stopped."""
 
 import json
+import logging
 import sys
 from functools import partial
 from importlib import import_module
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,11 +12,10 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, SequentialSampler
 
 import maxup as mu
-from tests.integrations.data import Nothing, assert_equal, generator, images
+from tests.integrations.data import Nothing, assert_equal, bert, generator, images, vit
 from tests.oracles import torchvision_v2
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of transformers
-SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
 COLLATE = torch.utils.data.default_collate
 
 
@@ -31,17 +30,6 @@ def trainer_class(hf):
     from maxup.integrations.transformers import MaxUpTrainer
 
     return MaxUpTrainer
-
-
-def vit(hf, **config):
-    torch.manual_seed(0)
-    return hf.ViTForImageClassification(hf.ViTConfig(image_size=8, patch_size=4, num_labels=4, **SIZES, **config))
-
-
-def bert(hf, kind="ForSequenceClassification", **config):
-    torch.manual_seed(0)
-    config = {"num_labels": 4, "vocab_size": 30, "max_position_embeddings": 8, **SIZES, **config}
-    return getattr(hf, f"Bert{kind}")(hf.BertConfig(**config))
 
 
 def pictures():
@@ -286,6 +274,16 @@ def test_mixed_labels_with_a_trainer_before_loss_is_scaled_for_ga(hf, trainer_cl
     torch.testing.assert_close(loss, F.cross_entropy(trainer.model(x).logits, y) / 2)
 
 
+@pytest.mark.parametrize(("level", "shown"), [("info", True), ("passive", False)])
+def test_the_objective_is_logged_once_at_level_info(hf, trainer_class, tmp_path, capsys, monkeypatch, level, shown):
+    logger = logging.getLogger("transformers")
+    monkeypatch.setattr(logger, "level", logging.WARNING)
+    monkeypatch.setattr(logger, "handlers", [logging.StreamHandler(sys.stdout)])
+    objective = worst(mu.Gaussian(0.3, key="pixel_values"))
+    fit(hf, trainer_class, vit(hf), pictures(), tmp_path, options={"maxup": objective}, max_steps=1, log_level=level)
+    assert capsys.readouterr().out.count(f"MaxUpTrainer: training with {objective}\n") == shown
+
+
 def test_evaluation_is_unchanged(hf, trainer_class, tmp_path):
     objective = worst(mu.Gaussian(0.3, key="pixel_values"))
     trainer = fit(hf, trainer_class, vit(hf), pictures(), tmp_path, options={"maxup": objective}, max_steps=1)
@@ -294,47 +292,6 @@ def test_evaluation_is_unchanged(hf, trainer_class, tmp_path):
     loss = F.cross_entropy(torch.tensor(logits), torch.tensor([row["labels"] for row in pictures()]))
     assert trainer.evaluate()["eval_loss"] == pytest.approx(loss.item(), abs=1e-5)
     assert objective.step == 1
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize(
-    ("kind", "config", "labels"),
-    [
-        ("ForSequenceClassification", {}, torch.tensor([3])),
-        ("ForSequenceClassification", {"num_labels": 1}, torch.tensor([0.3])),
-        ("ForSequenceClassification", {}, torch.tensor([[0.0, 1.0, 1.0, 0.0]])),
-        ("ForTokenClassification", {}, torch.tensor([[0, 3, -100, 1, -100, 2]])),
-        ("ForMaskedLM", {}, torch.tensor([[-100, 3, -100, 11, 12, -100]])),
-        ("LMHeadModel", {"is_decoder": True}, torch.tensor([[5, 3, -100, 11, 12, -100]])),
-    ],
-)
-def test_losses_per_example_are_those_of_the_trainer(hf, trainer_class, tmp_path, kind, config, labels, smoothing):
-    """A batch of one example has the loss of that example."""
-    if smoothing and labels.is_floating_point():
-        pytest.skip("the Trainer smooths class ids only")
-    from maxup.integrations.transformers import call_for_logits, loss_per_example
-
-    model, inputs = bert(hf, kind, **config).eval(), {"input_ids": torch.arange(6)[None] + 7}
-    args = hf.TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[], label_smoothing_factor=smoothing)
-    expected = hf.Trainer(model, args).compute_loss(model, {**inputs, "labels": labels})
-    loss_fn = loss_per_example(model, labels, smoothing)
-    logits = call_for_logits(model, inputs)
-    torch.testing.assert_close(loss_fn(logits, labels), expected[None])
-    twice = loss_fn(torch.cat([logits, logits + 1]), torch.cat([labels, labels]))
-    assert twice.shape == (2,)
-
-
-def test_a_subclass_of_a_causal_model_predicts_the_next_token(hf, trainer_class):
-    from maxup.integrations.transformers import loss_per_example
-
-    class Mine(hf.GPT2LMHeadModel):
-        pass
-
-    ids = {"bos_token_id": None, "eos_token_id": None}
-    model = Mine(hf.GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=10, n_positions=8, **ids)).eval()
-    tokens = torch.randint(10, (1, 6))
-    logits = model(tokens).logits
-    torch.testing.assert_close(loss_per_example(model, tokens)(logits, tokens)[0], model(tokens, labels=tokens).loss)
 
 
 def test_an_unknown_loss_is_given_with_the_objective(hf, trainer_class, tmp_path):
@@ -392,10 +349,6 @@ def test_unsupported(hf, trainer_class, tmp_path, monkeypatch):
     monkeypatch.setattr(hf.TrainingArguments, "n_gpu", 2)
     with pytest.raises(ValueError, match=r"does not support nn.DataParallel; launch one process per GPU with torchrun"):
         trainer_class(vit(hf), maxup=objective)
-    from maxup.integrations.transformers import loss_per_example
-
-    with pytest.raises(ValueError, match="the loss ForObjectDetection is not known per example"):
-        loss_per_example(SimpleNamespace(loss_type="ForObjectDetection"), torch.tensor([0]))
 
 
 def test_without_transformers(trainer_class, monkeypatch):
