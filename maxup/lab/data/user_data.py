@@ -3,6 +3,8 @@
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from maxup.lab.data.arrays import (
     to_classes,
 )
 from maxup.lab.data.catalog import SPLITS
+from maxup.lab.data.disk_cache import DiskCache
 from maxup.lab.data.example import Label, label_column, row_columns, to_label
 from maxup.lab.data.images import Images
 from maxup.lab.data.stream import (
@@ -40,7 +43,9 @@ from maxup.lab.output import say
 from maxup.rng import process_rank
 
 MEMORY = 2**31  # bytes of examples that are kept in memory; a larger data set is streamed
-MOST_EXAMPLES = 10**7  # from an iterable
+BLOCK = 2**26  # bytes of examples of an iterable that are written to disk at a time
+MOST_EXAMPLES = 10**8  # from an iterable
+PAUSE = 60  # seconds between messages while an iterable is read
 EXPECTED = "return (x, y), (x, y, x_test, y_test), a data set, or (train, test)"
 Data = Images | Stream
 
@@ -116,23 +121,25 @@ def _load(
     classes = wrapped if like else _class_names(source)
     if isinstance(source, str | bytes | Mapping | Tensor) or is_array(source):
         raise DataError(f"your data is a {type(source).__name__}; {EXPECTED}")
-    columns = like.columns if like else ()
-    if hasattr(source, "__getitem__") and not isinstance(source, IterableDataset):
-        count, first = _length(source), read_item(source, 0)
-        columns = columns or row_columns(first)
-        x, _ = convert_example(first, 0, columns)
-        augmented = _is_augmented(source, count)
-        if augmented or count * x.numel() * x.element_size() > MEMORY:
-            stream = _stream(source, count, workers, classes, augmented=augmented, kind=f"{part} " if like else "")
-            stream = replace(stream, columns=columns)
-            return _match(stream, like, names, part) if like else stream.with_statistics()
-        return make_images(
-            *_read(source, count, x, columns), classes, like=like, names=names, part=part, columns=columns
-        )
-    if not isinstance(source, Iterable):
-        raise DataError(f"your data is a {type(source).__name__}; {EXPECTED}")
-    x, labels, columns = _exhaust(source, columns)
-    return make_images(x, labels, classes, like=like, names=names, part=part, columns=columns)
+    columns, labels = like.columns if like else (), None
+    if not hasattr(source, "__getitem__") or isinstance(source, IterableDataset):
+        if not isinstance(source, Iterable):
+            raise DataError(f"your data is a {type(source).__name__}; {EXPECTED}")
+        read, labels, columns = _exhaust(source, columns)
+        if isinstance(read, Tensor):
+            return make_images(read, labels, classes, like=like, names=names, part=part, columns=columns)
+        source = read
+    count, first = _length(source), read_item(source, 0)
+    columns = columns or row_columns(first)
+    x, _ = convert_example(first, 0, columns)
+    augmented = labels is None and _is_augmented(source, count)
+    if augmented or count * x.numel() * x.element_size() > MEMORY:
+        check_layout(tuple(x.shape))
+        labels = labels or _labels(source, count, workers)
+        stream = _stream(source, labels, classes, augmented=augmented, kind=f"{part} " if like else "")
+        stream = replace(stream, columns=columns)
+        return _match(stream, like, names, part) if like else stream.with_statistics()
+    return make_images(*_read(source, count, x, columns), classes, like=like, names=names, part=part, columns=columns)
 
 
 def _length(source: Any) -> int:
@@ -161,27 +168,50 @@ def _read(source: Any, count: int, first: Tensor, columns: Names) -> tuple[Tenso
     return x, labels
 
 
-def _exhaust(source: Iterable[Any], columns: Names) -> tuple[Tensor, list[Label], Names]:
-    """Read an iterable to its end, but at most `MEMORY` bytes: x, the labels, and the columns if x are rows of them."""
-    chunks, chunk, labels = list[Tensor](), list[Tensor](), list[Label]()
-    for row, item in enumerate(iterate(source)):
-        columns = columns or row_columns(item)
-        value, label = convert_example(item, row, columns)
-        chunk.append(value)
-        labels.append(label)
-        first = chunks[0][0] if chunks else chunk[0]
-        check_shape(row, tuple(chunk[-1].shape), tuple(first.shape))
-        _check_dtype(row, chunk[-1], first)
-        if len(labels) * first.numel() * first.element_size() > MEMORY or len(labels) > MOST_EXAMPLES:
+def _exhaust(source: Iterable[Any], columns: Names) -> tuple[Tensor | DiskCache, list[Label], Names]:
+    """Read an iterable to its end: x, on disk above `MEMORY` bytes, the labels, and the columns if x are rows."""
+    blocks, labels, cache, name = list[Tensor](), list[Label](), None, kind_of(source)
+    items, said = enumerate(iterate(source)), monotonic()
+    first = next(items, None)
+    if first is None:
+        raise DataError(f"your {name} is empty; return at least one example")
+    columns = columns or row_columns(first[1])
+    for x, y in _blocks(chain([first], items), columns, name):
+        blocks.append(x)
+        labels += y
+        if cache is None and len(labels) * x[0].nbytes > MEMORY:
+            check_layout(tuple(x.shape[1:]))
+            cache = DiskCache(name, tuple(x.shape[1:]), x.dtype)
+        if cache is not None:
+            for block in blocks:
+                cache.write(block, labels[len(cache) : len(cache) + len(block)])
+            blocks.clear()
+        if monotonic() > said + PAUSE and process_rank() == 0:
+            said = monotonic()
+            say(f"your {name} has more than {len(labels):,} examples; still reading", file=sys.stderr)
+    return torch.cat(blocks) if cache is None else cache, labels, columns
+
+
+def _blocks(items: Iterable[tuple[int, Any]], columns: Names, name: str) -> Iterator[tuple[Tensor, list[Label]]]:
+    """Yield numbered examples in blocks, (B, ...), with their labels."""
+    block, labels, known, first = list[Tensor](), list[Label](), dict[Label, Label](), None
+    for row, item in items:
+        if row == MOST_EXAMPLES:
             raise DataError(
-                f"your {kind_of(source)} did not end after {len(labels):,} examples, which is the most that an "
-                "iterable may have; return a Dataset with __len__ and __getitem__, which is read batch by batch"
+                f"your {name} did not end after {row:,} examples, which is the most that an iterable may have; return "
+                "a Dataset with __len__ and __getitem__, which is read batch by batch"
             )
-        if len(chunk) == 1024:
-            chunks, chunk = [*chunks, torch.stack(chunk)], []
-    if not labels:
-        raise DataError(f"your {kind_of(source)} is empty; return at least one example")
-    return torch.cat([*chunks, *([torch.stack(chunk)] if chunk else [])]), labels, columns
+        x, label = convert_example(item, row, columns)
+        first = x if first is None else first
+        check_shape(row, tuple(x.shape), tuple(first.shape))
+        _check_dtype(row, x, first)
+        block.append(x)
+        labels.append(known.setdefault(label, label))  # one object per class
+        if len(block) == 2**16 or len(block) * x.nbytes > BLOCK:
+            yield torch.stack(block), labels
+            block, labels = [], []
+    if block:
+        yield torch.stack(block), labels
 
 
 def iterate(source: Iterable[Any]) -> Iterator[Any]:
@@ -230,15 +260,13 @@ def _equal(some: list[Tensor], others: list[Tensor]) -> bool:
     return all(map(torch.equal, some, others))
 
 
-def _stream(source: Any, count: int, workers: int, classes: Names | None, *, augmented: bool, kind: str) -> Stream:
+def _stream(source: Any, labels: list[Label], classes: Names | None, *, augmented: bool, kind: str) -> Stream:
     x, _ = read_example(source, 0)
-    check_layout(tuple(x.shape))
-    labels = _labels(source, count, workers)
     y, classes = to_classes(labels, classes, kind)
     numbers = dict(zip(labels, y.tolist(), strict=True))
     mean = (0.0,) * (0 if x.dtype == torch.int64 else len(x))
     shape, std = tuple(x.shape), (1.0,) * len(mean)
-    rows = torch.arange(count)
+    rows = torch.arange(len(labels))
     return Stream(source, rows, y, classes, shape, x.dtype, mean, std, augmented=augmented, numbers=numbers)
 
 

@@ -342,8 +342,11 @@ MISTAKES = {
     "an array": (lambda: X, "your data is a Tensor; return"),
     "an endless Dataset": (Endless, "your Endless has no length; define __len__"),
     "two endless Datasets": (lambda: (Endless(), Endless()), "your Endless has no length; define __len__"),
-    "an endless iterable": (EndlessIterable, "your EndlessIterable did not end after 12 examples"),
-    "an endless loader": (lambda: DataLoader(EndlessIterable()), "^your EndlessIterable did not end after 12 examples"),
+    "an endless iterable": (EndlessIterable, "your EndlessIterable did not end after 100 examples"),
+    "an endless loader": (
+        lambda: DataLoader(EndlessIterable()),
+        "^your EndlessIterable did not end after 100 examples",
+    ),
     "an endless iterator": (itertools.count, "an example of your data is a int; it must be a pair"),
     "empty": (Empty, "your Empty is empty"),
     "an empty loader": (lambda: DataLoader(Empty(), collate_fn=collate_fn), "^your Empty is empty"),

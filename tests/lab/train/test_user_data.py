@@ -64,13 +64,14 @@ def test_a_stopped_run_on_streamed_data_ends_as_one_that_was_never_stopped(tmp_p
     assert fingerprint(tmp_path / "run") == fingerprint(tmp_path / "whole")
 
 
-def test_streamed_data_train_as_data_in_memory(tmp_path, monkeypatch):
+@pytest.mark.parametrize("kind", [list, iter])
+def test_streamed_data_train_as_data_in_memory(kind, tmp_path, monkeypatch):
     g = torch.Generator().manual_seed(0)
     x, y = torch.rand(40, 2, 4, 4, generator=g), torch.arange(40) % 2
     examples = [(x[i], int(y[i])) for i in range(40)]
-    train(tmp_path / "memory", RECIPE, data_from=lambda: (examples[:32], examples[32:]))
+    train(tmp_path / "memory", RECIPE, data_from=lambda: (kind(examples[:32]), kind(examples[32:])))
     monkeypatch.setattr(user_data, "MEMORY", 1000)
-    train(tmp_path / "stream", RECIPE, data_from=lambda: (examples[:32], examples[32:]))
+    train(tmp_path / "stream", RECIPE, data_from=lambda: (kind(examples[:32]), kind(examples[32:])))
     assert fingerprint(tmp_path / "memory") == fingerprint(tmp_path / "stream")
 
 
