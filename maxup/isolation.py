@@ -57,8 +57,10 @@ def preserve_state(
     _refuse_lazy(modules)
     flags = [(module, module.training) for module in modules]
     norms = [(m, m.track_running_stats) for m in modules if isinstance(m, _BatchNorm) and m.training]
+    roots = (model, getattr(model, "_orig_mod", None))  # also of a compiled model
     for module in () if dropout else modules:
-        if module is not model and has_dropout(module):  # the model itself may return something else in evaluation
+        # A model, and a part that contains more than layers, may return something else in evaluation.
+        if module not in roots and has_dropout(module):
             module.training = False
     before = [(module._buffers, dict(module._buffers)) for module in modules if module._buffers]
     silent = {module for module in modules if _can_silence(module)}  # BatchNorm without updates needs no copy
@@ -292,16 +294,19 @@ def refuse_dropout(model: nn.Module) -> None:
 
 
 def has_dropout(module: nn.Module) -> bool:
-    """Whether a layer may drop something in training: a dropout layer, or a layer that has one or its probability.
+    """Whether a module may apply dropout: a dropout layer, a block with one, or a module with a drop probability.
 
-    Attention layers, for example, pass the probability of their dropout layer to a fused function.
+    An attention block, for example, passes the probability of its dropout layer to a fused function. A module that
+    contains other blocks is not one: its dropout layers are checked by themselves.
 
     Example:
         >>> [has_dropout(layer) for layer in (nn.Dropout(0.1), nn.Dropout(0.0), nn.TransformerEncoderLayer(8, 2))]
         [True, False, True]
     """
     rates = [rate for name, rate in vars(module).items() if "drop" in name and type(rate) in (int, float)]
-    return any(rate > 0 for rate in (drop_probability(module), *rates, *map(drop_probability, module.children())))
+    if isinstance(module, nn.TransformerEncoderLayer) or not any(any(child.children()) for child in module.children()):
+        rates += map(drop_probability, module.children())
+    return any(0 < rate <= 1 for rate in (drop_probability(module), *rates))
 
 
 def drop_probability(module: nn.Module) -> float:

@@ -37,11 +37,11 @@ class ScoringCompiler:
         stays active, with masks that the training pass shares.
         """
         inner: nn.Module = getattr(model, "_orig_mod", model)
-        if dropout and not _is_compiled(model) and any(m._compiled_call_impl is not None for m in inner.modules()):
+        before = [(m, m._compiled_call_impl) for m in inner.modules() if m._compiled_call_impl is not None]
+        if before and dropout and not _is_compiled(model):
             refuse_shared_masks(inner)
         if self.compiled is None or self.model is not model:
             self.model, self.compiled = model, compile_for_scoring(model)
-        before = [(m, m._compiled_call_impl) for m in inner.modules() if m._compiled_call_impl is not None]
         for module, _ in before:
             module._compiled_call_impl = None
         inner._compiled_call_impl = self.compiled

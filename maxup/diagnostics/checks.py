@@ -221,7 +221,9 @@ def _layers(inputs: Inputs) -> Iterator[Finding]:
         text = (
             f"dropout layers ({len(dropping)}): all copies and the training pass share their masks, so draw no random "
         )
-        yield Finding("warning", text + "numbers between select and your forward pass")
+        yield Finding(
+            "warning", text + "numbers between select and your forward pass; dropout=False scores without them"
+        )
     elif dropout:
         yield Finding("ok", f"dropout layers ({len(dropout)}), all in evaluation mode, where they drop nothing")
     if not norms and not dropout:

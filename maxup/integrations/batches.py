@@ -37,4 +37,5 @@ def split(batch: Any, x: Hashable = None, y: Hashable = None) -> tuple[Any, Any,
         values = {**entries, **winners}.values()
         return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)
 
-    return {k: v for k, v in entries.items() if k != y} if x is None else entries[x], entries[y], join
+    inputs = entries[x] if x is not None else {key: value for key, value in entries.items() if key != y}
+    return inputs, entries[y], join

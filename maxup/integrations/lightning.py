@@ -84,4 +84,4 @@ class MaxUpCallback(pl.Callback):
             raise TypeError(f"{name}.training_step takes dataloader_iter, but MaxUpCallback needs training_step(batch)")
         undefined = [sys.modules[package].LightningModule.forward for package in PACKAGES if package in sys.modules]
         if self.model is None and type(pl_module).forward in undefined and self.objective.forward is call_model:
-            raise TypeError(f"{name} has no forward to score copies with; pass MaxUpCallback(..., model='attribute')")
+            raise TypeError(f"{name} has no forward to score copies with; pass MaxUpCallback(..., model='net')")

@@ -45,7 +45,7 @@ class MaxUpTask(ClassificationTask):
         check_generator(maxup, "MaxUpTask", distributed.get_world_size() if distributed.is_initialized() else 1)
         self._loss_fn = criterion_per_example(self.criterion) if maxup.loss_fn is cross_entropy else maxup.loss_fn
         if self.verbose:
-            _logger.info(f"MaxUpTask: maxup={maxup}")
+            _logger.info(f"MaxUpTask: training with {maxup}")
 
     def prepare_distributed(self, *args: Any, **kwargs: Any) -> "MaxUpTask":
         """Wrap the model in DDP. All ranks get the seed of rank 0, whose state is saved.

@@ -22,9 +22,9 @@ Way = tuple[str | int, ...]  # ("half", height, width) or ("copies", copies per 
 
 
 class FastScoring:
-    """Score large images at half their size, and other inputs with running statistics, on a GPU several per pass.
+    """Score large images at half their size, and other inputs with running statistics, both without dropout.
 
-    Dropout is off.
+    On a GPU, a pass takes several copies.
 
     What a model cannot do is not tried again: half the size of an image, or several copies in one pass.
     """
@@ -58,13 +58,13 @@ class FastScoring:
         x = batch[0]
         compile = compile or (leaves(batch)[0].is_cuda and not _has_compiled_parts(model))
         wide = max(chunk_size, FAST_COPIES) if leaves(batch)[0].is_cuda else chunk_size
-        options = {"dropout": False, "compile": compile}
+        score = partial(score, dropout=False, compile=compile)
         ways: dict[Way, Callable[[], RunningMax]] = {}
         if may_halve and is_large(x) and (rewind or ("half", *x.shape[2:]) in self.works):
             # Running statistics are those of the full size.
-            ways["half", *x.shape[2:]] = partial(score, "batch", 1, half=True, **options)
+            ways["half", *x.shape[2:]] = partial(score, "batch", 1, half=True)
         for copies in (wide, 1):
-            ways["copies", copies] = partial(score, "running", copies, **options)
+            ways["copies", copies] = partial(score, "running", copies)
         errors: dict[Way, Exception] = {}
         for way, run in ways.items():
             if way in self.failed:

@@ -52,8 +52,8 @@ class MaxUp(Objective):
         chunk_size: Copies per scoring pass.
         masks: "shared" gives all copies of an example the same dropout masks, so that copies differ only by the
             perturbation. "independent" draws masks per copy and maximizes over both; it needs "retain".
-        dropout: Whether dropout is active while copies are scored. False is cheaper, because passes over several
-            copies need no shared masks, and selects almost the same copies.
+        dropout: Whether dropout is active while copies are scored. False is cheaper, because scoring draws no masks,
+            and approximate. The training pass always has dropout.
         compile: Compile the scoring passes (see `maxup.scoring`). The training pass runs as it is.
         fast: Score images of at least 96 x 96 pixels at half their height and width, and other inputs with running
             statistics, without dropout. On a GPU, passes are compiled, with at least 4 copies each. At half size, and
@@ -105,7 +105,11 @@ class MaxUp(Objective):
             strategy, norm, chunk_size, dtype, score, masks, dropout=dropout, compile=compile, fast=fast,
             custom_loss=custom_loss,
         )  # fmt: skip
-        instead = "use strategy='recompute', or masks='independent'" if strategy == "retain" else "use chunk_size=1"
+        instead = (
+            "use strategy='recompute', or masks='independent'"
+            if strategy == "retain"
+            else "use chunk_size=1 or dropout=False"
+        )
         self._wide = WidePasses(instead)
         self._ties = TieCheck()
         self._compiler = ScoringCompiler()
@@ -216,8 +220,9 @@ class MaxUp(Objective):
         if self.fast:
             worst = self._select_fast(model, batch, generator)
         else:
-            exact = {"dropout": self.dropout, "compile": self.compile}
-            worst = self._score(model, batch, generator, self.norm, self.chunk_size, **exact)
+            worst = self._score(
+                model, batch, generator, self.norm, self.chunk_size, dropout=self.dropout, compile=self.compile
+            )
         self._ties.update(worst)
         return worst
 

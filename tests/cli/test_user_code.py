@@ -147,7 +147,7 @@ def test_a_run_on_user_data_is_not_a_result_of_the_recipe(tmp_path, monkeypatch,
     (tmp_path / run / "code.json").unlink()
     for words in (["eval", run], ["export", run, "shared"], ["show", run, "--m", "2"]):
         assert main(words) == 1
-        named = "custom code, --model_from ours:net --data_from ours:data, and not by you in this folder; add --trust"
+        named = "custom code, --model_from ours:net --data_from ours:data, without a signature of yours for this folder"
         assert named in capsys.readouterr().err
         assert "ours" not in sys.modules  # nothing that a run names is imported without consent
     assert main(["eval", run, *own]) == 0

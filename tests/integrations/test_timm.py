@@ -133,7 +133,10 @@ def test_timms_script_creates_the_task_by_keyword_and_logs_it(timm, task_class, 
             model=build(timm), criterion=nn.CrossEntropyLoss(), device=torch.device("cpu"), dtype=None, verbose=True,
             maxup=objective,
         )  # fmt: skip
-    assert caplog.messages == ["ClassificationTask: criterion=CrossEntropyLoss", f"MaxUpTask: maxup={objective}"]
+    assert caplog.messages == [
+        "ClassificationTask: criterion=CrossEntropyLoss",
+        f"MaxUpTask: training with {objective}",
+    ]
     assert task.maxup is objective
 
 

@@ -13,12 +13,6 @@ from maxup.perturb.adapters import Views
 
 
 @pytest.fixture
-def batch():
-    torch.manual_seed(0)
-    return torch.randn(16, 3, 8, 8), torch.randint(5, (16,))
-
-
-@pytest.fixture
 def model():
     torch.manual_seed(1)
     return nn.Sequential(

@@ -13,12 +13,6 @@ from maxup.isolation import has_dropout, preserve_state
 
 
 @pytest.fixture
-def batch():
-    torch.manual_seed(0)
-    return torch.randn(16, 3, 8, 8), torch.randint(5, (16,))
-
-
-@pytest.fixture
 def model():
     torch.manual_seed(1)
     return nn.Sequential(
@@ -47,16 +41,16 @@ def test_winners_are_those_of_a_slow_loop_without_dropout(model, batch):
 
 
 def test_the_training_pass_has_the_masks_of_a_bare_step(model, batch):
-    objective, twin = make(dropout=False), copy.deepcopy(model)
+    objective, bare = make(dropout=False), copy.deepcopy(model)
     torch.manual_seed(7)
     outcome = objective.run(model, *batch)
     outcome.loss.backward()
     x, y = Gaussian(1.0).apply(batch, outcome.worst.draw)
     torch.manual_seed(7)
-    F.cross_entropy(twin(x), y).backward()
-    for a, b in zip(model.parameters(), twin.parameters(), strict=True):
+    F.cross_entropy(bare(x), y).backward()
+    for a, b in zip(model.parameters(), bare.parameters(), strict=True):
         assert torch.equal(a.grad, b.grad)
-    for a, b in zip(model.buffers(), twin.buffers(), strict=True):
+    for a, b in zip(model.buffers(), bare.buffers(), strict=True):
         assert torch.equal(a, b)
     assert all(module.training for module in model.modules())
 
@@ -109,9 +103,7 @@ def bert():
     from transformers import BertConfig, BertForSequenceClassification
 
     config = BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16)
-    model = BertForSequenceClassification(config).train()
-    model.dropout.p = 0.0  # of the model itself, which stays active
-    return model, torch.randint(50, (4, 6))
+    return BertForSequenceClassification(config), torch.randint(50, (4, 6))
 
 
 CASES = {

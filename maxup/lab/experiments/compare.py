@@ -19,7 +19,7 @@ from maxup.lab.recipes.build import build_perturbation
 from maxup.lab.recipes.difference import difference
 from maxup.lab.recipes.objectives import override_objective, resolve_objective
 from maxup.lab.recipes.schema import Recipe
-from maxup.lab.results.comparison import METRICS, Runs, gain, summary
+from maxup.lab.results.comparison import METRICS, TIME_OF, Runs, gain, summary
 from maxup.lab.storage.atomic_io import read_json, write_json
 from maxup.lab.train.loop import train
 from maxup.lab.train.runs import build_task, open_run
@@ -28,7 +28,6 @@ from maxup.objectives.adversarial import Adversarial
 BASELINE = "m = 1"  # name of the baseline's row
 COPIES = 20  # copies per example, for the accuracy on the worst copy
 SMOOTHADV_STEPS = 2  # gradient steps of the cheapest SmoothAdv of its authors' grid
-TIME_OF = ", time of "  # in the name of a row that is trained for as long as another one
 
 
 @dataclass
@@ -157,11 +156,11 @@ def compare(
             runs[name].append(run(name, row, seed))
     equal: dict[str, dict[str, Any]] = {}
     for name in dict.fromkeys(f"m = {m}" for m in ms if m > 1) if equal_time else []:
-        for rival in (row for row in planned if row == BASELINE or row.startswith("SmoothAdv")):
-            ratio = sum(r["seconds"] for r in runs[name]) / sum(r["seconds"] for r in runs[rival])
+        for baseline in (n for n, row in planned.items() if row.objective["name"] in ("standard", "smoothadv")):
+            ratio = sum(r["seconds"] for r in runs[name]) / sum(r["seconds"] for r in runs[baseline])
             epochs = max(1, round(ratio * recipe.epochs))
-            timed = f"{rival}{TIME_OF}{name}"
-            runs[timed] = [run(timed, replace(planned[rival], epochs=epochs), seed) for seed in numbers]
+            timed = f"{baseline}{TIME_OF}{name}"
+            runs[timed] = [run(timed, replace(planned[baseline], epochs=epochs), seed) for seed in numbers]
             equal[timed] = {"ratio": ratio, "epochs": epochs, "gain": gain(runs[name], runs[timed], paired=paired)}
     result = {
         "format": "maxup-compare",

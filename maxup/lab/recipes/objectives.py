@@ -114,10 +114,10 @@ def maxup(
         strategy: recompute forwards the worst copies again. retain keeps the graphs of all copies. auto measures both.
         chunk_size: Number of copies per scoring pass.
         masks: Dropout masks: shared by the copies of an example, or independent per copy, which requires retain.
-        dropout: Whether dropout is active while copies are scored. false is cheaper.
+        dropout: Vision task: whether dropout is active while copies are scored. false is cheaper, and approximate.
         compile: Compile the scoring passes.
-        fast: Score images of at least 96 x 96 pixels at half their size, and others with running statistics, without
-            dropout. On a GPU, 4 copies per compiled pass.
+        fast: Vision task: score images of 96 x 96 pixels or more at half size, others with running statistics, both
+            without dropout. GPU: 4 copies per compiled pass.
         score: What to compare copies by. kl subtracts the entropy of mixed labels from the loss. easiest selects the
             copy with the lowest loss, as a control.
         unit: Language task: choose the worst copy per column of a window, per token, or per batch.

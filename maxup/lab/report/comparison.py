@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from maxup.lab.report.figure import save_figure
-from maxup.lab.results.comparison import CERTIFIED_RADII, METRICS, controls
+from maxup.lab.results.comparison import CERTIFIED_RADII, METRICS, TIME_OF, controls
 from maxup.lab.results.statistics import FEWEST
 
 
@@ -34,7 +34,7 @@ def text(result: dict[str, Any]) -> str:
     )
     lines.append(f"\nLast column: difference from {next(iter(table['clean']))}. {note}")
     for name, record in result["equal_time"].items():
-        other = name.rpartition(", time of ")[2]
+        other = name.rpartition(TIME_OF)[2]
         lines.append(f"{name}: {record['epochs']} epochs, because {other} takes {record['ratio']:.2f} times as long.")
         lines.append(f"  {at_equal_time(name, record)}")
     lines += against_controls(result)
@@ -49,7 +49,7 @@ def at_equal_time(name: str, record: dict[str, Any]) -> str:
         name: Name of the row that it is compared with, such as "m = 1, time of m = 4".
         record: Its entry of `equal_time` in the result.
     """
-    return _difference(name.rpartition(", time of ")[2], name, record["gain"])
+    return _difference(name.rpartition(TIME_OF)[2], name, record["gain"])
 
 
 def against_controls(result: dict[str, Any]) -> list[str]:
@@ -59,25 +59,27 @@ def against_controls(result: dict[str, Any]) -> list[str]:
 
 
 def verdicts(result: dict[str, Any]) -> list[str]:
-    """Return one line per MaxUp row: by which metrics it is better or worse than m = 1. None without intervals."""
+    """Return one line per MaxUp row: on which metrics it is better or worse than m = 1. Empty below 3 seeds."""
+    if len(result["seeds"]) < FEWEST:
+        return []
     table, lines = result["summary"], list[str]()
     for name in result["runs"]:
-        if re.fullmatch(r"m = \d+", name) and "difference" in table["clean"][name] and len(result["seeds"]) >= FEWEST:
+        if re.fullmatch(r"m = \d+", name) and "difference" in table["clean"][name]:
             line = f"Verdict: at equal epochs, {name} {_verdict({m: rows[name] for m, rows in table.items()})}"
-            if record := result["equal_time"].get(f"m = 1, time of {name}"):
+            if record := result["equal_time"].get(f"m = 1{TIME_OF}{name}"):
                 line += f"; at equal time, it {_verdict(record['gain'])}"
             lines.append(f"{line}.")
     return lines
 
 
 def _verdict(gains: dict[str, dict[str, Any]]) -> str:
-    """Return by which metrics the interval of a difference is above or below 0, except for the time."""
+    """Return on which metrics the interval of a difference is above or below 0, except for the time."""
     found: dict[str, list[str]] = {"better": [], "worse": []}
     for metric, row in gains.items():
         if metric != "seconds" and row.get("low") is not None and not row["low"] <= 0 <= row["high"]:
             better = (row["low"] > 0) != METRICS[metric].lower_is_better
             found["better" if better else "worse"].append(METRICS[metric].short)
-    parts = [f"{word} by {', '.join(names)}" for word, names in found.items() if names]
+    parts = [f"{word} on {', '.join(names)}" for word, names in found.items() if names]
     return f"is {' and '.join(parts)}" if parts else "does not clearly differ from m = 1"
 
 
@@ -105,6 +107,7 @@ def plot(result: dict[str, Any], path: Path, title: str) -> None:
     from matplotlib import pyplot as plt
 
     runs, table = result["runs"], result["summary"]
+    # The others do not fit beside the certified accuracies.
     certified = ["clean", "radius", *(f"certified_{radius:g}" for radius in CERTIFIED_RADII)]
     metrics = certified if "radius" in table else [metric for metric in table if metric != "seconds"]
     names = list(runs)

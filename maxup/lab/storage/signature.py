@@ -1,19 +1,23 @@
 """Sign the functions that a run was trained with, so that its owner can open the run without naming them again.
 
 A run records the names of its functions, but a record can come from anyone, and importing a module executes it. So
-training also writes a signature: an HMAC of the names and of the current folder, with a secret key of this user. Only
-a run with a valid signature was trained by this user, with these functions, in this folder.
+training also writes a signature: an HMAC of the names and of the current folder, with a secret key of this user. A
+valid signature shows that this user has trained with these functions in this folder, so importing them runs nothing
+new.
 """
 
 import hmac
 import os
 import secrets
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
+from maxup.errors import error_message
+from maxup.lab.output import say
 from maxup.lab.storage.atomic_io import dump, parse, read, replace
 
 FILE = "code.json"  # in the folder of a run
@@ -31,9 +35,12 @@ def code_names(identity: Mapping[str, Any]) -> dict[str, str]:
 
 
 def sign(folder: Path, names: Mapping[str, str]) -> None:
-    """Write the names of functions and their signature to the folder of a run. Without a home folder, do nothing."""
-    with suppress(OSError, RuntimeError):  # a read-only home folder, or none
-        replace(folder / FILE, dump({**names, "signature": _signature(names, _make_key())}))
+    """Write the signature of functions, MODULE:FUNCTION by option, to the folder of a run."""
+    try:
+        replace(folder / FILE, dump({"signature": _signature(names, _make_key())}))
+    except (OSError, RuntimeError) as error:  # a read-only home folder, or none
+        why = error_message(error)
+        say(f"the run is not signed ({why}), so other commands need --trust to open it", file=sys.stderr)
 
 
 def is_signed(folder: Path, names: Mapping[str, str]) -> bool:

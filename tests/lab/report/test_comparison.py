@@ -86,7 +86,7 @@ def test_a_verdict_needs_an_interval_on_one_side_of_zero():
         "equal_time": {"m = 1, time of m = 4": {"gain": gain(more, longer, paired=True)}},
     }
     assert verdicts(result) == [
-        "Verdict: at equal epochs, m = 4 is better by clean, gradient; at equal time, it is worse by clean.",
+        "Verdict: at equal epochs, m = 4 is better on clean, gradient; at equal time, it is worse on clean.",
         "Verdict: at equal epochs, m = 8 does not clearly differ from m = 1.",
     ]
     assert verdicts(result | {"seeds": [0, 1]}) == []

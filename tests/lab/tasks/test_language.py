@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from maxup.errors import DataError, InterruptedRunError, RunError
+from maxup.errors import DataError, InterruptedRunError, RecipeError, RunError
 from maxup.lab.models.awd_lstm import AWDLSTM
 from maxup.lab.recipes.load import recipe_from
 from maxup.lab.storage import checkpoint
@@ -416,3 +416,11 @@ def test_copies_share_masks_or_have_their_own():
         first, second = read.output.chunk(2)
         assert torch.equal(first, second) == shared
         assert read.columns == 3
+
+
+@pytest.mark.parametrize("setting", [{"fast": True}, {"dropout": False}])
+def test_fast_scoring_is_for_the_vision_task(folder, setting):
+    with pytest.raises(
+        RecipeError, match=f"objective.{next(iter(setting))} needs the vision task, but the task is lang"
+    ):
+        task(folder, objective=setting)
