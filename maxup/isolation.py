@@ -25,12 +25,7 @@ TORCH_FORWARDS = (_BatchNorm.forward, nn.SyncBatchNorm.forward)  # obey track_ru
 
 @contextmanager
 def preserve_state(
-    model: nn.Module,
-    batch: Batch,
-    *,
-    norm: str = "batch",
-    dropout: bool = True,
-    others: Sequence[nn.Module] = (),
+    model: nn.Module, batch: Batch, *, norm: str = "batch", others: Sequence[nn.Module] = ()
 ) -> Iterator[Callable[[], None]]:
     """Restore the state that forward passes change, whether they succeed or raise.
 
@@ -43,7 +38,6 @@ def preserve_state(
         model: The model to be called.
         batch: What it is called with, for the device.
         norm: Statistics that train-mode BatchNorm uses: "batch" or "running".
-        dropout: Whether dropout inside the model stays active.
         others: Other modules that the passes call, such as a loss with buffers.
 
     Yields:
@@ -57,11 +51,6 @@ def preserve_state(
     _refuse_lazy(modules)
     flags = [(module, module.training) for module in modules]
     norms = [(m, m.track_running_stats) for m in modules if isinstance(m, _BatchNorm) and m.training]
-    roots = (model, getattr(model, "_orig_mod", None))  # also of a compiled model
-    for module in () if dropout else modules:
-        # A model, and a part that contains more than layers, may return something else in evaluation.
-        if module not in roots and has_dropout(module):
-            module.training = False
     before = [(module._buffers, dict(module._buffers)) for module in modules if module._buffers]
     silent = {module for module in modules if _can_silence(module)}  # BatchNorm without updates needs no copy
     watched = [m for m in modules if m._buffers and not (m in silent and RECORDED.issuperset(m._buffers))]
@@ -100,6 +89,27 @@ def preserve_state(
                 module.training = training
         restore_rng()
         torch.clear_autocast_cache()
+
+
+@contextmanager
+def without_dropout(model: nn.Module) -> Iterator[None]:
+    """Turn dropout inside a model off: modules that apply it, except for the model itself, are in evaluation mode.
+
+    Torch's fast path for attention in evaluation mode is off, because it computes another function than the training
+    pass: it ignores hooks and subclasses, and returns zeros for padding.
+    """
+    roots = (model, getattr(model, "_orig_mod", None))  # in evaluation they may return something else
+    active = [m for m in model.modules() if m.training and m not in roots and has_dropout(m)]
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    for module in active:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in active:
+            module.training = True
+        torch.backends.mha.set_fastpath_enabled(fast_path)
 
 
 @contextmanager
@@ -294,26 +304,29 @@ def refuse_dropout(model: nn.Module) -> None:
 
 
 def has_dropout(module: nn.Module) -> bool:
-    """Whether a module may apply dropout: a dropout layer, a block with one, or a module with a drop probability.
+    """Whether a module applies dropout itself: a dropout layer, or a module with a drop probability as an attribute.
 
-    An attention block, for example, passes the probability of its dropout layer to a fused function. A module that
-    contains other blocks is not one: its dropout layers are checked by themselves.
+    Attention modules that contain a dropout layer pass its probability to a fused function, so they count, too. Other
+    modules that contain one do not: in evaluation they may return something else.
 
     Example:
-        >>> [has_dropout(layer) for layer in (nn.Dropout(0.1), nn.Dropout(0.0), nn.TransformerEncoderLayer(8, 2))]
+        >>> [has_dropout(layer) for layer in (nn.Dropout(0.1), nn.Dropout(0.0), nn.MultiheadAttention(8, 2, 0.1))]
         [True, False, True]
     """
     rates = [rate for name, rate in vars(module).items() if "drop" in name and type(rate) in (int, float)]
-    if isinstance(module, nn.TransformerEncoderLayer) or not any(any(child.children()) for child in module.children()):
+    if "attention" in type(module).__name__.lower():
         rates += map(drop_probability, module.children())
     return any(0 < rate <= 1 for rate in (drop_probability(module), *rates))
 
 
 def drop_probability(module: nn.Module) -> float:
-    """Return the drop probability of a layer from torch or timm in training; 0 for other layers."""
+    """Return the drop probability of a layer from torch, torchvision or timm in training; 0 for other layers."""
     if isinstance(module, nn.modules.dropout._DropoutNd):
         return module.p
     if isinstance(module, nn.MultiheadAttention | nn.RNNBase):
         return module.dropout
-    rates = [getattr(module, name, 0.0) for name in ("drop_rate", "drop_prob")]  # timm's Dropout, DropPath, DropBlock
+    names = ["drop_rate", "drop_prob"]  # timm's Dropout, DropPath, DropBlock
+    if type(module).__name__ in ("StochasticDepth", "PatchDropout"):  # of torchvision and timm
+        names += ["p", "prob"]
+    rates = [getattr(module, name, 0.0) for name in names]
     return max((float(rate) for rate in rates if isinstance(rate, int | float)), default=0.0)

@@ -37,7 +37,10 @@ def main(argv: Sequence[str]) -> int:
         "--seeds", type=option("compare --seeds"), required=True, metavar="N", help="number of seeds, at least 2"
     )
     parser.add_argument(
-        "--m", type=option("compare --m"), nargs="+", help="values of m to compare with m = 1 (default: the recipe's)"
+        "--m",
+        type=option("compare --m"),
+        nargs="+",
+        help="values of m to compare with m = 1 (default: the recipe's, or 4)",
     )
     parser.add_argument(
         "--objectives", nargs="+", default=[],
@@ -59,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument(
         "--certify_n",
-        type=option("certify --n"),
+        type=option("compare --certify_n"),
         metavar="N",
         help="noisy copies per certified image (default: 10000)",
     )

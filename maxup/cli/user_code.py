@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from maxup.errors import UserCodeError, format_error
-from maxup.lab.user_code import find_function, importable_name
+from maxup.lab.user_code import find_function, importable_name, where_raised
 
 
 def add_user_code(parser: ArgumentParser, *, recorded: bool = False) -> None:
@@ -54,7 +54,9 @@ def load_function(name: str | None, option: str) -> Callable[..., Any] | None:
         try:
             return function(*args, **kwargs)
         except (Exception, SystemExit) as error:
-            raise UserCodeError(f"{option} {name}: your code raised {format_error(error)}") from error
+            raise UserCodeError(
+                f"{option} {name}: your code raised {format_error(error)}{where_raised(error)}"
+            ) from error
 
     call.__module__, call.__qualname__ = importable_name(name, function)
     return call

@@ -33,7 +33,7 @@ def _unreduced(criterion: nn.Module, output: Tensor, target: Tensor) -> Tensor:
     """Return the losses that the criterion reduces, (B,)."""
     unreduced, sums = copy(criterion), getattr(criterion, "sum_classes", False)
     vars(unreduced).update(reduction="none", sum_classes=False)
-    losses = unreduced(in_float32(output), target).view(len(output), -1)  # (B, C) for binary losses
+    losses = unreduced(in_float32(output), target).reshape(len(output), -1)  # (B, C) for binary losses
     return losses.sum(1) if sums else losses.mean(1)
 
 
@@ -46,8 +46,8 @@ def model_loss_per_example(model: Any, labels: Tensor, label_smoothing: float = 
     loss, per_example = hf.LOSS_MAPPING.get(kind), hf.ForSequenceClassificationLoss  # also of images, videos and audio
     if kind and loss not in (per_example, hf.ForTokenClassification, hf.ForMaskedLMLoss, hf.ForCausalLMLoss):
         raise ValueError(f"the loss {kind} is not known per example; pass a per-example loss, MaxUp(..., loss_fn=)")
-    problem = getattr(config, "problem_type", None)
-    if problem == "regression" or (problem is None and getattr(config, "num_labels", None) == 1):
+    problem, tokens = getattr(config, "problem_type", None), labels.ndim == 2 and loss not in (None, per_example)
+    if not tokens and (problem == "regression" or (problem is None and getattr(config, "num_labels", None) == 1)):
         return partial(_elementwise, F.mse_loss)
     if labels.is_floating_point():
         return partial(_elementwise, F.binary_cross_entropy_with_logits)  # multi-label

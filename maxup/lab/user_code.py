@@ -3,6 +3,7 @@
 import inspect
 import os
 import sys
+import sysconfig
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
@@ -12,6 +13,8 @@ from types import ModuleType
 from typing import Any
 
 from maxup.errors import UserCodeError, format_error, unknown_name
+
+NOT_USER_CODE = {*map(sysconfig.get_path, ("stdlib", "platlib", "purelib")), str(Path(__file__).parents[1])}
 
 
 def find_function(spec: str) -> Callable[..., Any]:
@@ -91,6 +94,20 @@ def is_importable(name: str) -> bool:
         (True, False, False)
     """
     return "<" not in name and not name.startswith("__main__:")
+
+
+def where_raised(error: BaseException) -> str:
+    """Return the innermost line of the user's files that an error passed, as " (mine.py, line 23)", or "".
+
+    Example:
+        >>> where_raised(ValueError("not raised"))
+        ''
+    """
+    for frame, line in reversed(list(walk_tb(error.__traceback__))):
+        file = frame.f_code.co_filename
+        if os.path.exists(file) and not any(file.startswith(folder) for folder in NOT_USER_CODE):
+            return f" ({os.path.basename(file)}, line {line})"
+    return ""
 
 
 def raised_in_user_code(error: BaseException) -> str | None:

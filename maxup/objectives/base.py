@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 
 from maxup.batch import Batch, Draw, batch_size, cat, leaves, tile
 from maxup.call_repr import call_repr
-from maxup.isolation import called_modules, forbid_side_effects, preserve_state
+from maxup.isolation import called_modules, forbid_side_effects, preserve_state, without_dropout
 from maxup.losses import TOKENS, cross_entropy, mean_loss, without_arguments
 from maxup.objectives.outcome import Outcome
 from maxup.perturb.in_model import clear, in_model_parts
@@ -237,7 +237,10 @@ class Objective:
         for hook in hooks:
             hook.scoring = True
         try:
-            with preserve_state(model, batch, norm=norm, dropout=dropout, others=modules[1:]) as rewind_all:
+            with (
+                nullcontext() if dropout else without_dropout(model),
+                preserve_state(model, batch, norm=norm, others=modules[1:]) as rewind_all,
+            ):
                 yield rewind
                 if len(seen) == 2:
                     rewind_all()

@@ -202,6 +202,7 @@ def test_a_run_from_another_machine_is_noted(compared, monkeypatch, capsys):
         (["--seeds", "2", "--radius", "-1"], 2, "a number from 0 to 1e+09"),
         (["--seeds", "2", "--certify", "10"], 1, "certification needs Gaussian noise on pixels, but the recipe has"),
         (["--seeds", "2", "--certify", "0"], 2, "a whole number from 1"),
+        (["--seeds", "2", "--certify", "9", "--certify_n", "99"], 2, "a whole number from 100"),
         (["--seeds", "2", "--certify_n", "1000"], 2, "--certify_n needs --certify IMAGES"),
         (["--seeds", "2", "--objectives", "smoothadv"], 1, "objective 'smoothadv' attacks pixels under Gaussian noise"),
         (["--seeds", "2", "--objective", "hard_examples"], 1, "but the objective is 'hard_examples'"),

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from maxup.errors import UserCodeError
-from maxup.lab.user_code import find_function, raised_in_user_code
+from maxup.lab.user_code import find_function, raised_in_user_code, where_raised
 
 MODULES = {
     "an AttributeError": (
@@ -80,3 +80,14 @@ def test_the_standard_library_is_no_user_code():
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         json.loads("{")
     assert raised_in_user_code(caught.value) is None
+
+
+def test_where_raised_is_the_innermost_line_of_the_users_files(tmp_path):
+    """Not that of torch or the standard library, which the line called."""
+    file = tmp_path / "mine.py"
+    file.write_text("import json\n\ndef f():\n    return json.loads('{')\n")
+    scope = {}
+    exec(compile(file.read_text(), str(file), "exec"), scope)
+    with pytest.raises(ValueError, match="Expecting property name") as caught:
+        scope["f"]()
+    assert where_raised(caught.value) == " (mine.py, line 4)"

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from maxup import EmbeddingDropout, Gaussian, MaxUp
+from maxup import EmbeddingDropout, FeatureNoise, Gaussian, MaxUp
 from maxup.integrations.torchvision import import_torchvision
-from maxup.isolation import has_dropout, preserve_state
+from maxup.isolation import has_dropout, without_dropout
 
 
 @pytest.fixture
@@ -97,6 +97,12 @@ def vit():
     return timm.create_model("test_vit", drop_path_rate=0.5, proj_drop_rate=0.5), torch.randn(4, 3, 160, 160)
 
 
+def convnext():
+    torchvision = import_torchvision()
+    setting = torchvision.models.convnext.CNBlockConfig(8, None, 2)
+    return torchvision.models.ConvNeXt([setting], stochastic_depth_prob=0.5), torch.randn(4, 3, 32, 32)
+
+
 def bert():
     import_torchvision()
     pytest.importorskip("transformers")
@@ -114,6 +120,7 @@ CASES = {
     "lstm": lambda: (nn.Sequential(nn.LSTM(8, 8, 2, dropout=0.5, batch_first=True)), torch.randn(4, 6, 8)),
     "attention": lambda: (nn.Sequential(Attention(layer=True), Attention(layer=False)), torch.randn(4, 2, 6, 8)),
     "vision transformer": vit,
+    "stochastic depth": convnext,
     "bert": bert,
 }
 
@@ -123,7 +130,7 @@ def test_layers_of_every_kind_draw_no_random_numbers(name):
     model, x = CASES[name]()
     model.train()
     before = torch.get_rng_state()
-    with torch.no_grad(), preserve_state(model, (x, x), dropout=False):
+    with torch.no_grad(), without_dropout(model):
         model(x)
         assert torch.equal(torch.get_rng_state(), before)
     assert all(module.training for module in model.modules())
@@ -140,6 +147,93 @@ def test_perturbations_inside_the_model_stay_active():
     worst = MaxUp(words, m=4, dropout=False).run(model, torch.randint(20, (8, 6)), torch.randint(4, (8,))).worst
     losses = torch.stack(worst.losses)
     assert (losses.max(0).values > losses.min(0).values).all()
+
+
+class Auxiliary(nn.Module):
+    """Returns something else in evaluation, as GoogLeNet does."""
+
+    def __init__(self):
+        super().__init__()
+        self.head, self.dropout = nn.Linear(192, 5), nn.Dropout(0.5)
+
+    def forward(self, x):
+        out = self.head(self.dropout(x.flatten(1)))
+        return (out, out) if self.training else out
+
+
+@pytest.mark.parametrize("wrap", [lambda m: m, nn.Sequential, lambda m: torch.compile(m, backend="eager")])
+def test_models_that_return_something_else_in_evaluation_stay_in_training_mode(batch, wrap):
+    model = Auxiliary()
+    objective = make(dropout=False, forward=lambda model, x: model(x)[0])
+    winners = objective.select(wrap(model), *batch)[0]
+    _, y = batch
+    noise, g, losses, copies = Gaussian(1.0), torch.Generator().manual_seed(3), [], []
+    for _ in range(4):
+        copies.append(noise.apply(batch, noise.draw(batch, g))[0])
+        losses.append(F.cross_entropy(model.head(copies[-1].flatten(1)), y, reduction="none"))
+    worst = torch.stack(losses).argmax(0)
+    assert torch.equal(winners, torch.stack(copies)[worst, torch.arange(16)])
+
+
+class Lora(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) + x.flip(-1).repeat(1, 1, self.out_features // self.in_features)
+
+
+class Block(nn.TransformerEncoderLayer):
+    def _ff_block(self, x):
+        return super()._ff_block(x) + x.flip(-1)
+
+
+class Padded(nn.Module):
+    """Reads all positions of an encoder, padding included."""
+
+    def __init__(self, layer=nn.TransformerEncoderLayer):
+        super().__init__()
+        self.encoder = nn.TransformerEncoder(layer(8, 2, 16, 0.5, batch_first=True), 2)
+        self.head = nn.Linear(48, 3)
+
+    def forward(self, x):
+        pad = torch.arange(6) >= torch.tensor([[6], [5], [4], [3]]).repeat(len(x) // 4, 1)
+        return self.head(self.encoder(x, src_key_padding_mask=pad).flatten(1))
+
+
+def with_lora():
+    model = Padded()
+    for layer in model.encoder.layers:
+        layer.linear1 = Lora(8, 16)
+    return model
+
+
+ENCODERS = {"padding": Padded, "subclass": lambda: Padded(Block), "lora": with_lora}
+
+
+@pytest.mark.parametrize("chunk_size", [1, 2])
+@pytest.mark.parametrize("name", ENCODERS)
+def test_encoders_are_scored_as_in_training(name, chunk_size):
+    """In evaluation, torch has a fast path for them, which computes another function."""
+    torch.manual_seed(0)
+    model, x, y = ENCODERS[name](), torch.randn(4, 6, 8), torch.tensor([0, 1, 2, 0])
+    worst = make(dropout=False, chunk_size=chunk_size).run(model, x, y).worst
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if isinstance(module, nn.MultiheadAttention):
+            module.dropout = 0.0
+    expected = make().run(model, x, y).worst  # exact, without dropout
+    assert torch.equal(worst.copy, expected.copy)
+    assert torch.allclose(torch.stack(worst.losses), torch.stack(expected.losses), atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+def test_a_padded_encoder_with_noise_inside_it_can_be_scored(dtype):
+    noise = FeatureNoise(0.5, layer="encoder.layers.0")
+    model = noise.attach(Padded())
+    model.encoder.layers[1].dropout.p = 0.0
+    objective = MaxUp(noise, m=4, dropout=False, dtype=dtype)
+    loss = objective(model, torch.randn(4, 6, 8), torch.tensor([0, 1, 2, 0]))
+    assert torch.isfinite(loss)
+    assert torch.backends.mha.get_fastpath_enabled()
 
 
 def test_names_of_settings_are_not_probabilities():

@@ -19,6 +19,7 @@ from maxup.lab.data.example import Label, to_example
 from maxup.lab.data.images import check_statistics, in_unit_range, mean_and_std, normalize
 from maxup.lab.data.loader import Batch, Loader
 from maxup.lab.data.workers import batches_from_workers
+from maxup.lab.user_code import where_raised
 from maxup.rng import hash_seed, remember_rng
 
 SAMPLE = 1000  # examples that mean and std are computed from
@@ -219,7 +220,8 @@ def read_item(source: Any, row: int, seed: tuple[int, ...] = ()) -> Any:
         try:
             return source[row]
         except Exception as error:  # of any type: it is not our code
-            raise DataError(f"your data set raised {format_error(error)} for example {row}") from error
+            why = f"{format_error(error)} for example {row}{where_raised(error)}"
+            raise DataError(f"your data set raised {why}") from error
 
 
 def convert_example(item: Any, row: int, columns: tuple[str, ...] = ()) -> tuple[Tensor, Label]:

@@ -40,6 +40,7 @@ from maxup.lab.data.stream import (
 )
 from maxup.lab.data.user_loader import kind_of, of_loader
 from maxup.lab.output import say
+from maxup.lab.user_code import where_raised
 from maxup.rng import process_rank
 
 MEMORY = 2**31  # bytes of examples that are kept in memory; a larger data set is streamed
@@ -205,7 +206,7 @@ def _blocks(items: Iterable[tuple[int, Any]], columns: Names, name: str) -> Iter
         first = x if first is None else first
         check_shape(row, tuple(x.shape), tuple(first.shape))
         _check_dtype(row, x, first)
-        block.append(x)
+        block.append(x.clone())  # an iterable may reuse its buffer
         labels.append(known.setdefault(label, label))  # one object per class
         if len(block) == 2**16 or len(block) * x.nbytes > BLOCK:
             yield torch.stack(block), labels
@@ -224,7 +225,8 @@ def iterate(source: Iterable[Any]) -> Iterator[Any]:
         except StopIteration:
             return
         except Exception as error:  # of any type: it is not our code
-            raise DataError(f"your {kind_of(source)} raised {format_error(error)}; fix it") from error
+            why = f"{format_error(error)}{where_raised(error)}"
+            raise DataError(f"your {kind_of(source)} raised {why}; fix it") from error
         yield item
 
 

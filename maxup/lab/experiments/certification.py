@@ -28,7 +28,8 @@ def check_noise(recipe: Recipe) -> float:
     if sigma is None:
         raise RunError(
             f"certification needs Gaussian noise on pixels, but the recipe has perturb {recipe.perturb} and "
-            f"model.normalize {recipe.model.normalize}; use a recipe such as certify/resnet20-gaussian-maxup"
+            f"model.normalize {recipe.model.normalize}; set perturb to [{{name: gaussian, sigma: ...}}] and "
+            "model.normalize to true, as smoke/digits-gaussian-maxup does"
         )
     return sigma
 

@@ -59,16 +59,18 @@ def against_controls(result: dict[str, Any]) -> list[str]:
 
 
 def verdicts(result: dict[str, Any]) -> list[str]:
-    """Return one line per MaxUp row: on which metrics it is better or worse than m = 1. Empty below 3 seeds."""
+    """Return one line per MaxUp row: on which metrics it is better or worse than the baselines. Empty below 3 seeds."""
     if len(result["seeds"]) < FEWEST:
         return []
     table, lines = result["summary"], list[str]()
     for name in result["runs"]:
         if re.fullmatch(r"m = \d+", name) and "difference" in table["clean"][name]:
-            line = f"Verdict: at equal epochs, {name} {_verdict({m: rows[name] for m, rows in table.items()})}"
-            if record := result["equal_time"].get(f"m = 1{TIME_OF}{name}"):
-                line += f"; at equal time, it {_verdict(record['gain'])}"
-            lines.append(f"{line}.")
+            parts = [f"against m = 1 at equal epochs, {_verdict({m: rows[name] for m, rows in table.items()})}"]
+            for timed, record in result["equal_time"].items():
+                baseline, _, ours = timed.rpartition(TIME_OF)
+                if ours == name:
+                    parts.append(f"against {baseline} at equal time, {_verdict(record['gain'])}")
+            lines.append(f"Verdict for {name}: {'; '.join(parts)}.")
     return lines
 
 
@@ -80,7 +82,7 @@ def _verdict(gains: dict[str, dict[str, Any]]) -> str:
             better = (row["low"] > 0) != METRICS[metric].lower_is_better
             found["better" if better else "worse"].append(METRICS[metric].short)
     parts = [f"{word} on {', '.join(names)}" for word, names in found.items() if names]
-    return f"is {' and '.join(parts)}" if parts else "does not clearly differ from m = 1"
+    return " and ".join(parts) or "no clear difference"
 
 
 def _difference(ours: str, baseline: str, gains: dict[str, dict[str, Any]]) -> str:

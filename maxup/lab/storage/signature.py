@@ -9,7 +9,6 @@ new.
 import hmac
 import os
 import secrets
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +16,6 @@ from tempfile import NamedTemporaryFile
 from typing import Any
 
 from maxup.errors import error_message
-from maxup.lab.output import say
 from maxup.lab.storage.atomic_io import dump, parse, read, replace
 
 FILE = "code.json"  # in the folder of a run
@@ -34,13 +32,17 @@ def code_names(identity: Mapping[str, Any]) -> dict[str, str]:
     return {option: str(identity[option]) for option in ("model_from", "data_from") if identity.get(option)}
 
 
-def sign(folder: Path, names: Mapping[str, str]) -> None:
-    """Write the signature of functions, MODULE:FUNCTION by option, to the folder of a run."""
+def sign(folder: Path, names: Mapping[str, str]) -> str | None:
+    """Write the signature of functions, MODULE:FUNCTION by option, to the folder of a run.
+
+    Returns:
+        None, or the reason if the run is not signed.
+    """
     try:
         replace(folder / FILE, dump({"signature": _signature(names, _make_key())}))
     except (OSError, RuntimeError) as error:  # a read-only home folder, or none
-        why = error_message(error)
-        say(f"the run is not signed ({why}), so other commands need --trust to open it", file=sys.stderr)
+        return error_message(error)
+    return None
 
 
 def is_signed(folder: Path, names: Mapping[str, str]) -> bool:
@@ -58,8 +60,11 @@ def _signature(names: Mapping[str, str], key: bytes) -> str:
 
 def _key_file() -> Path:
     """Return the path of the key. Raises a RuntimeError if the user has no home folder."""
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(state) / "maxup" / "key"
+    state = Path(os.environ.get("XDG_STATE_HOME", ""))
+    state = state if state.is_absolute() else Path.home() / ".local" / "state"  # the specification ignores other paths
+    if not state.is_absolute():
+        raise RuntimeError(f"the home folder {Path.home()} is not an absolute path")
+    return state / "maxup" / "key"
 
 
 def _make_key() -> bytes:

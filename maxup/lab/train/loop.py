@@ -154,8 +154,8 @@ class Trainer:
         if self.accelerator.is_main_process:
             for folder in (self.folder, self.folder / "checkpoints"):
                 remove_leftovers(folder)  # the files of a killed process
-            if names := code_names(self.task.identity):
-                sign(self.folder, names)  # so that this user can open the run without naming them again
+            if (names := code_names(self.task.identity)) and (why := sign(self.folder, names)):
+                self.say(f"the run is not signed ({why}), so other commands need --trust to open it")
             self.metrics = Metrics(self.folder / "metrics.jsonl", size)
             if missing := self.metrics.missing(self.state.recorded):
                 self.say(missing)

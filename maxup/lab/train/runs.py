@@ -86,7 +86,10 @@ def open_run(
     importable = all(map(is_importable, missing.values()))
     if missing and not (find_code and importable and (trust or is_signed(folder, named))):
         options = " ".join(f"--{option} {name:.80}" for option, name in missing.items())
-        advice = "without a signature of yours for this folder; add --trust to import it, or give the options"
+        advice = (
+            "without a signature of yours for this folder; change to the folder where you trained it, give the "
+            "options, or add --trust to import it"
+        )
         if not importable:
             again = " ".join(f"--{option} MODULE:FUNCTION" for option in missing)
             advice = f"which has no name that can be imported; give it again as {again}"

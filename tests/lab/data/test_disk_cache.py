@@ -8,6 +8,7 @@ import sys
 import tempfile
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -102,7 +103,9 @@ def test_the_file_has_no_name_and_is_closed_after_an_error(tmp_path):
             yield pair
         raise KeyError("x")
 
-    with pytest.raises(DataError, match=r"^your generator raised KeyError: 'x'; fix it$"):
+    with pytest.raises(
+        DataError, match=r"^your generator raised KeyError: 'x' \(test_disk_cache.py, line \d+\); fix it$"
+    ):
         from_user(examples())
     assert seen[0] == (0, [])
     assert seen[-1] == (1, [])
@@ -160,3 +163,18 @@ def test_the_system_may_write_less_than_asked(monkeypatch):
     assert all(torch.equal(cache[i][0], X[i]) and cache[i][1] == Y[i] for i in range(30))
     with pytest.raises(IndexError):
         cache[30]
+
+
+@pytest.mark.parametrize("memory", [2**20, 100])
+def test_an_iterable_may_reuse_its_buffer(memory, monkeypatch):
+    monkeypatch.setattr(user_data, "MEMORY", memory)
+
+    def examples():
+        buffer = np.zeros((1, 2, 2), np.float32)
+        for i in range(20):
+            buffer[:] = i
+            yield buffer, i % 2
+
+    train, _ = user_data.from_user(examples(), workers=0)
+    found = train.x if memory > 100 else torch.stack([train.read(row) for row in range(20)])
+    assert found[:, 0, 0, 0].tolist() == list(range(20))

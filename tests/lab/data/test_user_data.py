@@ -332,7 +332,10 @@ class FailingIterable(IterableDataset):
 
 MISTAKES = {
     "a negative length": (Negative, "^len.. of your Negative raised ValueError: .*; fix its __len__$"),
-    "a failing loader": (lambda: DataLoader(FailingIterable()), "^your FailingIterable raised KeyError: 'x'; fix it$"),
+    "a failing loader": (
+        lambda: DataLoader(FailingIterable()),
+        r"^your FailingIterable raised KeyError: 'x' \(test_user_data.py, line \d+\); fix it$",
+    ),
     "replacement": (
         lambda: DataLoader(Map(), sampler=RandomSampler(Y, replacement=True)),
         "your DataLoader has a RandomSampler, but",
@@ -351,7 +354,10 @@ MISTAKES = {
     "empty": (Empty, "your Empty is empty"),
     "an empty loader": (lambda: DataLoader(Empty(), collate_fn=collate_fn), "^your Empty is empty"),
     "an empty iterator": (lambda: iter(()), "is empty; return at least one example"),
-    "an error": (lambda: Subset(Fails(), range(29, 30)), "your data set raised KeyError: 29 for example 0"),
+    "an error": (
+        lambda: Subset(Fails(), range(29, 30)),
+        r"your data set raised KeyError: 29 for example 0 \(test_user_data.py, line \d+\)",
+    ),
     "an error in a stream": (Fails, "your data set raised KeyError: 2[5-9] for example 2[5-9]"),
     "shapes": (lambda: iter([(X[0], 0), (X[0, :, :4], 1)]), r"example 1 of your data has shape \(3, 4, 5\), but"),
     "types": (lambda: iter([(X[0], 0), (X[0].float(), 1)]), "example 1 of your data is torch.float32, but the first"),

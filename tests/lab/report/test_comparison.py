@@ -86,7 +86,8 @@ def test_a_verdict_needs_an_interval_on_one_side_of_zero():
         "equal_time": {"m = 1, time of m = 4": {"gain": gain(more, longer, paired=True)}},
     }
     assert verdicts(result) == [
-        "Verdict: at equal epochs, m = 4 is better on clean, gradient; at equal time, it is worse on clean.",
-        "Verdict: at equal epochs, m = 8 does not clearly differ from m = 1.",
+        "Verdict for m = 4: against m = 1 at equal epochs, better on clean, gradient; against m = 1 at equal time, "
+        "worse on clean.",
+        "Verdict for m = 8: against m = 1 at equal epochs, no clear difference.",
     ]
     assert verdicts(result | {"seeds": [0, 1]}) == []
