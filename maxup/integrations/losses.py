@@ -46,13 +46,14 @@ def model_loss_per_example(model: Any, labels: Tensor, label_smoothing: float = 
     loss, per_example = hf.LOSS_MAPPING.get(kind), hf.ForSequenceClassificationLoss  # also of images, videos and audio
     if kind and loss not in (per_example, hf.ForTokenClassification, hf.ForMaskedLMLoss, hf.ForCausalLMLoss):
         raise ValueError(f"the loss {kind} is not known per example; pass a per-example loss, MaxUp(..., loss_fn=)")
-    problem, tokens = getattr(config, "problem_type", None), labels.ndim == 2 and loss not in (None, per_example)
+    problem = getattr(config, "problem_type", None)
+    tokens = labels.ndim == 2 and not labels.is_floating_point() and loss is not per_example
     if not tokens and (problem == "regression" or (problem is None and getattr(config, "num_labels", None) == 1)):
         return partial(_elementwise, F.mse_loss)
     if labels.is_floating_point():
         return partial(_elementwise, F.binary_cross_entropy_with_logits)  # multi-label
     loss_fn = cross_entropy
-    if labels.ndim == 2 and loss is not per_example:
+    if tokens:
         named = {base.__name__ for base in type(model).__mro__} & set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
         causal = not getattr(config, "is_encoder_decoder", False) and (named or loss is hf.ForCausalLMLoss)
         loss_fn = next_token_cross_entropy if causal else token_cross_entropy

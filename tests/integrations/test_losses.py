@@ -43,6 +43,8 @@ def test_criteria(timm, name):
         ("ForSequenceClassification", {}, torch.tensor([[0.0, 1.0, 1.0, 0.0]])),
         ("ForTokenClassification", {}, torch.tensor([[0, 3, -100, 1, -100, 2]])),
         ("ForMaskedLM", {}, torch.tensor([[-100, 3, -100, 11, 12, -100]])),
+        ("ForMaskedLM", {"num_labels": 1}, torch.tensor([[-100, 3, -100, 11, 12, -100]])),
+        ("LMHeadModel", {"is_decoder": True, "num_labels": 1}, torch.tensor([[5, 3, -100, 11, 12, -100]])),
         ("LMHeadModel", {"is_decoder": True}, torch.tensor([[5, 3, -100, 11, 12, -100]])),
     ],
 )
