@@ -16,7 +16,8 @@ EXAMPLES = """examples:
   maxup compare digits/mlp-gaussian-maxup --seeds 8 --m 1 4 20 --no_equal_time
   maxup compare digits/mlp-gaussian-maxup --seeds 5 --objectives average easiest
   maxup compare digits/mlp-gaussian-maxup --seeds 2 --epochs 5 --out out/try
-  maxup compare smoke/digits-gaussian-maxup --seeds 3 --objectives smoothadv --certify 100
+  maxup compare smoke/digits-gaussian-maxup --seeds 3 --certify 100 \\
+    --objectives smoothadv
 The same command resumes. Settings of the recipe are options too: see
 maxup train --help.
 """

@@ -138,6 +138,7 @@ def worker(rank, out):
     accelerator.register_for_checkpointing(objective)
     objective.select(model, x["pixels"], y)
     accelerator.save_state(f"{out}/state")
+    accelerator.wait_for_everyone()  # rank 0 writes the file that all ranks read
     results["drawn"] = [objective.select(model, x["pixels"], y)[0] for _ in range(2)]
     accelerator.load_state(f"{out}/state")
     results["drawn again"] = [objective.select(model, x["pixels"], y)[0] for _ in range(2)]
