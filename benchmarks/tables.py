@@ -6,6 +6,7 @@ python -m benchmarks.tables          # replaces everything between <!-- NAME -->
 import json
 import math
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from maxup.lab.results.statistics import estimate, welch
 
 ROOT = Path(__file__).parent.parent
 DOCS = ("method", "results", "language", "imagenet", "certify", "reliability", "scaling")
+RATES = {rate: f"digits-lr/{rate}" for rate in ("0.05", "0.1", "0.2", "0.4")}
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in DOCS)]
 
 
@@ -30,15 +32,16 @@ def result(name: str) -> Any:
     return json.loads((ROOT / "results" / f"{name}.json").read_text())
 
 
-def comparison(name: str, command: str) -> str:
+def comparison(name: str, command: str, metrics: Collection[str] = METRICS) -> str:
     """One row per setting of a comparison: mean ± std, and the interval of the difference from m = 1.
 
     Args:
         name: Name of the result file.
-        command: The command, without the numbers of copies, the controls and the seeds.
+        command: The command, without the numbers of copies, the other objectives, certification and the seeds.
+        metrics: The metrics to show, if they were measured.
     """
     found = result(name)
-    table = found["summary"]
+    table = {metric: rows for metric, rows in found["summary"].items() if metric in metrics}
     lines = [f"| | {' | '.join(METRICS[metric].title for metric in table)} |", "|---" * (len(table) + 1) + "|"]
     for row_name in table["clean"]:
         cells = []
@@ -50,22 +53,75 @@ def comparison(name: str, command: str) -> str:
             cells.append(cell)
         lines.append(f"| {row_name} | {' | '.join(cells)} |")
     ms = [row_name.removeprefix("m = ") for row_name in table["clean"] if re.fullmatch(r"m = \d+", row_name)]
-    others = [kind.split()[0] for kind in CONTROLS if any(row_name.startswith(kind) for row_name in table["clean"])]
+    kinds = (*CONTROLS, "SmoothAdv")
+    others = [
+        kind.split()[0].lower() for kind in kinds if any(row_name.startswith(kind) for row_name in table["clean"])
+    ]
     objectives = f" --objectives {' '.join(others)}" if others else ""
-    command = f"{command} --seeds {len(found['seeds'])} --m {' '.join(ms)}{objectives}"
-    equal = [f"- {at_equal_time(row_name, record)}" for row_name, record in found["equal_time"].items()]
+    certify = f" --certify {found['certification']['images']}" if found.get("certification") else ""
+    command = f"{command} --seeds {len(found['seeds'])} --m {' '.join(ms)}{objectives}{certify}"
+    equal = []
+    for row_name, record in found["equal_time"].items():
+        gains = {metric: row for metric, row in record["gain"].items() if metric in metrics}
+        equal.append(f"- {at_equal_time(row_name, {'gain': gains})}")
     parts = [*lines, "", f"`{command}` {origin(found['environment'])} At equal time:", "", *equal]
-    if others:
-        parts += ["", "Against the controls:", ""]
-        parts += [f"- {line}" for line in against_controls(found)]
+    if any(row_name.startswith(CONTROLS) for row_name in table["clean"]):
+        parts += ["", "Against the controls:", "", *(f"- {line}" for line in against_controls(found))]
     return "\n".join(parts)
 
 
-def docstrings(perturbation: str) -> str:
-    """Text classification with a small Transformer."""
+def sweep(title: str, files: dict[str, str], metrics: Collection[str]) -> str:
+    """One row per comparison: m = 1, m = 4, and their differences at equal epochs and at equal time.
+
+    Args:
+        title: What the setting is.
+        files: Result file by value of the setting.
+        metrics: The metrics to show.
+    """
+    found = {value: result(file) for value, file in files.items()}
+    headings = [f"{METRICS[m].title}: m = 1 | m = 4 | equal epochs | equal time" for m in metrics]
+    lines = [f"| {title} | {' | '.join(headings)} |", "|---" * (1 + 4 * len(headings)) + "|"]
+    for value, one in found.items():
+        cells = []
+        for metric in metrics:
+            decimals, rows = METRICS[metric].decimals, one["summary"][metric]
+            cells += [
+                f"{rows[name]['mean']:.{decimals}f} ± {rows[name]['std']:.{decimals}f}" for name in ("m = 1", "m = 4")
+            ]
+            for gain in (rows["m = 4"], one["equal_time"]["m = 1, time of m = 4"]["gain"][metric]):
+                cells.append(f"{gain['difference']:+.{decimals}f}{interval(gain, decimals)}")
+        lines.append(f"| {value} | {' | '.join(cells)} |")
+    return "\n".join(lines) + f"\n\n{origin(*(one['environment'] for one in found.values()))}"
+
+
+def docstrings(perturbation: str, *, dropout: bool = True) -> str:
+    """Text classification with a small Transformer, with exact scoring or without dropout."""
     code = "--data_from benchmarks.docstrings:data --model_from benchmarks.docstrings:encoder"
     command = f"maxup compare benchmarks/docstrings-{perturbation}.yaml {code}"
-    return comparison(f"docstrings-{perturbation}", command)
+    if dropout:
+        return comparison(f"docstrings-{perturbation}", command)
+    return comparison(f"docstrings-{perturbation}-no_dropout", f"{command} --objective.dropout false")
+
+
+def without_dropout() -> str:
+    """One row per way of scoring: time of a step and share of the loss gap, on a small Transformer with dropout."""
+    lines = [
+        "| small Transformer, dropout 0.1 | m | time of a step / standard step | gap | gap kept |",
+        "|---" * 5 + "|",
+    ]
+    files = {"token dropout": "bench/docstrings-token", "word dropout": "bench/docstrings-embedding"}
+    titles = {"maxup": "exact", "maxup_no_dropout": "`dropout=False`"}
+    for name, file in files.items():
+        for row in result(file)["variants"][1:]:
+            cells = f"{row['m']} | {row['time_ratio']:.2f} | {row['gap']:.3f} | {row['gap_kept']:.2f}"
+            lines.append(f"| {name}, {titles[row['name']]} | {cells} |")
+    return "\n".join(lines) + f"\n\n{origin(*(result(file)['environment'] for file in files.values()))}"
+
+
+def digits_certified() -> str:
+    """Certified radii on digits, against Gaussian noise and SmoothAdv."""
+    metrics = ["clean", "radius", "certified_0.25", "certified_0.5", "certified_1", "seconds"]
+    return comparison("digits-certified", "maxup compare smoke/digits-gaussian-maxup", metrics)
 
 
 def cifar() -> str:
@@ -335,8 +391,13 @@ FILLERS = {
     "claims": lambda: f"\n{claims.table()}\n",
     "digits": lambda: f"\n{comparison('digits', 'maxup compare digits/mlp-gaussian-maxup')}\n",
     "digits-cause": lambda: f"\n{comparison('digits-cause', 'maxup compare digits/mlp-gaussian-maxup')}\n",
+    "digits-lr": lambda: f"\n{sweep('learning rate', RATES, ['clean', 'attacked'])}\n",
+    "digits-certified": lambda: f"\n{digits_certified()}\n",
     "docstrings-embedding": lambda: f"\n{docstrings('embedding_dropout')}\n",
     "docstrings-token": lambda: f"\n{docstrings('token_dropout')}\n",
+    "docstrings-embedding-no_dropout": lambda: f"\n{docstrings('embedding_dropout', dropout=False)}\n",
+    "docstrings-token-no_dropout": lambda: f"\n{docstrings('token_dropout', dropout=False)}\n",
+    "without-dropout": lambda: f"\n{without_dropout()}\n",
     "cifar": lambda: f"\n{cifar()}\n",
     "embedded": lambda: f"\n{embedded()}\n",
     "language": lambda: f"\n{language()}\n",
