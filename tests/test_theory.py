@@ -46,6 +46,7 @@ def test_theorem_is_exact_for_a_linear_loss():
     assert ((runs.mean(0) - found.expansion).abs() < 4 * error).all()
 
 
+@pytest.mark.slow
 def test_remainder_falls_as_sigma_squared():
     model, (x, y) = net(), batch()
     sizes = []

@@ -118,6 +118,7 @@ def test_what_is_there_is_not_done_again_and_more_can_be_added(run, capsys):
     assert found == list(range(0, 1297, 10))
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_and_resumed_it_is_the_same(run, tmp_path):
     whole, cut = tmp_path / "whole.tsv", tmp_path / "cut.tsv"
     slow = [run, "--n", "6000", "--skip", "10", "--out"]

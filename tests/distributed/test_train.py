@@ -157,6 +157,7 @@ def from_batch(folder, processes, recipe=JOINED):
     return ranks, json.loads((folder / "run" / "run.json").read_text())
 
 
+@pytest.mark.slow
 def test_two_processes_train_as_one_on_the_joined_batch(tmp_path):
     """For a net without BatchNorm; the worst of three copies is chosen on each process for its own examples."""
     (first, second), two = from_batch(tmp_path / "two", 2)

@@ -31,7 +31,12 @@ def run(*command, cwd):
     return done.stdout
 
 
-@pytest.mark.parametrize("title", SECTIONS)
+SLOW = ("A perturbation", "An objective")  # each starts several processes
+
+
+@pytest.mark.parametrize(
+    "title", [pytest.param(title, marks=pytest.mark.slow if title in SLOW else ()) for title in SECTIONS]
+)
 def test_section(title, tmp_path):
     section = SECTIONS[title]
     shutil.copytree(ROOT / "maxup", tmp_path / "maxup", ignore=shutil.ignore_patterns("__pycache__"))

@@ -91,6 +91,7 @@ def test_killed_runs_end_bit_identical_every_time(tmp_path, whole, seed):
     killed_until_done(tmp_path, whole, kills=2, seed=seed)
 
 
+@pytest.mark.slow
 def test_interrupted_politely_it_saves_and_says_how_to_resume(tmp_path, whole):
     process = start(tmp_path, tmp_path / "run", AT_STEP.format(name="SIGINT", step=12, act="send"))
     out, _ = process.communicate(timeout=PATIENCE)

@@ -46,6 +46,7 @@ RECIPE = {
 }
 
 
+@pytest.mark.slow
 def test_a_stopped_run_on_streamed_data_ends_as_one_that_was_never_stopped(tmp_path, monkeypatch):
     train(tmp_path / "whole", RECIPE, save_every=0, data_from=Shifted)
     calls, step = [], Vision.step
