@@ -31,7 +31,7 @@ def run(*command, cwd):
     return done.stdout
 
 
-SLOW = ("A perturbation", "An objective")  # each starts several processes
+SLOW = ("A perturbation", "An objective", "A data set")  # each starts several processes
 
 
 @pytest.mark.parametrize(

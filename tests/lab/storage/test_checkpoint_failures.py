@@ -94,7 +94,8 @@ def _save_and_die(folder, step, point):
     save(folder, step, state_of(step) | {"new": True}, keep=1, best=True)
 
 
-@pytest.mark.parametrize("step", [2, pytest.param(3, marks=pytest.mark.slow)])  # 2 replaces a checkpoint
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [2, 3])  # 2 replaces a checkpoint
 def test_killed_at_every_moment(step, tmp_path):
     new = (step, state_of(step) | {"new": True})
     for point in itertools.count():
