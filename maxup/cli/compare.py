@@ -18,6 +18,7 @@ EXAMPLES = """examples:
   maxup compare digits/mlp-gaussian-maxup --seeds 2 --epochs 5 --out out/try
   maxup compare smoke/digits-gaussian-maxup --seeds 3 --certify 100 \\
     --objectives smoothadv
+  maxup compare cifar10/resnet110-cutout-maxup --seeds 3 --robustness --images 1000
 The same command resumes. Settings of the recipe are options too: see
 maxup train --help.
 """
@@ -68,6 +69,17 @@ def main(argv: Sequence[str]) -> int:
         help="noisy copies per certified image (default: 10000)",
     )
     parser.add_argument(
+        "--robustness",
+        action="store_true",
+        help="images: also measure the accuracy on corrupted images, and the calibration on clean ones",
+    )
+    parser.add_argument(
+        "--images",
+        type=option("compare --images"),
+        metavar="N",
+        help="measure everything but the clean accuracy on at most N test examples (default: all)",
+    )
+    parser.add_argument(
         "--radius",
         type=option("compare --radius"),
         metavar="R",
@@ -106,7 +118,8 @@ def main(argv: Sequence[str]) -> int:
         result = compare(
             recipe, out, seeds=args.seeds, ms=args.m or [recipe.objective.get("m", 4)], objectives=args.objectives,
             attack=attack, equal_time=not args.no_equal_time, certification=certification,
-            say=partial(say, flush=True), quiet=not args.progress, **user_functions(args),
+            robustness=args.robustness, images=args.images, say=partial(say, flush=True), quiet=not args.progress,
+            **user_functions(args),
         )  # fmt: skip
         say(text(result))
         plot(result, out / "compare.png", name)

@@ -197,6 +197,17 @@ def split(images: Data, n: int, seed: int, *, every_class: bool = False) -> tupl
     return images.subset(chosen), images.subset(rest.nonzero()[:, 0])
 
 
+def evenly_spaced(total: int, count: int | None) -> list[int]:
+    """Return the indices of `count` of `total` examples, or of all. Image folders are sorted by class.
+
+    Example:
+        >>> evenly_spaced(10, 4), evenly_spaced(3, None)
+        ([0, 2, 5, 7], [0, 1, 2])
+    """
+    count = min(total, count or total)
+    return [i * total // count for i in range(count)]
+
+
 def mean_and_std(chunks: Iterable[Tensor], top: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the mean and standard deviation of x / top per channel, and 1 as that of a constant. Token ids have none.
 

@@ -8,6 +8,7 @@ from maxup.errors import RunError
 from maxup.lab.certify.analysis import average_radius, certified_accuracy
 from maxup.lab.certify.run import Settings, certify
 from maxup.lab.certify.target import load_target
+from maxup.lab.data.images import evenly_spaced
 from maxup.lab.recipes.schema import Recipe, gaussian_sigma
 from maxup.lab.results.comparison import CERTIFIED_RADII
 
@@ -42,8 +43,7 @@ def certify_run(folder: Path, recipe: Recipe, how: Certification, **user_code: A
     """
     sigma = check_noise(recipe)
     target = load_target(folder, root=recipe.data.root, **user_code)
-    count = min(how.images, len(target.images))
-    indices = [i * len(target.images) // count for i in range(count)]
+    indices = evenly_spaced(len(target.images), how.images)
     path = folder / f"certified-{sigma:g}-n-{how.n}.tsv"
     rows = certify(target, Settings(sigma, n=how.n), indices, path, say=lambda _: None)
     accuracies = {f"certified_{radius:g}": 100 * certified_accuracy(rows, radius).mean for radius in CERTIFIED_RADII}

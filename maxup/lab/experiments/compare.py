@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from maxup.errors import RunError
+from maxup.lab.data.images import evenly_spaced
 from maxup.lab.environment import environment
 from maxup.lab.experiments.certification import Certification, certify_run, check_noise
 from maxup.lab.experiments.measure import measure, merge_last_single
@@ -20,9 +21,11 @@ from maxup.lab.recipes.difference import difference
 from maxup.lab.recipes.objectives import override_objective, resolve_objective
 from maxup.lab.recipes.schema import Recipe
 from maxup.lab.results.comparison import METRICS, TIME_OF, Runs, gain, summary
+from maxup.lab.robustness.measure import check_images
+from maxup.lab.robustness.measure import measure as measure_robustness
 from maxup.lab.storage.atomic_io import read_json, write_json
 from maxup.lab.train.loop import train
-from maxup.lab.train.runs import build_task, open_run
+from maxup.lab.train.runs import build_task, evaluate, open_run
 from maxup.objectives.adversarial import Adversarial
 
 BASELINE = "m = 1"  # name of the baseline's row
@@ -108,6 +111,8 @@ def compare(
     attack: Attack,
     equal_time: bool = True,
     certification: Certification | None = None,
+    robustness: bool = False,
+    images: int | None = None,
     say: Callable[[str], Any] = print,
     quiet: bool = True,
     **user_code: Callable[..., Any] | None,
@@ -123,6 +128,8 @@ def compare(
         attack: The attack on the trained models.
         equal_time: Whether to also train the baseline, and SmoothAdv, for as long as each MaxUp row takes.
         certification: How to certify every run. None: not at all.
+        robustness: Whether to also measure every run on corrupted images, and its calibration.
+        images: Measure everything but the clean accuracy on at most this many test examples. Default: all.
         say: Called with one line per run.
         quiet: Whether to hide the progress of each training.
         user_code: `model_from` and `data_from`, as in `train`.
@@ -135,6 +142,8 @@ def compare(
         check_noise(recipe)
     for row in planned.values():
         task = build_task(row, **user_code)  # an invalid recipe fails before anything is trained
+    if robustness:
+        check_images(task.test)
     numbers = list(range(recipe.seed, recipe.seed + seeds))
     here = environment()
     width = max(map(len, planned)) + (len(f"{TIME_OF}m = 10") if equal_time else 0)
@@ -142,8 +151,9 @@ def compare(
     def run(name: str, row: Recipe, seed: int) -> dict[str, float]:
         place = folder / "runs" / _slug(name, row, recipe) / f"seed-{seed}"
         metrics, trained_on = run_once(
-            replace(row, seed=seed), place, attack, certification=certification, quiet=quiet, **user_code
-        )
+            replace(row, seed=seed), place, attack, certification=certification, robustness=robustness, images=images,
+            quiet=quiet, **user_code,
+        )  # fmt: skip
         if other := [k for k in ("hardware", "threads") if trained_on.get(k) != here[k]]:
             say(f"note: {place} was trained in another environment ({', '.join(other)}), so its time is not comparable")
         say(f"seed {seed}  {name:<{width}}  {_line(metrics)}")
@@ -171,6 +181,7 @@ def compare(
         "copies": COPIES,
         "attack": asdict(attack),
         "certification": certification and asdict(certification),
+        "images": images,
         "equal_time": equal,
         "paired": paired,
         "summary": summary(runs, paired=paired),
@@ -187,6 +198,8 @@ def run_once(
     attack: Attack,
     *,
     certification: Certification | None = None,
+    robustness: bool = False,
+    images: int | None = None,
     quiet: bool = True,
     **user_code: Any,
 ) -> tuple[dict[str, float], dict[str, Any]]:
@@ -201,10 +214,20 @@ def run_once(
     task = run.task
     if "test" not in task.evaluation:
         raise RunError(f"{recipe.data.name} has no test images to compare on")
-    batches = merge_last_single((task.prepare(x), y) for _, x, y in task.evaluation["test"])
+    test = task.evaluation["test"]
+    if images is not None:
+        chosen = task.test.subset(evenly_spaced(len(task.test), images))
+        test = chosen.loader(recipe.batch_size, training=False, seed=0, device=task.generator.device)
+    batches = merge_last_single((task.prepare(x), y) for _, x, y in test)
     drawn = build_perturbation(recipe.perturb, len(task.train.classes), **task.pixels)
     built = attack.build(clip=task.clip)  # pixels stay in [0, 1]
     measured = measure(run.model, batches, drawn, copies=COPIES, attack=built, seed=recipe.seed)
+    if images is not None:
+        measured["clean"] = 100 * evaluate(run)["test"]["accuracy"]
+    if robustness:
+        found = measure_robustness(run, images=images, attack=False, quiet=True)
+        measured |= {"corrupted": 100 * found["corrupted"]["accuracy"]}
+        measured |= {name: found["clean"][name] for name in ("nll", "ece")}
     if certification is not None:
         measured |= certify_run(folder, recipe, certification, **user_code)
     about = {"seed": recipe.seed, "epochs": recipe.epochs}

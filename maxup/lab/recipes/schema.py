@@ -151,6 +151,8 @@ class Recipe:
     optim: Optim = field(default_factory=Optim)
     epochs: Annotated[int, MANY] = 60
     """Number of epochs. With optim.restarts, the maximum per stage."""
+    eval_every: Annotated[int, MANY] = 1
+    """Number of epochs between evaluations. The last epoch is always evaluated."""
     batch_size: Annotated[int, MANY] = 128
     """Examples per batch, or columns of a text, over all processes."""
     precision: Literal["no", "bf16", "fp16"] = "no"

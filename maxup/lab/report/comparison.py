@@ -33,6 +33,8 @@ def text(result: dict[str, Any]) -> str:
         else f"{FEWEST} or more seeds give {kind}."
     )
     lines.append(f"\nLast column: difference from {next(iter(table['clean']))}. {note}")
+    if result.get("images"):
+        lines.append(f"Measured on {result['images']} test images, except the clean accuracy.")
     for name, record in result["equal_time"].items():
         other = name.rpartition(TIME_OF)[2]
         lines.append(f"{name}: {record['epochs']} epochs, because {other} takes {record['ratio']:.2f} times as long.")

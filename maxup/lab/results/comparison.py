@@ -36,6 +36,9 @@ METRICS = {
     "worst": Metric("accuracy, worst of 20 copies [%]", "worst of 20", 2, " %"),
     "attacked": Metric("accuracy under PGD [%]", "PGD", 2, " %"),
     "gradient": Metric("input-gradient norm", "gradient", 3, lower_is_better=True),
+    "corrupted": Metric("accuracy, corrupted images [%]", "corrupted", 2, " %"),
+    "nll": Metric("negative log-likelihood", "NLL", 3, lower_is_better=True),
+    "ece": Metric("expected calibration error", "ECE", 3, lower_is_better=True),
     "radius": Metric("average certified radius", "certified radius", 3),
     **{
         f"certified_{radius:g}": Metric(f"certified at radius {radius:g} [%]", f"certified at {radius:g}", 2, " %")

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from maxup.errors import RunError
+from maxup.lab.data.images import evenly_spaced
 from maxup.lab.environment import environment
 from maxup.lab.progress import Progress
 from maxup.lab.robustness.calibration import Calibration
@@ -23,7 +24,7 @@ STEPS = 10  # gradient steps of the attack
 Levels = list[dict[str, float]]  # "level", and its metrics
 
 
-def measure(run: Run, *, images: int | None = None, quiet: bool = False) -> dict[str, Any]:
+def measure(run: Run, *, images: int | None = None, attack: bool = True, quiet: bool = False) -> dict[str, Any]:
     """Measure accuracy, negative log-likelihood and expected calibration error of a run on test images.
 
     Corruptions and the starting points of the attack depend only on the index of an image. They are the same for all
@@ -32,20 +33,17 @@ def measure(run: Run, *, images: int | None = None, quiet: bool = False) -> dict
     Args:
         run: An image run.
         images: Use at most this many test images, evenly spaced. Default: all.
+        attack: Whether to attack the images, which takes most of the time.
         quiet: Show no progress.
 
     Returns:
         The metrics of "clean" images, of each of the "corruptions" by level, their mean as "corrupted", those of "pgd"
-        by level, and the number of "images".
+        by level if there is an attack, and the number of "images".
     """
     task, data = run.task, run.task.test
-    if len(data.shape) != 3:
-        raise RunError(
-            f"robustness is measured on images, but the examples have shape {tuple(data.shape)}; use an image run"
-        )
+    check_images(data)
     device = task.generator.device
-    size = min(len(data), images or len(data))
-    chosen = torch.arange(size) * len(data) // size  # image folders are sorted by class
+    chosen = torch.tensor(evenly_spaced(len(data), images))
     loader = data.subset(chosen).loader(run.recipe.batch_size, training=False, seed=0, device=device)
     chosen = chosen.to(device)
 
@@ -53,12 +51,13 @@ def measure(run: Run, *, images: int | None = None, quiet: bool = False) -> dict
         logits: Tensor = model(task.prepare(pixels * data.top))
         return logits
 
+    radii = RADII if attack else ()
     attacks = {
-        radius: Adversarial(radius, steps=STEPS, clip=(0, 1), norm="running", forward=forward) for radius in RADII
+        radius: Adversarial(radius, steps=STEPS, clip=(0, 1), norm="running", forward=forward) for radius in radii
     }
     cells = [(name, level) for name, kind in CORRUPTIONS.items() for level in kind.levels]
-    found = {cell: Calibration(device) for cell in [("clean", 0.0), *cells, *(("pgd", radius) for radius in RADII)]}
-    passes = 1 + len(cells) + (STEPS + 1) * len(RADII)
+    found = {cell: Calibration(device) for cell in [("clean", 0.0), *cells, *(("pgd", radius) for radius in radii)]}
+    passes = 1 + len(cells) + (STEPS + 1) * len(radii)
     with Progress(passes * len(loader), quiet=quiet) as progress:
 
         def update(cell: tuple[str, float], x: Tensor, y: Tensor, passes: int = 1) -> None:
@@ -70,27 +69,38 @@ def measure(run: Run, *, images: int | None = None, quiet: bool = False) -> dict
 
         for number, (rows, x, y) in enumerate(loader):
             x, indices = _pixels(x, data.top), chosen[rows]
-            if number == 0:
+            if number == 0 and attack:
                 _check_differentiable(lambda pixels: forward(run.model, pixels), x)
             update(("clean", 0.0), x, y)
             for name, level in cells:
                 update((name, level), CORRUPTIONS[name].apply(x, level, indices), y)
-            for radius, attack in attacks.items():
-                moved, _ = attack.attack(run.model, (x, y), _starts(attack, x, y, indices))
+            for radius, pgd in attacks.items():
+                moved, _ = pgd.attack(run.model, (x, y), _starts(pgd, x, y, indices))
                 update(("pgd", radius), moved, y, STEPS + 1)
     count = int(found["clean", 0.0].count.sum())  # without files that cannot be read
     if not count:
         example = data.path(int(chosen[0]))
-        raise RunError(f"none of the {size} test images can be read, such as {example}; fix them, or use more --images")
+        raise RunError(
+            f"none of the {len(chosen)} test images can be read, such as {example}; fix them, or use more --images"
+        )
     metrics = {cell: {"level": cell[1]} | one.metrics() for cell, one in found.items()}
     kinds = {name: [metrics[name, level] for level in kind.levels] for name, kind in CORRUPTIONS.items()}
+    found_pgd = {"p": 2, "steps": STEPS, "levels": [metrics["pgd", radius] for radius in radii]}
     return {
         "images": count,
         "clean": found["clean", 0.0].metrics(),
         "corrupted": average([one for levels in kinds.values() for one in levels]),
         "corruptions": kinds,
-        "pgd": {"p": 2, "steps": STEPS, "levels": [metrics["pgd", radius] for radius in RADII]},
+        **({"pgd": found_pgd} if attack else {}),
     }
+
+
+def check_images(data: Any) -> None:
+    """Raise a RunError if these examples are not images."""
+    if len(data.shape) != 3:
+        raise RunError(
+            f"robustness is measured on images, but the examples have shape {tuple(data.shape)}; use an image run"
+        )
 
 
 def average(levels: Levels) -> dict[str, float]:

@@ -235,6 +235,9 @@ class Trainer:
     def _end_epoch(self, epoch: int, progress: Progress) -> bool:
         """Evaluate. Returns whether this is the best epoch by validation, or by test if nothing is held out."""
         state, task = self.state, self.task
+        if not state.stages.is_evaluated(epoch + 1):
+            state.stages.check(epoch + 1, None)
+            return False
         measured = self._measure(task.every_epoch)
         monitor = f"{'validation' if 'validation' in task.every_epoch else 'test'}_{task.monitor}"
         state.last = {"epoch": epoch + 1, **measured}

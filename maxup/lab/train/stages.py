@@ -15,6 +15,7 @@ class Stages:
     Args:
         optim: The settings `average_from`, `patience` and `restarts`.
         epochs: The maximum number of epochs per stage. The first stage always has that many.
+        eval_every: The number of epochs between evaluations.
         lower_is_better: Whether a lower metric is better.
 
     Example:
@@ -26,7 +27,7 @@ class Stages:
         True
     """
 
-    def __init__(self, optim: Optim, epochs: int, *, lower_is_better: bool) -> None:
+    def __init__(self, optim: Optim, epochs: int, *, lower_is_better: bool, eval_every: int = 1) -> None:
         if optim.restarts and (optim.name != "asgd" or optim.schedule != "constant"):
             raise ValueError(
                 "optim.restarts needs averaging at a constant rate: set optim.name=asgd and optim.schedule=constant"
@@ -34,6 +35,12 @@ class Stages:
         averages = {"optim.name=asgd": optim.name == "asgd", "optim.ema": optim.ema, "optim.lookahead": optim.lookahead}
         if len(chosen := [name for name, value in averages.items() if value]) > 1:
             raise ValueError(f"{' and '.join(chosen)} both average the weights; choose one")
+        if eval_every > 1 and (optim.restarts or (optim.name == "asgd" and optim.average_from is None)):
+            raise ValueError(
+                f"eval_every={eval_every} skips evaluations that optim.restarts and optim.average_from=null need; "
+                "set eval_every=1"
+            )
+        self.eval_every = eval_every
         self.optim, self.epochs, self.sign = optim, epochs, 1 if lower_is_better else -1
         self.stage, self.begun, self.over = 0, 0, False
         self.checks: list[float] = []
@@ -48,12 +55,18 @@ class Stages:
         """The maximum number of epochs of the run."""
         return self.epochs * (1 + self.optim.restarts)
 
-    def check(self, epoch: int, value: float) -> None:
-        """Update the stage after `epoch` epochs. `value` is the metric of the last one."""
-        value *= self.sign
-        past = self.checks[: -self.optim.patience]
-        worse = bool(past) and value > min(past)  # non-monotone trigger: the last `patience` do not count
-        self.checks.append(value)
+    def is_evaluated(self, epoch: int) -> bool:
+        """Whether to evaluate after `epoch` epochs."""
+        return epoch % self.eval_every == 0 or epoch - self.begun >= self.epochs
+
+    def check(self, epoch: int, value: float | None) -> None:
+        """Update the stage after `epoch` epochs. `value` is the metric of the last one, if it was evaluated."""
+        worse = False
+        if value is not None:
+            value *= self.sign
+            past = self.checks[: -self.optim.patience]
+            worse = bool(past) and value > min(past)  # non-monotone trigger: the last `patience` do not count
+            self.checks.append(value)
         spent = epoch - self.begun
         self.over = spent >= self.epochs or (self.stage > 0 and worse)
         if self.optim.name == "asgd" and not self.averaging:

@@ -49,7 +49,9 @@ class RunState:
         self.model, self.optimizer = model, optimizer
         self.ema = frozen_copy(task.model) if recipe.optim.ema or recipe.optim.lookahead else None
         self.averaged = 0
-        self.stages = Stages(recipe.optim, recipe.epochs, lower_is_better=task.lower_is_better)
+        self.stages = Stages(
+            recipe.optim, recipe.epochs, lower_is_better=task.lower_is_better, eval_every=recipe.eval_every
+        )
         self.step, self.recorded = 0, 0
         self.total = task.loader.steps(self.stages.longest)
         self.seconds, self.training_seconds, self.compile_seconds = 0.0, 0.0, 0.0

@@ -3,9 +3,12 @@ import json
 import pytest
 import torch
 
+from maxup.errors import RunError
 from maxup.lab.experiments import compare as module
 from maxup.lab.experiments.compare import Attack, compare, run_once
 from maxup.lab.recipes.load import recipe_from
+from maxup.lab.robustness.measure import measure
+from maxup.lab.train.runs import open_run
 from tests.lab.train.test_loop import RECIPE
 
 
@@ -39,3 +42,32 @@ def test_differences_are_paired_if_the_seed_selects_the_training_examples(
     row = result["summary"]["clean"]["m = 2"]
     assert row["difference"] == pytest.approx(34 / 3)
     assert (row["low"] > 0) == paired  # the seeds differ by more than the rows
+
+
+def test_measured_on_some_images_and_the_clean_accuracy_on_all(tmp_path):
+    """Accuracies are those of an independent evaluation of the same run."""
+    recipe = recipe_from(RECIPE | {"epochs": 2})
+    options = {"robustness": True, "images": 40}
+    found, _ = run_once(recipe, tmp_path, Attack(0.1, steps=1), **options)
+    record = json.loads((tmp_path / "run.json").read_text())
+    assert found["clean"] == pytest.approx(100 * record["last"]["test_accuracy"])
+    run = open_run(tmp_path, "last")
+    total = len(run.task.test)
+    chosen = run.task.test.subset([i * total // 40 for i in range(40)])
+    logits = run.model(run.task.prepare(chosen.x)).detach()
+    loss = torch.nn.functional.cross_entropy(logits, chosen.y)
+    assert found["nll"] == pytest.approx(float(loss), rel=1e-5)
+    robust = measure(run, images=40, quiet=True)
+    assert found["corrupted"] == pytest.approx(100 * robust["corrupted"]["accuracy"])
+    assert found["ece"] == pytest.approx(robust["clean"]["ece"])
+    assert {name: found[name] * 40 / 100 % 1 for name in ("worst", "attacked")} == {"worst": 0, "attacked": 0}
+    assert set(run_once(recipe, tmp_path, Attack(0.1, steps=1))[0]) == set(found) - {"corrupted", "nll", "ece"}
+
+
+def test_robustness_of_examples_that_are_not_images_fails_before_training(tmp_path):
+    x, y = torch.rand(60, 2), torch.arange(60) % 3
+    recipe = recipe_from(RECIPE | {"data": {"train_size": None}})
+    options = {"seeds": 2, "ms": [2], "objectives": [], "attack": Attack(0.1), "robustness": True}
+    with pytest.raises(RunError, match="robustness is measured on images, but the examples have shape \\(2,\\)"):
+        compare(recipe, tmp_path, **options, data_from=lambda: (x, y))
+    assert not list(tmp_path.iterdir())

@@ -48,6 +48,13 @@ def test_a_run_leaves_metrics_checkpoints_and_its_record(whole):
     assert result["last"]["test_accuracy"] > 0.2
 
 
+def test_fewer_evaluations_do_not_change_the_training(whole, tmp_path):
+    rare = train(tmp_path, {"eval_every": 2})
+    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [r["epoch"] for r in records if "epoch" in r] == [2, 3]
+    assert rare["last"] == whole[1]["last"]
+
+
 def test_evaluation_against_a_plain_count(whole):
     folder, result = whole
     task = Vision(recipe_from(RECIPE), torch.device("cpu"))

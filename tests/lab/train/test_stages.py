@@ -82,3 +82,19 @@ def test_restarts_need_averaging():
         Stages(optim(ema=0.9), 5, lower_is_better=True)
     with pytest.raises(ValueError, match=r"optim\.ema and optim\.lookahead both average the weights"):
         Stages(Optim(ema=0.9, lookahead=5), 5, lower_is_better=True)
+
+
+def test_every_kth_epoch_and_the_last_one_are_evaluated():
+    stages, evaluated = Stages(Optim(), 10, lower_is_better=True, eval_every=4), []
+    for epoch in range(1, 11):
+        assert not stages.over
+        evaluated += [epoch] if stages.is_evaluated(epoch) else []
+        stages.check(epoch, 1.0 if stages.is_evaluated(epoch) else None)
+    assert evaluated == [4, 8, 10]
+    assert stages.over
+
+
+@pytest.mark.parametrize("changes", [{"average_from": None}, {"average_from": 0.5, "restarts": 1}])
+def test_stages_that_need_every_evaluation_refuse_to_skip_some(changes):
+    with pytest.raises(ValueError, match="set eval_every=1"):
+        Stages(optim(**changes), 10, lower_is_better=True, eval_every=2)
