@@ -25,6 +25,7 @@ from maxup.lab.results.statistics import estimate, welch
 ROOT = Path(__file__).parent.parent
 DOCS = ("method", "results", "language", "imagenet", "certify", "reliability", "scaling")
 RATES = {rate: f"digits-lr/{rate}" for rate in ("0.05", "0.1", "0.2", "0.4")}
+SIZES = {size: f"digits-size/{size}" for size in ("50", "100", "200")} | {"500": RATES["0.1"]}
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in DOCS)]
 
 
@@ -392,6 +393,7 @@ FILLERS = {
     "digits": lambda: f"\n{comparison('digits', 'maxup compare digits/mlp-gaussian-maxup')}\n",
     "digits-cause": lambda: f"\n{comparison('digits-cause', 'maxup compare digits/mlp-gaussian-maxup')}\n",
     "digits-lr": lambda: f"\n{sweep('learning rate', RATES, ['clean', 'attacked'])}\n",
+    "digits-size": lambda: f"\n{sweep('training images', SIZES, ['clean', 'attacked'])}\n",
     "digits-certified": lambda: f"\n{digits_certified()}\n",
     "docstrings-embedding": lambda: f"\n{docstrings('embedding_dropout')}\n",
     "docstrings-token": lambda: f"\n{docstrings('token_dropout')}\n",
