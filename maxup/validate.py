@@ -54,6 +54,11 @@ def is_list_of_dicts(y: Any, examples: int) -> bool:
     return isinstance(y, list | tuple) and len(y) == examples and all(isinstance(target, Mapping) for target in y)
 
 
+def can_read(device: torch.device) -> bool:
+    """Whether values on the device can be read without waiting for it. Reading them synchronizes a GPU."""
+    return device.type == "cpu"
+
+
 def check_values(x: Any) -> None:
     """Raise if x holds NaN. This reads values, which synchronizes a GPU."""
     for leaf in leaves((x, None)):

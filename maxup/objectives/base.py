@@ -17,6 +17,7 @@ from maxup.perturb.in_model import clear, in_model_parts
 from maxup.rng import objective_seed, reserve_seed, step_seed
 from maxup.snapshot import Snapshot, changed, state
 from maxup.validate import (
+    can_read,
     check_batch,
     check_classification,
     check_copy,
@@ -167,7 +168,7 @@ class Objective:
         capturing = is_capturing(device)
         generator = self._generator(device)
         # Reading values synchronizes a GPU, so there only the first batch is checked.
-        self._read_values = device.type == "cpu" or (self._first_batch and not capturing)
+        self._read_values = can_read(device) or (self._first_batch and not capturing)
         if self._read_values:
             check_values(x)
         before = None if capturing else generator.get_state()
