@@ -277,6 +277,7 @@ def check_settings_agree(
     dropout: bool,
     compile: bool,
     fast: bool,
+    shortlist: int | None,
     custom_loss: bool,
 ) -> None:
     """Raise if MaxUp's settings contradict each other."""
@@ -287,12 +288,17 @@ def check_settings_agree(
     if dtype not in (None, torch.float32, torch.bfloat16, torch.float16):
         raise ValueError(f"dtype={dtype} is invalid; use torch.float32, torch.bfloat16 or torch.float16")
     scoring = ("norm", norm, "batch"), ("chunk_size", chunk_size, 1), ("dtype", dtype, None)
-    passes = ("dropout", dropout, True), ("compile", compile, False), ("fast", fast, False)
-    for name, value, default in (*scoring, *passes):
+    passes = ("dropout", dropout, True), ("compile", compile, False)
+    modes = ("fast", fast, False), ("shortlist", shortlist, None)
+    for name, value, default in (*scoring, *passes, *modes):
         if strategy != "recompute" and value != default:
             raise ValueError(
                 f"{name}={value!r} needs strategy='recompute', but strategy={strategy!r}; remove one of them"
             )
+    if fast and shortlist is not None:
+        raise ValueError(
+            f"fast=True and shortlist={shortlist} are two ways to score fewer copies exactly; remove one of them"
+        )
     if score == "kl" and custom_loss:
         raise ValueError(
             "score='kl' subtracts the label entropy from the cross-entropy; use score='loss' with a custom loss_fn"

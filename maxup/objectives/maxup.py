@@ -23,8 +23,9 @@ from maxup.isolation import autocast, preserve_state, refuse_dropout
 from maxup.objectives.auto_strategy import AutoStrategy
 from maxup.objectives.base import Forward, LossFn, Objective, Outcome, call_model, cross_entropy, unwrap
 from maxup.objectives.fast_scoring import CHECK_EVERY, FastScoring, halve, share_of_gap
-from maxup.objectives.running_max import RunningMax
+from maxup.objectives.running_max import RunningMax, to_scores
 from maxup.objectives.sanity import TieCheck, warn_if_winners_change
+from maxup.objectives.shortlist import FirstOrder, Shortlist
 from maxup.objectives.wide_passes import WidePasses
 from maxup.perturb.base import remember_draws
 from maxup.perturb.in_model import check_attached, in_model_parts
@@ -59,6 +60,9 @@ class MaxUp(Objective):
             statistics, without dropout. On a GPU, passes are compiled, with at least 4 copies each. At half size, and
             with BatchNorm or dropout, this is approximate. Every 500 steps, the copies are also scored with
             `fast=False`, and `gap_kept` compares the two selections.
+        shortlist: Score only this many of the m copies: those with the highest loss to first order, by one gradient of
+            the unperturbed input (see `maxup.objectives.shortlist`). Approximate, for small noise and m of about 10 or
+            more. It is checked like `fast`.
         dtype: Precision of scoring, by autocast. Default: the caller's.
         score: What to compare copies by: "loss", or "kl", which subtracts the entropy of mixed labels. "easiest"
             selects the copy with the lowest loss, as a control: is training on the *worst* copy what helps?
@@ -86,6 +90,7 @@ class MaxUp(Objective):
         dropout: bool = True,
         compile: bool = False,
         fast: bool = False,
+        shortlist: int | None = None,
         dtype: torch.dtype | None = None,
         score: str = "loss",
         forward: Forward = call_model,
@@ -100,10 +105,11 @@ class MaxUp(Objective):
         self.masks = check_choice("masks", masks, "shared", "independent")
         self.dropout = check_bool("dropout", dropout)
         self.compile, self.fast = check_bool("compile", compile), check_bool("fast", fast)
+        self.shortlist = None if shortlist is None else check_positive_int("shortlist", shortlist)
         custom_loss = loss_fn is not cross_entropy
         check_settings_agree(
             strategy, norm, chunk_size, dtype, score, masks, dropout=dropout, compile=compile, fast=fast,
-            custom_loss=custom_loss,
+            shortlist=shortlist, custom_loss=custom_loss,
         )  # fmt: skip
         instead = (
             "use strategy='recompute', or masks='independent'"
@@ -119,12 +125,12 @@ class MaxUp(Objective):
 
     @property
     def gap_kept(self) -> float | None:
-        """Share of the loss gap that `fast=True` kept in the last check: 1 is exact, 0 is random."""
+        """Share of the loss gap that `fast` or `shortlist` kept in the last check: 1 is exact, 0 is random."""
         return None if self._gap_kept is None else float(self._gap_kept)
 
     def needs_eager(self) -> bool:
-        """Whether this step also scores exactly to check `fast=True`, which cannot run in a CUDA graph."""
-        if not self.fast or self.copies() == 1:
+        """Whether this step also scores exactly to check the selection, which cannot run in a CUDA graph."""
+        if not self._is_approximate():
             return False
         before = range(max(0, self.step - CHECK_EVERY), self.step)
         return self.step % CHECK_EVERY == 0 or (callable(self.m) and all(self.m(step) == 1 for step in before))
@@ -217,8 +223,8 @@ class MaxUp(Objective):
             (worst.draw,) = self._draws(batch, generator, 1)
             return worst
         model = unwrap(model)
-        if self.fast:
-            worst = self._select_fast(model, batch, generator)
+        if self._is_approximate():
+            worst = self._select_approximately(model, batch, generator)
         else:
             worst = self._score(
                 model, batch, generator, self.norm, self.chunk_size, dropout=self.dropout, compile=self.compile
@@ -226,22 +232,59 @@ class MaxUp(Objective):
         self._ties.update(worst)
         return worst
 
-    def _select_fast(self, model: Any, batch: Batch, generator: Generator) -> RunningMax:
-        """Find the winners by fast scoring. In some steps, also score exactly, and return those winners."""
+    def _is_approximate(self) -> bool:
+        """Whether this step does not score all copies exactly."""
+        m = self.copies()
+        return m > 1 and (self.fast or (self.shortlist is not None and m > self.shortlist))
+
+    def _select_approximately(self, model: Any, batch: Batch, generator: Generator) -> RunningMax:
+        """Find the winners by `fast` or `shortlist`. In some steps, also score exactly, and return those winners."""
         capturing = is_capturing(leaves(batch)[0].device)
         rewind = None if capturing else remember_draws(self.perturbation, generator)
-        score = partial(self._score, model, batch, generator)
-        may_halve = not in_model_parts(self.perturbation)  # features of half the size would get other noise
-        worst = self._fast.score(
-            score, model, batch, rewind, chunk_size=self.chunk_size, compile=self.compile, may_halve=may_halve
-        )
+        if self.shortlist is None:
+            score = partial(self._score, model, batch, generator)
+            may_halve = not in_model_parts(self.perturbation)  # features of half the size would get other noise
+            worst = self._fast.score(
+                score, model, batch, rewind, chunk_size=self.chunk_size, compile=self.compile, may_halve=may_halve
+            )
+        else:
+            kept = self._make_shortlist(model, batch, generator)
+            worst = self._score(
+                model, batch, generator, self.norm, self.chunk_size, dropout=self.dropout, compile=self.compile,
+                draws=kept.draws,
+            )  # fmt: skip
+            worst.shortlist = kept.copies
         if rewind is None or not self.needs_eager():
             return worst
         rewind()  # the same copies again
         exact = self._score(model, batch, generator, self.norm, 1, dropout=self.dropout, compile=self.compile)
-        assert worst.copy is not None
-        exact.gap_kept = self._gap_kept = share_of_gap(exact.all_scores, worst.copy)
+        assert worst.winner is not None
+        exact.gap_kept = self._gap_kept = share_of_gap(exact.all_scores, worst.winner)
         return exact
+
+    def _make_shortlist(self, model: Any, batch: Batch, generator: Generator) -> Shortlist:
+        """Draw m copies, and keep the draws of those with the highest losses to first order."""
+        if in_model_parts(self.perturbation):
+            raise ValueError(
+                "shortlist ranks copies by the gradient of x, but the perturbation acts inside the model; remove "
+                "shortlist"
+            )
+        assert self.shortlist is not None
+        kept, size = Shortlist(self.shortlist), batch_size(batch)
+        first, self._first_scoring = self._first_scoring, False  # checks of the first scoring need several passes
+        with (
+            self._preserve_state(model, batch, self.norm, dropout=self.dropout) as rewind,
+            torch.no_grad(),
+            autocast(batch, self.dtype),
+        ):
+            rewind()  # the dropout masks of the training pass
+            losses = FirstOrder(batch, partial(self.forward, model), lambda output, y: self._losses(output, y, size))
+            for _ in range(self.copies()):
+                (draw,) = self._draws(batch, generator, 1)
+                copy = self._copy(batch, draw)
+                kept.update(draw, to_scores(self.score, losses(copy), copy[1]))
+        self._first_scoring = first
+        return kept
 
     def _score(
         self,
@@ -254,12 +297,14 @@ class MaxUp(Objective):
         dropout: bool,
         compile: bool,
         half: bool = False,
+        draws: list[Draw] | None = None,
     ) -> RunningMax:
-        """Draw and score m copies, `chunk_size` at a time, at full or half size."""
+        """Draw and score m copies, or score these draws, `chunk_size` at a time, at full or half size."""
         if chunk_size > 1:
             instead = "use norm='running' or chunk_size=1"
             refuse_batch_norm(model, f"chunk_size={chunk_size}", instead, running=norm == "running")
-        m, worst, forward = self.copies(), RunningMax(self.score), self._forward_half if half else self._forward
+        m = self.copies() if draws is None else len(draws)
+        worst, forward = RunningMax(self.score), self._forward_half if half else self._forward
         check_winners = self._should_check_winners(model, batch)
         compiled = self._compiler.compile(model, dropout=dropout) if compile else nullcontext(model)
         with (
@@ -270,7 +315,8 @@ class MaxUp(Objective):
         ):
             for start in range(0, m, chunk_size):
                 copies = min(chunk_size, m - start)
-                worst.update(*self._score_chunk(scored, batch, generator, copies, rewind, forward))
+                given = None if draws is None else draws[start : start + copies]
+                worst.update(*self._score_chunk(scored, batch, generator, copies, rewind, forward, given))
             if check_winners:
                 rewind()
                 warn_if_winners_change(worst, forward(scored, batch, [worst.draw])[2])
@@ -284,9 +330,10 @@ class MaxUp(Objective):
         copies: int,
         rewind: Callable[[], None],
         forward: Callable[..., tuple[Any, Any, Tensor]],
+        draws: list[Draw] | None = None,
     ) -> tuple[list[Draw], Tensor, Any]:
         """Draw copies and compute their losses. A separate function frees its tensors before the next copies."""
-        draws = self._draws(batch, generator, copies)  # x'_i ~ P(.|x)
+        draws = draws or self._draws(batch, generator, copies)  # x'_i ~ P(.|x)
         if copies == 1 or is_capturing(leaves(batch)[0].device):
             rewind()  # all copies, and the training pass, see the same dropout masks and state
             _, target, losses = forward(model, batch, draws)  # L(x'_i, theta)

@@ -17,17 +17,17 @@ class Report:
     """Statistics of a selection."""
 
     copies: int
-    """m, the number of copies per example."""
+    """Number of scored copies per example: m, or the length of the shortlist."""
     gap: float
-    """Mean difference between the loss of the winner and the mean loss of all copies."""
+    """Mean difference between the loss of the winner and the mean loss of all scored copies."""
     wins: list[int]
-    """How many examples each copy won."""
+    """How many examples each scored copy won."""
     label_entropy: float
     """Mean entropy of the winners' labels in nats; 0 for class ids."""
     replay_error: float
     """Largest difference between a winner's loss in the training pass and in scoring."""
     gap_kept: float | None = None
-    """Share of the loss gap that `fast=True` kept: 1 is exact, 0 is random. None in steps that do not check it."""
+    """Share of the loss gap that `fast` or `shortlist` kept: 1 is exact, 0 is random. None in steps without a check."""
 
     @property
     def replay_exact(self) -> bool:

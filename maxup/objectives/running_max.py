@@ -23,10 +23,11 @@ class RunningMax:
     Attributes:
         draw: Draws of the winners, the worst copies so far.
         scores: Their scores, (B,).
-        copy: Index of the winner among the copies, (B,).
+        copy: Index of the winner among the scored copies, (B,).
+        shortlist: Indices of the scored copies among all m, (k, B), if only some of them were scored; otherwise None.
         losses: Losses of every copy so far, a list of m tensors (B,).
         all_scores: Scores of every copy so far, like `losses`.
-        gap_kept: Share of the loss gap that `fast=True` kept, a scalar, in steps that check it.
+        gap_kept: Share of the loss gap that an approximate selection kept, a scalar, in steps that check it.
 
     Example:
         >>> worst = RunningMax()
@@ -41,9 +42,17 @@ class RunningMax:
         self.draw: Draw = None
         self.scores: Tensor | None = None
         self.copy: Tensor | None = None
+        self.shortlist: Tensor | None = None
         self.losses: list[Tensor] = []
         self.all_scores: list[Tensor] = []
         self.gap_kept: Tensor | None = None
+
+    @property
+    def winner(self) -> Tensor | None:
+        """Index of the winner among all m copies, (B,)."""
+        if self.copy is None or self.shortlist is None:
+            return self.copy
+        return self.shortlist.gather(0, self.copy[None])[0]
 
     def update(self, draws: list[Draw], losses: Tensor, target: Any) -> None:
         """Add k copies.
@@ -54,11 +63,7 @@ class RunningMax:
             target: Their targets, (k * B, ...).
         """
         losses = losses.detach()
-        scores = -losses if self.score == "easiest" else losses
-        if self.score == "kl" and target.is_floating_point():
-            scores = losses - entropy(target)
-        scores = scores.nan_to_num(nan=torch.inf, posinf=torch.inf)  # choose a copy with a NaN loss; do not hide it
-        k = len(draws)
+        scores, k = to_scores(self.score, losses, target), len(draws)
         for draw, score, loss in zip(draws, scores.chunk(k), losses.chunk(k), strict=True):  # (B,) each
             self._update(draw, score)
             self.losses.append(loss)
@@ -72,3 +77,11 @@ class RunningMax:
         self.draw = where(higher, draw, self.draw)
         self.scores = torch.where(higher, score, self.scores)
         self.copy = torch.where(higher, len(self.losses), self.copy)
+
+
+def to_scores(score: str, losses: Tensor, target: Any) -> Tensor:
+    """Return what copies are compared by, higher is worse: the losses as in `RunningMax`, (B,)."""
+    scores = -losses if score == "easiest" else losses
+    if score == "kl" and target.is_floating_point():
+        scores = losses - entropy(target)
+    return scores.nan_to_num(nan=torch.inf, posinf=torch.inf)  # choose a copy with a NaN loss; do not hide it

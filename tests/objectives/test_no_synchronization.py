@@ -77,9 +77,9 @@ def test_no_perturbation_makes_the_host_wait(name):
     [
         {"chunk_size": 2}, {"strategy": "retain"}, {"strategy": "retain", "masks": "independent"},
         {"dtype": torch.bfloat16}, {"dropout": False}, {"dropout": False, "chunk_size": 4}, {"score": "easiest"},
-        {"fast": True}, {"m": mu.warmup(4, steps=1)},
+        {"fast": True}, {"shortlist": 2}, {"m": mu.warmup(4, steps=1)},
     ],
-    ids=str,
+    ids=lambda settings: ", ".join(settings),
 )  # fmt: skip
 @pytest.mark.parametrize("build", [net, dropout_net])
 def test_no_setting_makes_the_host_wait(settings, build):

@@ -197,10 +197,10 @@ def _split_objective(words: list[str]) -> tuple[list[str], dict[str, Any]]:
             rest.append(word)
             continue
         text = text if equals else next(remaining, "")
-        value = None if text.startswith("--") else parse_yaml(text)
         key = option.removeprefix("--objective").removeprefix(".")
-        if value is None:
+        if not text.strip() or text.startswith("--"):
             raise RecipeError(f"{option} needs a value, such as --objective.m 4")
+        value = parse_yaml(text)
         changes |= {key: value} if key else value if isinstance(value, dict) else {"name": value}
     return rest, changes
 

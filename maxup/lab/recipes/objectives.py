@@ -99,6 +99,7 @@ def maxup(
     dropout: bool = True,
     compile: bool = False,
     fast: bool = False,
+    shortlist: Annotated[int, COPIES] | None = None,
     score: Literal["loss", "kl", "easiest"] = "loss",
     unit: Literal["column", "token", "batch"] = "column",
 ) -> "Objective":
@@ -118,6 +119,8 @@ def maxup(
         compile: Compile the scoring passes.
         fast: Vision task: score images of 96 x 96 pixels or more at half size, others with running statistics, both
             without dropout. GPU: 4 copies per compiled pass.
+        shortlist: Vision task: score only this many copies, those with the highest loss to first order. For small
+            noise and a large m.
         score: What to compare copies by. kl subtracts the entropy of mixed labels from the loss. easiest selects the
             copy with the lowest loss, as a control.
         unit: Language task: choose the worst copy per column of a window, per token, or per batch.
@@ -128,9 +131,9 @@ def maxup(
     schedule = warmed_up(m, steps=context.warmup_steps(warmup, start))
     settings: dict[str, Any] = {"strategy": strategy, "chunk_size": chunk_size, "masks": masks, "compile": compile}
     if context.recipe.task == "vision":
-        settings |= {"norm": norm, "score": score, "fast": fast, "dropout": dropout}
-    elif fast or not dropout:
-        name = "fast" if fast else "dropout"
+        settings |= {"norm": norm, "score": score, "fast": fast, "dropout": dropout, "shortlist": shortlist}
+    elif fast or shortlist or not dropout:
+        name = "fast" if fast else "shortlist" if shortlist else "dropout"
         raise RecipeError(f"objective.{name} needs the vision task, but the task is language; remove objective.{name}")
     return MaxUp(context.require_perturbation(), m=schedule, **settings, **context.options)
 
@@ -287,6 +290,10 @@ def override_objective(spec: Spec, changes: Mapping[str, Any]) -> Spec:
 
 def _check(key: str, value: Any, hint: Any) -> Any:
     """Return the value of an argument as its type, after checking the type and the range."""
+    if type(None) in get_args(hint):
+        if value is None:
+            return None
+        hint = get_args(hint)[0]
     annotated, hint = hint, get_args(hint)[0] if get_origin(hint) is Annotated else hint
     if get_origin(hint) is Literal:
         if value not in get_args(hint):

@@ -84,7 +84,7 @@ def test_a_complete_measurement(work, monkeypatch):
             "median_forward_seconds", "variants", "environment"} == set(result)  # fmt: skip
     assert {"commit", "versions", "hardware"} <= set(result["environment"])
     assert all(set(one) == ROW | COMPUTED for one in result["variants"])
-    assert len(result["variants"]) == 1 + 2 * 9 + 2
+    assert len(result["variants"]) == 1 + 2 * 10 + 2
     for one in result["variants"]:
         assert one["note"] is None
         assert len(one["seconds"]) == 2

@@ -395,3 +395,17 @@ def test_an_objective_of_a_base_is_merged_or_refused(tmp_path):
 def test_values_that_are_no_objective_get_a_message(words, message):
     with pytest.raises(RecipeError, match=message):
         parse_recipe(NAME, words)
+
+
+def test_null_is_a_value_of_an_optional_argument():
+    recipe = parse_recipe("digits/mlp-gaussian-maxup", ["--objective.shortlist", "2"])
+    assert recipe.objective["shortlist"] == 2
+    assert parse_recipe("digits/mlp-gaussian-maxup", ["--objective.shortlist", "null"]).objective["shortlist"] is None
+    for text, message in (
+        ("many", r"objective\.shortlist must be a whole number, but is 'many'"),
+        ("0", r"objective\.shortlist=0 is out of range"),
+    ):
+        with pytest.raises(RecipeError, match=message):
+            parse_recipe("digits/mlp-gaussian-maxup", ["--objective.shortlist", text])
+    with pytest.raises(RecipeError, match=r"objective\.m must be a whole number, but is None"):
+        parse_recipe("digits/mlp-gaussian-maxup", ["--objective.m", "null"])

@@ -36,6 +36,10 @@ def test_every_argument_is_documented_and_has_a_checked_type(name):
     for key, argument in arguments_of(name).items():
         assert f"        {key}: " in OBJECTIVES[name].__doc__
         hint = argument.annotation
+        if argument.default is None:
+            hint, optional = get_args(hint)
+            assert (get_origin(hint), optional) == (Annotated, type(None)), key
+            continue
         assert get_origin(hint) in (Annotated, Literal) or hint is bool, key
         if get_origin(hint) is Annotated:
             assert argument.default in get_args(hint)[1]
