@@ -116,6 +116,8 @@ def claims() -> Iterator[tuple[str, Measured | None, str]]:
         ("clean", "better generalization, on a task that the paper does not have", 2),
     ):
         yield text, _compared("digits-cause", "digits, MLP", metric, digits), "[digits](#digits)"
+    found = _compared("digits-robustness", "digits, MLP", "corrupted", 2)
+    yield "more robust to common corruptions; not a claim of the paper", found, "[digits](#corruptions-and-calibration)"
     for file, name in (("embedding_dropout", "word dropout"), ("token_dropout", "token dropout")):
         for scoring, title in (("", ""), ("-no_dropout", ", scored without dropout")):
             found = _compared(f"docstrings-{file}{scoring}", f"docstrings, Transformer, {name}{title}", "clean", 2)
@@ -206,7 +208,10 @@ def _compared(file: str, name: str, metric: str, digits: int) -> Measured:
     found = _read(file)
     gains = (found["summary"][metric]["m = 4"], found["equal_time"]["m = 1, time of m = 4"]["gain"][metric])
     at_epochs, at_time = (Difference(g["difference"], g["low"], g["high"], len(found["seeds"])) for g in gains)
-    what = {"gradient": "gradient norm", "worst": "accuracy on the worst of 20 copies", "clean": "accuracy"}[metric]
+    what = {
+        "gradient": "gradient norm", "worst": "accuracy on the worst of 20 copies", "clean": "accuracy",
+        "corrupted": "accuracy on corrupted images",
+    }[metric]  # fmt: skip
     return Measured(f"{name}, m = 4: {what}", at_epochs, at_time, digits, metric == "gradient")
 
 

@@ -39,6 +39,7 @@ from maxup.lab.models.external import create_external
 from maxup.lab.models.speednet import LOGIT_SCALE, SpeedNet, speednet
 from maxup.lab.report.figure import COLORS, MARKERS, save_figure
 from maxup.lab.storage.atomic_io import write_json
+from maxup.objectives.shortlist import FirstOrder
 from maxup.scoring import allow_variants
 
 PIXEL = 4.0  # about 1 / std: converts a sigma for pixels in [0, 1] to normalized images
@@ -97,19 +98,8 @@ class Scorer:
 
     def first_order(self, batch: Batch, draws: list[Any]) -> Tensor:
         """Score copies by the gradient of the loss at the image itself: L(x, y') + <g, x' - x>."""
-        trained = [p for p in self.model.parameters() if p.requires_grad]
-        x = batch[0].detach().clone().requires_grad_()
-        try:
-            for parameter in trained:  # only the gradient of the image is needed
-                parameter.requires_grad_(False)
-            with torch.enable_grad():
-                output = self.call(x)
-                (gradient,) = torch.autograd.grad(smoothed(output, batch[1]).sum(), x)
-        finally:
-            for parameter in trained:
-                parameter.requires_grad_(True)
-        copies = self.copies(batch, draws)
-        return torch.stack([smoothed(output, y) + (gradient * (c - x)).sum((1, 2, 3)) for c, y in copies])
+        losses = FirstOrder(batch, self.call, smoothed)
+        return torch.stack([losses(copy) for copy in self.copies(batch, draws)])
 
     def hardest(self, batch: Batch, draws: list[Any]) -> Tensor:
         """Score all copies of the examples whose first copy has a high loss, and only the first copy of the others."""

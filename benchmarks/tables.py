@@ -60,7 +60,10 @@ def comparison(name: str, command: str, metrics: Collection[str] = METRICS) -> s
     ]
     objectives = f" --objectives {' '.join(others)}" if others else ""
     certify = f" --certify {found['certification']['images']}" if found.get("certification") else ""
-    command = f"{command} --seeds {len(found['seeds'])} --m {' '.join(ms)}{objectives}{certify}"
+    robustness = " --robustness" * ("corrupted" in found["summary"])
+    images = f" --images {found['images']}" if found.get("images") else ""
+    options = f"{objectives}{certify}{robustness}{images}"
+    command = f"{command} --seeds {len(found['seeds'])} --m {' '.join(ms)}{options}"
     equal = []
     for row_name, record in found["equal_time"].items():
         gains = {metric: row for metric, row in record["gain"].items() if metric in metrics}
@@ -123,6 +126,12 @@ def digits_certified() -> str:
     """Certified radii on digits, against Gaussian noise and SmoothAdv."""
     metrics = ["clean", "radius", "certified_0.25", "certified_0.5", "certified_1", "seconds"]
     return comparison("digits-certified", "maxup compare smoke/digits-gaussian-maxup", metrics)
+
+
+def digits_robustness() -> str:
+    """Accuracy on corrupted digits, and calibration."""
+    metrics = ["clean", "corrupted", "nll", "ece", "seconds"]
+    return comparison("digits-robustness", "maxup compare digits/mlp-gaussian-maxup", metrics)
 
 
 def cifar() -> str:
@@ -392,6 +401,7 @@ FILLERS = {
     "claims": lambda: f"\n{claims.table()}\n",
     "digits": lambda: f"\n{comparison('digits', 'maxup compare digits/mlp-gaussian-maxup')}\n",
     "digits-cause": lambda: f"\n{comparison('digits-cause', 'maxup compare digits/mlp-gaussian-maxup')}\n",
+    "digits-robustness": lambda: f"\n{digits_robustness()}\n",
     "digits-lr": lambda: f"\n{sweep('learning rate', RATES, ['clean', 'attacked'])}\n",
     "digits-size": lambda: f"\n{sweep('training images', SIZES, ['clean', 'attacked'])}\n",
     "digits-certified": lambda: f"\n{digits_certified()}\n",

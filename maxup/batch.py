@@ -78,6 +78,16 @@ def expand_like(values: Tensor, like: Tensor) -> Tensor:
     return values.view(-1, *[1] * (like.ndim - 1))
 
 
+def inner(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+    """Return the inner product per example, summed over leaves (B, ...): (B,).
+
+    Example:
+        >>> inner([torch.ones(2, 3), torch.ones(2)], [torch.ones(2, 3), torch.tensor([0.0, 5.0])])
+        tensor([3., 8.])
+    """
+    return torch.stack([(u * v).reshape(len(u), -1).sum(1) for u, v in zip(a, b, strict=True)]).sum(0)
+
+
 def is_batched(leaf: Any) -> bool:
     """Whether a leaf is a tensor with a batch dimension."""
     return isinstance(leaf, Tensor) and leaf.ndim > 0

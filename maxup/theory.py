@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
+from maxup.batch import inner
 from maxup.isolation import preserve_state
 from maxup.objectives.base import Forward, LossFn, call_model, cross_entropy, unwrap
 from maxup.perturb.noise import Gaussian, add, check_nonnegative, floating_leaves
@@ -92,7 +93,7 @@ def penalty(
         torch.Size([8])
     """
     losses, gradients = _gradients(model, x, y, forward, loss_fn)
-    return Penalty(losses, _inner(gradients, gradients).sqrt(), c(m, sigma))
+    return Penalty(losses, inner(gradients, gradients).sqrt(), c(m, sigma))
 
 
 def remainder(
@@ -147,7 +148,7 @@ def remainder(
                 noise = gaussian.draw((x, y), generator)
                 rewind()
                 exact.append(loss_fn(forward(unwrap(model), add((x, y), noise, None)[0]), y) - base)
-                linear.append(_inner(gradients, noise))
+                linear.append(inner(gradients, noise))
             remainders.append(torch.stack(exact).amax(0) - torch.stack(linear).amax(0))  # (B,)
     values = torch.stack(remainders)  # (samples, B)
     return values.mean(0), values.std(0) / samples**0.5
@@ -162,8 +163,3 @@ def _gradients(model: Any, x: Any, y: Any, forward: Forward, loss_fn: LossFn) ->
         check_losses(losses, len(zeros[0]))
         gradients = torch.autograd.grad(losses.sum(), zeros, allow_unused=True, materialize_grads=True)
         return losses.detach(), list(gradients)
-
-
-def _inner(a: list[Tensor], b: list[Tensor]) -> Tensor:
-    """Return the inner product per example, summed over all leaves: (B,)."""
-    return torch.stack([(u.flatten(1) * v.flatten(1)).sum(1) for u, v in zip(a, b, strict=True)]).sum(0)

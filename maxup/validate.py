@@ -54,8 +54,8 @@ def is_list_of_dicts(y: Any, examples: int) -> bool:
     return isinstance(y, list | tuple) and len(y) == examples and all(isinstance(target, Mapping) for target in y)
 
 
-def can_read(device: torch.device) -> bool:
-    """Whether values on the device can be read without waiting for it. Reading them synchronizes a GPU."""
+def can_read_without_sync(device: torch.device) -> bool:
+    """Whether reading values on this device needs no synchronization."""
     return device.type == "cpu"
 
 
@@ -287,18 +287,17 @@ def check_settings_agree(
         )
     if dtype not in (None, torch.float32, torch.bfloat16, torch.float16):
         raise ValueError(f"dtype={dtype} is invalid; use torch.float32, torch.bfloat16 or torch.float16")
-    scoring = ("norm", norm, "batch"), ("chunk_size", chunk_size, 1), ("dtype", dtype, None)
-    passes = ("dropout", dropout, True), ("compile", compile, False)
-    modes = ("fast", fast, False), ("shortlist", shortlist, None)
-    for name, value, default in (*scoring, *passes, *modes):
+    defaults = (
+        ("norm", norm, "batch"), ("chunk_size", chunk_size, 1), ("dtype", dtype, None), ("dropout", dropout, True),
+        ("compile", compile, False), ("fast", fast, False), ("shortlist", shortlist, None),
+    )  # fmt: skip
+    for name, value, default in defaults:
         if strategy != "recompute" and value != default:
             raise ValueError(
                 f"{name}={value!r} needs strategy='recompute', but strategy={strategy!r}; remove one of them"
             )
     if fast and shortlist is not None:
-        raise ValueError(
-            f"fast=True and shortlist={shortlist} are two ways to score fewer copies exactly; remove one of them"
-        )
+        raise ValueError(f"fast=True and shortlist={shortlist} cannot be combined; remove one of them")
     if score == "kl" and custom_loss:
         raise ValueError(
             "score='kl' subtracts the label entropy from the cross-entropy; use score='loss' with a custom loss_fn"

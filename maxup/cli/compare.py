@@ -18,7 +18,8 @@ EXAMPLES = """examples:
   maxup compare digits/mlp-gaussian-maxup --seeds 2 --epochs 5 --out out/try
   maxup compare smoke/digits-gaussian-maxup --seeds 3 --certify 100 \\
     --objectives smoothadv
-  maxup compare cifar10/resnet110-cutout-maxup --seeds 3 --robustness --images 1000
+  maxup compare cifar10/resnet110-cutout-maxup --seeds 3 --robustness \\
+    --images 1000 --eval_every 10
 The same command resumes. Settings of the recipe are options too: see
 maxup train --help.
 """
@@ -71,13 +72,13 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--robustness",
         action="store_true",
-        help="images: also measure the accuracy on corrupted images, and the calibration on clean ones",
+        help="also measure the accuracy on corrupted images, and the calibration; needs images",
     )
     parser.add_argument(
         "--images",
         type=option("compare --images"),
         metavar="N",
-        help="measure everything but the clean accuracy on at most N test examples (default: all)",
+        help="limit all metrics except the clean accuracy and certificates to N test examples (default: all)",
     )
     parser.add_argument(
         "--radius",

@@ -35,7 +35,7 @@ MODELS = {
     "mlp": "maxup.lab.models.mlp:mlp",
     "conv": "maxup.lab.models.conv:conv",
     "speednet": "maxup.lab.models.speednet:speednet",
-    "resnet": "maxup.lab.models.resnet:resnet",  # of any depth and width
+    "resnet": "maxup.lab.models.resnet:resnet",  # depth 6n + 2, any width
     **{f"resnet{depth}": f"maxup.lab.models.resnet:resnet{depth}" for depth in (20, 32, 44, 56, 110)},
     **{f"preact_resnet{depth}": f"maxup.lab.models.preact_resnet:preact_resnet{depth}" for depth in (20, 56, 110)},
     **{name: f"maxup.lab.models.wide_resnet:{name}" for name in ("wrn16_4", "wrn40_2", "wrn28_10")},

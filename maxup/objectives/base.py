@@ -17,7 +17,7 @@ from maxup.perturb.in_model import clear, in_model_parts
 from maxup.rng import objective_seed, reserve_seed, step_seed
 from maxup.snapshot import Snapshot, changed, state
 from maxup.validate import (
-    can_read,
+    can_read_without_sync,
     check_batch,
     check_classification,
     check_copy,
@@ -168,7 +168,7 @@ class Objective:
         capturing = is_capturing(device)
         generator = self._generator(device)
         # Reading values synchronizes a GPU, so there only the first batch is checked.
-        self._read_values = can_read(device) or (self._first_batch and not capturing)
+        self._read_values = can_read_without_sync(device) or (self._first_batch and not capturing)
         if self._read_values:
             check_values(x)
         before = None if capturing else generator.get_state()
@@ -216,16 +216,16 @@ class Objective:
 
     @contextmanager
     def _preserve_state(
-        self, model: nn.Module, batch: Batch, norm: str, *, dropout: bool = True
+        self, model: nn.Module, batch: Batch, norm: str, *, dropout: bool = True, check: bool = True
     ) -> Iterator[Callable[[], None]]:
         """`preserve_state` for the model and the modules that `loss_fn` and `forward` call.
 
-        The first time, warn about state that changed and cannot be restored.
+        The first time, unless `check` is False, warn about state that changed and cannot be restored.
         """
         if self._called[:2] != (self.loss_fn, self.forward):
             self._called = self.loss_fn, self.forward, called_modules(self.loss_fn, self.forward)
         modules = [model, *self._called[2]]
-        first = self._first_scoring and not is_capturing(leaves(batch)[0].device)
+        first = check and self._first_scoring and not is_capturing(leaves(batch)[0].device)
         compare = first and all(type(p) is nn.Parameter for module in modules for p in module.parameters())  # not FSDP
         seen: list[Snapshot] = []  # before the first pass (empty), after it (it may fill caches), and after the last
 

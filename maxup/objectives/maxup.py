@@ -5,7 +5,8 @@
     grad max_i L(x'_i, theta)  =  grad L(x'_i*, theta),    i* = argmax_i L(x'_i, theta)     (eq. 3)
 
 `MaxUp._select_worst` finds i*: `_score` scores m copies without a graph and passes them to `RunningMax.update`, which
-chooses the worst copy, the *winner*. `MaxUp.run` then rebuilds the winner from its draw and trains on it.
+chooses the worst copy, the *winner*. `MaxUp.run` then rebuilds the winner from its draw and trains on it. `fast` and
+`shortlist` replace this selection by a cheaper, approximate one, `_select_approximately`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -60,9 +61,9 @@ class MaxUp(Objective):
             statistics, without dropout. On a GPU, passes are compiled, with at least 4 copies each. At half size, and
             with BatchNorm or dropout, this is approximate. Every 500 steps, the copies are also scored with
             `fast=False`, and `gap_kept` compares the two selections.
-        shortlist: Score only this many of the m copies: those with the highest loss to first order, by one gradient of
-            the unperturbed input (see `maxup.objectives.shortlist`). Approximate, for small noise and m of about 10 or
-            more. It is checked like `fast`.
+        shortlist: Score only this many copies: those with the highest first-order estimate of the loss, from one
+            gradient with respect to the unperturbed input (see `maxup.objectives.shortlist`). Approximate. Use it with
+            small noise and a large m. It is checked like `fast`.
         dtype: Precision of scoring, by autocast. Default: the caller's.
         score: What to compare copies by: "loss", or "kl", which subtracts the entropy of mixed labels. "easiest"
             selects the copy with the lowest loss, as a control: is training on the *worst* copy what helps?
@@ -111,6 +112,11 @@ class MaxUp(Objective):
             strategy, norm, chunk_size, dtype, score, masks, dropout=dropout, compile=compile, fast=fast,
             shortlist=shortlist, custom_loss=custom_loss,
         )  # fmt: skip
+        if shortlist is not None and in_model_parts(perturbation):
+            raise ValueError(
+                "shortlist ranks copies by the gradient with respect to x, but the perturbation acts inside the model; "
+                "remove shortlist"
+            )
         instead = (
             "use strategy='recompute', or masks='independent'"
             if strategy == "retain"
@@ -130,10 +136,11 @@ class MaxUp(Objective):
 
     def needs_eager(self) -> bool:
         """Whether this step also scores exactly to check the selection, which cannot run in a CUDA graph."""
-        if not self._is_approximate():
+        if not self._is_approximate(self.copies()):
             return False
         before = range(max(0, self.step - CHECK_EVERY), self.step)
-        return self.step % CHECK_EVERY == 0 or (callable(self.m) and all(self.m(step) == 1 for step in before))
+        first = callable(self.m) and not any(self._is_approximate(self.m(step)) for step in before)
+        return first or self.step % CHECK_EVERY == 0
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs, with `gap_kept` and the strategies of "auto" if they were measured."""
@@ -223,68 +230,16 @@ class MaxUp(Objective):
             (worst.draw,) = self._draws(batch, generator, 1)
             return worst
         model = unwrap(model)
-        if self._is_approximate():
-            worst = self._select_approximately(model, batch, generator)
-        else:
-            worst = self._score(
-                model, batch, generator, self.norm, self.chunk_size, dropout=self.dropout, compile=self.compile
-            )
+        select = self._select_approximately if self._is_approximate(self.copies()) else self._score_exactly
+        worst = select(model, batch, generator)
         self._ties.update(worst)
         return worst
 
-    def _is_approximate(self) -> bool:
-        """Whether this step does not score all copies exactly."""
-        m = self.copies()
-        return m > 1 and (self.fast or (self.shortlist is not None and m > self.shortlist))
-
-    def _select_approximately(self, model: Any, batch: Batch, generator: Generator) -> RunningMax:
-        """Find the winners by `fast` or `shortlist`. In some steps, also score exactly, and return those winners."""
-        capturing = is_capturing(leaves(batch)[0].device)
-        rewind = None if capturing else remember_draws(self.perturbation, generator)
-        if self.shortlist is None:
-            score = partial(self._score, model, batch, generator)
-            may_halve = not in_model_parts(self.perturbation)  # features of half the size would get other noise
-            worst = self._fast.score(
-                score, model, batch, rewind, chunk_size=self.chunk_size, compile=self.compile, may_halve=may_halve
-            )
-        else:
-            kept = self._make_shortlist(model, batch, generator)
-            worst = self._score(
-                model, batch, generator, self.norm, self.chunk_size, dropout=self.dropout, compile=self.compile,
-                draws=kept.draws,
-            )  # fmt: skip
-            worst.shortlist = kept.copies
-        if rewind is None or not self.needs_eager():
-            return worst
-        rewind()  # the same copies again
-        exact = self._score(model, batch, generator, self.norm, 1, dropout=self.dropout, compile=self.compile)
-        assert worst.winner is not None
-        exact.gap_kept = self._gap_kept = share_of_gap(exact.all_scores, worst.winner)
-        return exact
-
-    def _make_shortlist(self, model: Any, batch: Batch, generator: Generator) -> Shortlist:
-        """Draw m copies, and keep the draws of those with the highest losses to first order."""
-        if in_model_parts(self.perturbation):
-            raise ValueError(
-                "shortlist ranks copies by the gradient of x, but the perturbation acts inside the model; remove "
-                "shortlist"
-            )
-        assert self.shortlist is not None
-        kept, size = Shortlist(self.shortlist), batch_size(batch)
-        first, self._first_scoring = self._first_scoring, False  # checks of the first scoring need several passes
-        with (
-            self._preserve_state(model, batch, self.norm, dropout=self.dropout) as rewind,
-            torch.no_grad(),
-            autocast(batch, self.dtype),
-        ):
-            rewind()  # the dropout masks of the training pass
-            losses = FirstOrder(batch, partial(self.forward, model), lambda output, y: self._losses(output, y, size))
-            for _ in range(self.copies()):
-                (draw,) = self._draws(batch, generator, 1)
-                copy = self._copy(batch, draw)
-                kept.update(draw, to_scores(self.score, losses(copy), copy[1]))
-        self._first_scoring = first
-        return kept
+    def _score_exactly(self, model: Any, batch: Batch, generator: Generator, **changes: Any) -> RunningMax:
+        """`_score` with the settings of this objective."""
+        settings: dict[str, Any] = {"norm": self.norm, "chunk_size": self.chunk_size}
+        settings |= {"dropout": self.dropout, "compile": self.compile}
+        return self._score(model, batch, generator, **settings | changes)
 
     def _score(
         self,
@@ -299,7 +254,7 @@ class MaxUp(Objective):
         half: bool = False,
         draws: list[Draw] | None = None,
     ) -> RunningMax:
-        """Draw and score m copies, or score these draws, `chunk_size` at a time, at full or half size."""
+        """Draw and score m copies, or score `draws`, `chunk_size` at a time, at full or half size."""
         if chunk_size > 1:
             instead = "use norm='running' or chunk_size=1"
             refuse_batch_norm(model, f"chunk_size={chunk_size}", instead, running=norm == "running")
@@ -342,12 +297,6 @@ class MaxUp(Objective):
             _, target, losses = self._wide.run(forward, model, batch, draws, isolated=isolated, rewind=rewind)
         return draws, losses, target
 
-    def _forward_half(self, model: Any, batch: Batch, draws: list[Draw]) -> tuple[Any, Any, Tensor]:
-        """`_forward` with images of half their size."""
-        x, target = self._copy(batch, cat(draws), len(draws))
-        output = self.forward(model, halve(x))
-        return output, target, self._losses(output, target, len(draws) * batch_size(batch))
-
     def _retain(self, model: Any, batch: Batch, generator: Generator) -> tuple[RunningMax, Any]:
         """Select from one wide batch with its graph. Return the winners, and their output, target and losses."""
         m, worst, size = self.copies(), RunningMax(self.score), batch_size(batch)
@@ -378,3 +327,52 @@ class MaxUp(Objective):
         if not self._first_scoring or is_capturing(leaves(batch)[0].device):
             return False
         return not any(isinstance(layer, _BatchNorm) and layer.training for layer in model.modules())
+
+    def _is_approximate(self, m: int) -> bool:
+        """Whether a step with m copies does not score all of them exactly."""
+        return m > 1 if self.fast else self.shortlist is not None and m > self.shortlist
+
+    def _select_approximately(self, model: Any, batch: Batch, generator: Generator) -> RunningMax:
+        """Find the winners by `fast` or `shortlist`. In some steps, also score exactly, and return those winners."""
+        capturing = is_capturing(leaves(batch)[0].device)
+        rewind = None if capturing else remember_draws(self.perturbation, generator)
+        if self.fast:
+            score = partial(self._score, model, batch, generator)
+            may_halve = not in_model_parts(self.perturbation)  # features of half the size would get other noise
+            worst = self._fast.score(
+                score, model, batch, rewind, chunk_size=self.chunk_size, compile=self.compile, may_halve=may_halve
+            )
+        else:
+            kept = self._make_shortlist(model, batch, generator)
+            worst = self._score_exactly(model, batch, generator, draws=kept.draws)
+            worst.shortlist = kept.copies
+        if rewind is None or not self.needs_eager():
+            return worst
+        rewind()  # the same copies again
+        exact = self._score_exactly(model, batch, generator, chunk_size=1)
+        assert worst.copy_of_all is not None
+        exact.gap_kept = self._gap_kept = share_of_gap(exact.all_scores, worst.copy_of_all)
+        return exact
+
+    def _make_shortlist(self, model: Any, batch: Batch, generator: Generator) -> Shortlist:
+        """Draw m copies, and keep the draws of those with the highest losses to first order."""
+        assert self.shortlist is not None
+        kept, size = Shortlist(self.shortlist), batch_size(batch)
+        with (
+            self._preserve_state(model, batch, self.norm, dropout=self.dropout, check=False) as rewind,
+            torch.no_grad(),
+            autocast(batch, self.dtype),
+        ):
+            rewind()  # the dropout masks of the training pass
+            losses = FirstOrder(batch, partial(self.forward, model), lambda output, y: self._losses(output, y, size))
+            for _ in range(self.copies()):
+                (draw,) = self._draws(batch, generator, 1)
+                copy = self._copy(batch, draw)
+                kept.update(draw, to_scores(self.score, losses(copy), copy[1]))
+        return kept
+
+    def _forward_half(self, model: Any, batch: Batch, draws: list[Draw]) -> tuple[Any, Any, Tensor]:
+        """`_forward` with images of half their size."""
+        x, target = self._copy(batch, cat(draws), len(draws))
+        output = self.forward(model, halve(x))
+        return output, target, self._losses(output, target, len(draws) * batch_size(batch))

@@ -21,7 +21,7 @@ class Report:
     gap: float
     """Mean difference between the loss of the winner and the mean loss of all scored copies."""
     wins: list[int]
-    """How many examples each scored copy won."""
+    """How many examples each scored copy won. With a shortlist: each place of the shortlist."""
     label_entropy: float
     """Mean entropy of the winners' labels in nats; 0 for class ids."""
     replay_error: float

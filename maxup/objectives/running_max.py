@@ -25,8 +25,8 @@ class RunningMax:
         scores: Their scores, (B,).
         copy: Index of the winner among the scored copies, (B,).
         shortlist: Indices of the scored copies among all m, (k, B), if only some of them were scored; otherwise None.
-        losses: Losses of every copy so far, a list of m tensors (B,).
-        all_scores: Scores of every copy so far, like `losses`.
+        losses: Losses of every scored copy so far, a list of m or k tensors (B,).
+        all_scores: Scores of every scored copy so far, like `losses`.
         gap_kept: Share of the loss gap that an approximate selection kept, a scalar, in steps that check it.
 
     Example:
@@ -48,7 +48,7 @@ class RunningMax:
         self.gap_kept: Tensor | None = None
 
     @property
-    def winner(self) -> Tensor | None:
+    def copy_of_all(self) -> Tensor | None:
         """Index of the winner among all m copies, (B,)."""
         if self.copy is None or self.shortlist is None:
             return self.copy
@@ -80,7 +80,7 @@ class RunningMax:
 
 
 def to_scores(score: str, losses: Tensor, target: Any) -> Tensor:
-    """Return what copies are compared by, higher is worse: the losses as in `RunningMax`, (B,)."""
+    """Return the scores of copies from their losses, (N,). The highest score wins. `score` is as in `RunningMax`."""
     scores = -losses if score == "easiest" else losses
     if score == "kl" and target.is_floating_point():
         scores = losses - entropy(target)

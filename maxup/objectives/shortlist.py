@@ -2,8 +2,8 @@
 
     L(x'_i)  =  L(x) + <grad_x L(x), x'_i - x>  +  O(|x'_i - x|^2)
 
-One forward and one backward pass give the gradient. Then ranking a copy needs no pass at all, so that a large m costs
-little more than k copies.
+One forward and one backward pass give the gradient. Then ranking a copy needs no pass at all, so the cost is that of k
+copies and one gradient, for any m.
 """
 
 from collections.abc import Callable
@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
-from maxup.batch import Batch, Draw, get_leaves, set_leaves, where
+from maxup.batch import Batch, Draw, get_leaves, inner, is_batched, set_leaves, where
 
-SCALE = 2.0**10  # of the loss, so that gradients in float16 do not become 0
+SCALE = 2.0**10  # loss scale, as in torch.amp.GradScaler: small float16 gradients would underflow
 
 
 class Shortlist:
@@ -23,11 +23,6 @@ class Shortlist:
 
     Args:
         size: k, the number of copies to keep.
-
-    Attributes:
-        draws: One draw per kept copy, a list of k.
-        scores: Their scores, (k, B).
-        copies: Their indices among all copies, (k, B).
 
     Example:
         >>> kept = Shortlist(2)
@@ -39,58 +34,66 @@ class Shortlist:
 
     def __init__(self, size: int) -> None:
         self.size, self.seen = size, 0
-        self.draws: list[Draw] = []
-        self.scores = self.copies = torch.empty(0)
+        self._kept: list[tuple[Draw, Tensor, Tensor]] = []  # draw, scores (B,) and index (B,) of each kept copy
 
-    def update(self, draw: Draw, score: Tensor) -> None:
+    @property
+    def draws(self) -> list[Draw]:
+        """One draw per kept copy."""
+        return [draw for draw, _, _ in self._kept]
+
+    @property
+    def scores(self) -> Tensor:
+        """Scores of the kept copies, (k, B)."""
+        return torch.stack([scores for _, scores, _ in self._kept])
+
+    @property
+    def copies(self) -> Tensor:
+        """Indices of the kept copies among all copies, (k, B)."""
+        return torch.stack([index for _, _, index in self._kept])
+
+    def update(self, draw: Draw, scores: Tensor) -> None:
         """Add a copy with its scores, (B,). It replaces the kept copy with the lowest score, if that is lower."""
-        index = torch.full_like(score, self.seen, dtype=torch.long)  # (B,)
+        new = draw, scores, torch.full_like(scores, self.seen, dtype=torch.long)
         self.seen += 1
-        if len(self.draws) < self.size:
-            first = not self.draws
-            self.draws.append(draw)
-            self.scores = score[None] if first else torch.cat([self.scores, score[None]])
-            self.copies = index[None] if first else torch.cat([self.copies, index[None]])
+        if len(self._kept) < self.size:
+            self._kept.append(new)
             return
         lowest, slot = self.scores.min(0)  # (B,) each
-        slots = torch.arange(self.size, device=slot.device)[:, None]
-        replaced = (slots == slot) & (score > lowest)  # (k, B)
-        self.draws = [where(mask, draw, kept) for mask, kept in zip(replaced, self.draws, strict=True)]
-        self.scores = torch.where(replaced, score, self.scores)
-        self.copies = torch.where(replaced, index, self.copies)
+        higher = scores > lowest  # (B,)
+        self._kept = [where(higher & (slot == i), new, kept) for i, kept in enumerate(self._kept)]
 
 
 class FirstOrder:
     """The losses of copies to first order, by the gradient of the loss at the unperturbed batch.
 
     Args:
-        batch: The pair (x, y). The gradient is by all floating-point leaves of x.
+        batch: The pair (x, y). The gradient is with respect to all leaves of x.
         forward: `forward(x) -> output`.
         losses: `losses(output, target) -> (B,)`.
     """
 
     def __init__(self, batch: Batch, forward: Callable[[Any], Any], losses: Callable[[Any, Any], Tensor]) -> None:
         x, y = batch
-        if any(not leaf.is_floating_point() for leaf in get_leaves(x)):
-            raise TypeError("shortlist ranks copies by the gradient of x, but x holds integers; remove shortlist")
+        if not all(is_batched(leaf) and leaf.is_floating_point() for leaf in tree_leaves(x)):
+            raise TypeError("shortlist needs floating-point inputs, but x also holds other values; remove shortlist")
+        self.x, self.losses = get_leaves(x), losses
         with torch.enable_grad():
-            self.origin = [leaf.detach().requires_grad_() for leaf in get_leaves(x)]
-            output = forward(set_leaves(x, self.origin))
+            inputs = [leaf.detach().requires_grad_() for leaf in self.x]
+            output = forward(set_leaves(x, inputs))
             loss = SCALE * losses(output, y).sum()
-            gradients = torch.autograd.grad(loss, self.origin, allow_unused=True, materialize_grads=True)
-        self.gradients = [gradient / SCALE for gradient in gradients]
+            gradients = torch.autograd.grad(loss, inputs, materialize_grads=True)
+        self.gradients = [g.to(torch.promote_types(g.dtype, torch.float32)) / SCALE for g in gradients]
         self.output = tree_map(lambda leaf: leaf.detach() if isinstance(leaf, Tensor) else leaf, output)
-        self.losses = losses
 
     def __call__(self, copy: Batch) -> Tensor:
         """Return the losses of a copy to first order, (B,)."""
         x, target = copy
-        losses = self.losses(self.output, target)  # labels may be mixed
-        for leaf, origin, gradient in zip(get_leaves(x), self.origin, self.gradients, strict=True):
+        moved = []
+        for leaf, origin in zip(get_leaves(x), self.x, strict=True):
             if leaf.shape != origin.shape:
                 raise ValueError(
-                    f"shortlist compares copies with x, but x has shape {tuple(origin.shape)} and a copy "
+                    f"shortlist needs copies of the shape of x, {tuple(origin.shape)}, but a copy has shape "
                     f"{tuple(leaf.shape)}; remove shortlist"
                 )
-            losses = losses + ((leaf - origin.detach()) * gradient).flatten(1).sum(1)
-        return losses
+            moved.append(leaf - origin)
+        return self.losses(self.output, target) + inner(moved, self.gradients)  # labels may be mixed

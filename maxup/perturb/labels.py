@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from maxup.batch import Batch
 from maxup.perturb.base import Perturbation
-from maxup.validate import ABOVE_0, can_read, check_num_classes, check_real
+from maxup.validate import ABOVE_0, can_read_without_sync, check_num_classes, check_real
 
 
 class LabelNoise(Perturbation):
@@ -57,7 +57,7 @@ def probabilities(y: object, num_classes: int | None, who: str, dtype: torch.dty
             f"{who} needs the number of classes, but num_classes is {num_classes!r}; pass num_classes=, or probability "
             "targets (B, C)"
         )
-    if can_read(y.device) and y.numel() and not 0 <= int(y.min()) <= int(y.max()) < num_classes:
+    if can_read_without_sync(y.device) and y.numel() and not 0 <= int(y.min()) <= int(y.max()) < num_classes:
         raise ValueError(f"{who}: labels run from {int(y.min())} to {int(y.max())}, but num_classes={num_classes}")
     return F.one_hot(y.long(), num_classes).to(dtype)
 

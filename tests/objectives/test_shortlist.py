@@ -26,10 +26,10 @@ def test_the_highest_scores_are_kept(size, m, seed):
 
 def test_losses_to_first_order_are_exact_if_the_loss_is_linear():
     torch.manual_seed(0)
-    model, x = nn.Linear(4, 1).double(), {"a": torch.randn(B, 2).double(), "b": torch.randn(B, 2).double()}
+    model, x = nn.Linear(4, 1).double(), {"a": torch.randn(B, 3).double(), "b": torch.randn(B).double()}
 
     def forward(x):
-        return model(torch.cat([x["a"], x["b"]], 1))
+        return model(torch.cat([x["a"], x["b"][:, None]], 1))
 
     estimate = FirstOrder((x, torch.zeros(B)), forward, lambda output, y: output[:, 0] + y)
     moved = {name: leaf + torch.randn(leaf.shape, generator=generator()) for name, leaf in x.items()}
@@ -67,8 +67,8 @@ def test_a_large_gap_is_mostly_kept_and_always_checked():
     noise = [mu.Gaussian(0.3).draw((x, y), draws)[0] for _ in range(20)]
     losses = torch.stack([mu.cross_entropy(model(x + z), y) for z in noise])  # (m, B)
     worst = outcome.worst
-    assert torch.equal(torch.stack(noise)[worst.winner, torch.arange(64)], outcome.draw[0])
-    chosen = losses.gather(0, worst.winner[None])[0]
+    assert torch.equal(torch.stack(noise)[worst.copy_of_all, torch.arange(64)], outcome.draw[0])
+    chosen = losses.gather(0, worst.copy_of_all[None])[0]
     assert torch.allclose(chosen, losses.gather(0, worst.shortlist).max(0).values)
     assert outcome.report.copies == 4
     assert outcome.report.gap_kept is None
@@ -115,9 +115,40 @@ def test_mixed_labels_and_several_copies_per_pass():
 
 def test_small_gradients_in_half_precision_do_not_vanish():
     """1e-8 is 0 in float16."""
-    x = torch.zeros(B, 3)
-    estimate = FirstOrder((x, None), lambda x: x.half() * 1e-4 * 1e-4, lambda output, y: output.float().sum(1))
-    assert torch.allclose(estimate((x + 1, None)), torch.full((B,), 3e-8), rtol=1e-2)
+    for dtype in (torch.float32, torch.float16):
+        x = torch.zeros(B, 3, dtype=dtype)
+        estimate = FirstOrder((x, None), lambda x: x.half() * 1e-4 * 1e-4, lambda output, y: output.float().sum(1))
+        assert torch.allclose(estimate((x + 1, None)), torch.full((B,), 3e-8), rtol=1e-2)
+
+
+def test_checks_of_the_first_scoring_survive_an_error():
+    """A model that fails once, and counts its calls in an attribute, which cannot be restored."""
+
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.calls = nn.Linear(3, CLASSES), 0
+
+        def forward(self, x):
+            self.calls += 1
+            if self.calls == 1:
+                raise RuntimeError("not yet")
+            return self.linear(x)
+
+    model, x, y = Counting(), torch.randn(B, 3), torch.arange(B) % CLASSES
+    objective = mu.MaxUp(mu.Gaussian(0.1), m=8, shortlist=2)
+    with pytest.raises(RuntimeError, match="not yet"):
+        objective.select(model, x, y)
+    with pytest.warns(mu.MaxUpWarning, match="the forward pass changed"):
+        objective.select(model, x, y)
+
+
+def test_the_first_approximate_step_is_checked_if_m_rises():
+    (x, y), model = batch(), net()
+    objective = mu.MaxUp(mu.Gaussian(0.1), m=lambda step: 2 if step < 3 else 12, shortlist=4)
+    kept = [objective.select(model, x, y) and objective.gap_kept for _ in range(4)]
+    assert kept[:3] == [None] * 3
+    assert 0 < kept[3] <= 1
 
 
 @pytest.mark.parametrize(
@@ -135,17 +166,15 @@ def test_settings_that_contradict_each_other(arguments, message):
 
 def test_inputs_that_have_no_first_order_are_refused():
     embedding = nn.Sequential(nn.Embedding(11, 4), nn.Flatten(), nn.Linear(20, CLASSES))
-    with pytest.raises(TypeError, match="x holds integers; remove shortlist"):
+    with pytest.raises(TypeError, match="x also holds other values; remove shortlist"):
         mu.MaxUp(mu.TokenDropout(0.2, mask_id=0), m=8, shortlist=2).select(embedding, *tokens())
-    (x, y), model = batch(), net()
-    inside = mu.FeatureNoise(0.1, layer="0")
-    inside.attach(model)
+    (x, y), inside = batch(), mu.FeatureNoise(0.1, layer="0")
     with pytest.raises(ValueError, match="acts inside the model; remove shortlist"):
-        mu.MaxUp(inside, m=8, shortlist=2)(model, x, y)
+        mu.MaxUp(inside, m=8, shortlist=2)
 
     class Smaller(mu.Gaussian):
         def apply(self, batch, draw):
             return batch[0][..., 1:], batch[1]
 
-    with pytest.raises(ValueError, match="compares copies with x, but x has shape"):
+    with pytest.raises(ValueError, match="needs copies of the shape of x"):
         mu.MaxUp(Smaller(0.1), m=8, shortlist=2).select(net(), x, y)

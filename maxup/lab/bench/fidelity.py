@@ -65,8 +65,8 @@ def measure_fidelity(work: Workload, m: int, variants: Iterable[Variant], batche
         scores.append(torch.stack(reference.losses))  # (m, B)
         for key, variant in found.items():
             worst = _select(variant, batch, number, restore, rewind)
-            chosen[key].append(worst.winner)
-            agree = worst.winner == reference.copy  # (B,)
+            chosen[key].append(worst.copy_of_all)
+            agree = worst.copy_of_all == reference.copy_of_all  # (B,)
             same[key] = same[key] and same_draws(worst.draw, reference.draw, agree)
     losses = torch.cat(scores, 1)  # (m, N)
     return {key: compare(losses, torch.cat(chosen[key])) if same[key] else None for key in found}

@@ -13,6 +13,8 @@ MAXUP: dict[str, dict[str, Any]] = {  # keyword arguments of MaxUp
     "maxup_compiled": {"norm": "running", "compile": True},
     "maxup_compiled_wide": {"norm": "running", "chunk_size": 4, "compile": True},
     "maxup_fast": {"fast": True},
+    "maxup_retain": {"strategy": "retain"},
+    "maxup_auto": {"strategy": "auto"},
     "maxup_shortlist": {"shortlist": 4},  # 4 copies are scored
 }
 BY_M = (*MAXUP, "average", "keep_all_graphs")  # measured for every m

@@ -198,7 +198,9 @@ def split(images: Data, n: int, seed: int, *, every_class: bool = False) -> tupl
 
 
 def evenly_spaced(total: int, count: int | None) -> list[int]:
-    """Return the indices of `count` of `total` examples, or of all. Image folders are sorted by class.
+    """Return `count` evenly spaced indices below `total`, or all if `count` is None or larger.
+
+    Image folders are sorted by class, so the first images would miss classes.
 
     Example:
         >>> evenly_spaced(10, 4), evenly_spaced(3, None)

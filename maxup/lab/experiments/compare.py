@@ -21,7 +21,7 @@ from maxup.lab.recipes.difference import difference
 from maxup.lab.recipes.objectives import override_objective, resolve_objective
 from maxup.lab.recipes.schema import Recipe
 from maxup.lab.results.comparison import METRICS, TIME_OF, Runs, gain, summary
-from maxup.lab.robustness.measure import check_images
+from maxup.lab.robustness.measure import average, check_images
 from maxup.lab.robustness.measure import measure as measure_robustness
 from maxup.lab.storage.atomic_io import read_json, write_json
 from maxup.lab.train.loop import train
@@ -129,7 +129,8 @@ def compare(
         equal_time: Whether to also train the baseline, and SmoothAdv, for as long as each MaxUp row takes.
         certification: How to certify every run. None: not at all.
         robustness: Whether to also measure every run on corrupted images, and its calibration.
-        images: Measure everything but the clean accuracy on at most this many test examples. Default: all.
+        images: Measure everything but the clean accuracy and certificates on at most this many test examples. Default:
+            all.
         say: Called with one line per run.
         quiet: Whether to hide the progress of each training.
         user_code: `model_from` and `data_from`, as in `train`.
@@ -181,7 +182,7 @@ def compare(
         "copies": COPIES,
         "attack": asdict(attack),
         "certification": certification and asdict(certification),
-        "images": images,
+        "images": None if images is None else min(images, len(task.test)),
         "equal_time": equal,
         "paired": paired,
         "summary": summary(runs, paired=paired),
@@ -226,7 +227,9 @@ def run_once(
         measured["clean"] = 100 * evaluate(run)["test"]["accuracy"]
     if robustness:
         found = measure_robustness(run, images=images, attack=False, quiet=True)
-        measured |= {"corrupted": 100 * found["corrupted"]["accuracy"]}
+        measured["corrupted"] = 100 * found["corrupted"]["accuracy"]
+        for kind, levels in found["corruptions"].items():
+            measured[f"corrupted_{kind}"] = 100 * average(levels)["accuracy"]
         measured |= {name: found["clean"][name] for name in ("nll", "ece")}
     if certification is not None:
         measured |= certify_run(folder, recipe, certification, **user_code)
@@ -236,7 +239,7 @@ def run_once(
 
 
 def _finished(recipe: Recipe, folder: Path) -> dict[str, Any] | None:
-    """Return the run.json of a run that finished with exactly this recipe, or None."""
+    """Return the run.json of a run that finished with this recipe, apart from `eval_every`, or None."""
     try:
         record = read_json(folder / "run.json")
     except FileNotFoundError:
@@ -245,7 +248,7 @@ def _finished(recipe: Recipe, folder: Path) -> dict[str, Any] | None:
         raise RunError(f"{folder / 'run.json'} cannot be read ({error}); remove {folder} to train again") from None
     if not isinstance(record, dict) or not {"recipe", "training_seconds", "environment"} <= set(record):
         raise RunError(f"{folder / 'run.json'} is not the result of a run; remove {folder} to train again")
-    return record if not difference(record["recipe"], recipe, ignore=()) else None
+    return record if not difference(record["recipe"], recipe, ignore=("eval_every",)) else None
 
 
 def _slug(name: str, row: Recipe, recipe: Recipe) -> str:

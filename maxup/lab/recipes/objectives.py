@@ -119,8 +119,8 @@ def maxup(
         compile: Compile the scoring passes.
         fast: Vision task: score images of 96 x 96 pixels or more at half size, others with running statistics, both
             without dropout. GPU: 4 copies per compiled pass.
-        shortlist: Vision task: score only this many copies, those with the highest loss to first order. For small
-            noise and a large m.
+        shortlist: Vision task: score only this many copies, those with the highest first-order estimate of the loss.
+            For small noise and a large m.
         score: What to compare copies by. kl subtracts the entropy of mixed labels from the loss. easiest selects the
             copy with the lowest loss, as a control.
         unit: Language task: choose the worst copy per column of a window, per token, or per batch.
@@ -132,9 +132,10 @@ def maxup(
     settings: dict[str, Any] = {"strategy": strategy, "chunk_size": chunk_size, "masks": masks, "compile": compile}
     if context.recipe.task == "vision":
         settings |= {"norm": norm, "score": score, "fast": fast, "dropout": dropout, "shortlist": shortlist}
-    elif fast or shortlist or not dropout:
-        name = "fast" if fast else "shortlist" if shortlist else "dropout"
-        raise RecipeError(f"objective.{name} needs the vision task, but the task is language; remove objective.{name}")
+    elif invalid := [key for key, on in {"fast": fast, "shortlist": shortlist, "dropout": not dropout}.items() if on]:
+        raise RecipeError(
+            f"objective.{invalid[0]} needs the vision task, but the task is language; remove objective.{invalid[0]}"
+        )
     return MaxUp(context.require_perturbation(), m=schedule, **settings, **context.options)
 
 

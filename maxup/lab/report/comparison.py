@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 
 from maxup.lab.report.figure import save_figure
-from maxup.lab.results.comparison import CERTIFIED_RADII, METRICS, TIME_OF, controls
+from maxup.lab.results.comparison import CERTIFIED_RADII, CORRUPTED, METRICS, TIME_OF, controls
 from maxup.lab.results.statistics import FEWEST
+
+WIDEST = 5  # panels of a plot in one row
 
 
 def text(result: dict[str, Any]) -> str:
@@ -34,7 +36,7 @@ def text(result: dict[str, Any]) -> str:
     )
     lines.append(f"\nLast column: difference from {next(iter(table['clean']))}. {note}")
     if result.get("images"):
-        lines.append(f"Measured on {result['images']} test images, except the clean accuracy.")
+        lines.append(f"All but the clean accuracy and certificates is measured on {result['images']} test examples.")
     for name, record in result["equal_time"].items():
         other = name.rpartition(TIME_OF)[2]
         lines.append(f"{name}: {record['epochs']} epochs, because {other} takes {record['ratio']:.2f} times as long.")
@@ -113,12 +115,17 @@ def plot(result: dict[str, Any], path: Path, title: str) -> None:
     runs, table = result["runs"], result["summary"]
     # The others do not fit beside the certified accuracies.
     certified = ["clean", "radius", *(f"certified_{radius:g}" for radius in CERTIFIED_RADII)]
-    metrics = certified if "radius" in table else [metric for metric in table if metric != "seconds"]
+    left_out = ("seconds", *(f"corrupted_{kind}" for kind in CORRUPTED))  # the mean over corruptions is shown
+    metrics = certified if "radius" in table else [metric for metric in table if metric not in left_out]
     names = list(runs)
     places = np.arange(len(names))
-    size = (2.75 * len(metrics) + 1.3, 1.6 + 0.42 * len(names))
-    figure, panels = plt.subplots(1, len(metrics), figsize=size, sharey=True, layout="constrained", squeeze=False)
-    for panel, metric in zip(panels[0], metrics, strict=True):
+    lines = 1 if len(metrics) <= WIDEST else 2
+    columns = -(-len(metrics) // lines)
+    size = (2.75 * columns + 1.3, 0.4 + lines * (1.2 + 0.42 * len(names)))
+    figure, panels = plt.subplots(lines, columns, figsize=size, sharey=True, layout="constrained", squeeze=False)
+    for unused in panels.flat[len(metrics) :]:
+        unused.set_visible(False)
+    for panel, metric in zip(panels.flat, metrics, strict=False):
         values = np.array([[run[metric] for run in runs[name]] for name in names])  # (rows, seeds)
         panel.axvline(table[metric][names[0]]["mean"], color="0.75", linewidth=1, linestyle="--", zorder=0)
         spread = np.linspace(0.12, 0.3, values.shape[1])

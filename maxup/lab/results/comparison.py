@@ -31,12 +31,14 @@ class Metric:
 TIME_OF = ", time of "  # in the name of a row that is trained for as long as another one
 CONTROLS = ("average of ", "easiest of ")  # rows that show whether choosing the worst copy is the cause
 CERTIFIED_RADII = (0.25, 0.5, 1.0)
+CORRUPTED = ("noise", "blur", "contrast", "jpeg", "occlusion")
 METRICS = {
     "clean": Metric("accuracy, clean [%]", "clean", 2, " %"),
     "worst": Metric("accuracy, worst of 20 copies [%]", "worst of 20", 2, " %"),
     "attacked": Metric("accuracy under PGD [%]", "PGD", 2, " %"),
     "gradient": Metric("input-gradient norm", "gradient", 3, lower_is_better=True),
     "corrupted": Metric("accuracy, corrupted images [%]", "corrupted", 2, " %"),
+    **{f"corrupted_{kind}": Metric(f"accuracy, {kind} [%]", kind, 2, " %") for kind in CORRUPTED},
     "nll": Metric("negative log-likelihood", "NLL", 3, lower_is_better=True),
     "ece": Metric("expected calibration error", "ECE", 3, lower_is_better=True),
     "radius": Metric("average certified radius", "certified radius", 3),

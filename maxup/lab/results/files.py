@@ -166,7 +166,7 @@ def _result(name: str, path: Path, stem: str, recipe: str) -> Result:
 def _changes(used: dict[str, Any], recipe: Recipe, ignore: Sequence[str]) -> list[str]:
     """Return the settings of a run that differ from a recipe, with their values."""
     settings = flat({**used, "objective": resolve_objective(used.get("objective", "standard"))})
-    changed = difference(used, recipe, ignore=["data.root", "data.workers", *ignore])
+    changed = difference(used, recipe, ignore=["data.root", "data.workers", "eval_every", *ignore])
     if settings.get("data.name") in USER_DATA and settings.get("data.root") != recipe.data.root:
         changed.append("data.root")
     return [f"{key} {format_value(settings.get(key, 'default'))}" for key in changed]

@@ -6,7 +6,7 @@ The training loop needs these attributes of a task:
     loader                          yields batches; has epoch, position, state_dict, steps(epochs) and fixed_shapes
     step(model, batch)              returns an Outcome with the loss to backpropagate
     lr_scale(batch)                 returns the factor of the learning rate
-    evaluation, every_epoch         all splits to evaluate, and those to evaluate after every epoch
+    evaluation, every_epoch         all splits to evaluate, and those to evaluate during training
     evaluate(model, split)          returns the sum of each metric, and the number of examples
     report_metrics(means)           returns the metrics to report, from the means
     skipped()                       returns the files that could not be read

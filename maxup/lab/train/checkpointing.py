@@ -99,7 +99,7 @@ def load_best(state: RunState, folder: Path) -> None:
 
 def _changed_settings(state: RunState, saved: dict[str, Any]) -> list[str]:
     """Return the settings of the recipe that differ between a checkpoint and this run."""
-    ignore = ["data.workers"]  # has no effect on the result
+    ignore = ["data.workers", "eval_every"]  # have no effect on the weights
     if state.recipe.task == "language" or saved["task"].get("data"):
         ignore.append("data.root")  # the task compares the content of the text or the images
     return difference(saved["recipe"], state.recipe, ignore=ignore)

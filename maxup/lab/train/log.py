@@ -100,11 +100,11 @@ def write_record(folder: Path, record: dict[str, Any]) -> None:
 def read_record(folder: Path, recipe: Recipe, step: int) -> dict[str, Any] | None:
     """Return run.json, or None if it does not exist or is of another recipe or step.
 
-    The place of the data and the workers may differ, as those of a resumed run may.
+    The place of the data, the workers and `eval_every` may differ, as those of a resumed run may.
     """
     try:
         record = read_json(folder / "run.json")
-        changed = difference(record["recipe"], recipe, ignore=("data.root", "data.workers"))
+        changed = difference(record["recipe"], recipe, ignore=("data.root", "data.workers", "eval_every"))
         same = not changed and record["steps"] == step
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None

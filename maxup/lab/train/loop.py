@@ -233,9 +233,12 @@ class Trainer:
             state.recorded = state.step
 
     def _end_epoch(self, epoch: int, progress: Progress) -> bool:
-        """Evaluate. Returns whether this is the best epoch by validation, or by test if nothing is held out."""
+        """Evaluate, unless `eval_every` skips this epoch.
+
+        Returns whether it is the best epoch by validation, or by test if nothing is held out.
+        """
         state, task = self.state, self.task
-        if not state.stages.is_evaluated(epoch + 1):
+        if not state.stages.should_evaluate(epoch + 1):
             state.stages.check(epoch + 1, None)
             return False
         measured = self._measure(task.every_epoch)
@@ -247,7 +250,7 @@ class Trainer:
 
             count = f"{len(skipped)} image{'s' * (len(skipped) > 1)}"
             progress.say(f"skipped {count} that cannot be read, such as {why_unreadable(skipped[0])}")
-        kept = getattr(task.objective, "gap_kept", None)  # of fast scoring
+        kept = getattr(task.objective, "gap_kept", None)  # of fast or shortlist
         checked = {"gap_kept": kept} if kept is not None and math.isfinite(kept) else {}
         state.last |= checked
         sign = -1 if task.lower_is_better else 1

@@ -15,8 +15,8 @@ class Stages:
     Args:
         optim: The settings `average_from`, `patience` and `restarts`.
         epochs: The maximum number of epochs per stage. The first stage always has that many.
-        eval_every: The number of epochs between evaluations.
         lower_is_better: Whether a lower metric is better.
+        eval_every: The number of epochs between evaluations.
 
     Example:
         >>> optim = Optim(name="asgd", schedule="constant", average_from=None, patience=1)
@@ -55,7 +55,7 @@ class Stages:
         """The maximum number of epochs of the run."""
         return self.epochs * (1 + self.optim.restarts)
 
-    def is_evaluated(self, epoch: int) -> bool:
+    def should_evaluate(self, epoch: int) -> bool:
         """Whether to evaluate after `epoch` epochs."""
         return epoch % self.eval_every == 0 or epoch - self.begun >= self.epochs
 

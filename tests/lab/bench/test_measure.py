@@ -11,7 +11,7 @@ from maxup import EmbeddingDropout, scoring, token_cross_entropy
 from maxup.errors import NonFiniteError, RecipeError
 from maxup.lab.bench.measure import bench, check, summarize, train
 from maxup.lab.bench.plot import gaps, plot_cost, plot_gap, series
-from maxup.lab.bench.settings import DEFAULT, MAXUP, NAMES, SIZES
+from maxup.lab.bench.settings import BY_M, DEFAULT, MAXUP, NAMES, SIZES
 from maxup.lab.bench.table import HEADINGS, cells, title
 from maxup.lab.bench.workload import from_network, from_setup
 
@@ -84,7 +84,7 @@ def test_a_complete_measurement(work, monkeypatch):
             "median_forward_seconds", "variants", "environment"} == set(result)  # fmt: skip
     assert {"commit", "versions", "hardware"} <= set(result["environment"])
     assert all(set(one) == ROW | COMPUTED for one in result["variants"])
-    assert len(result["variants"]) == 1 + 2 * 10 + 2
+    assert len(result["variants"]) == 1 + 2 * len(BY_M) + 2
     for one in result["variants"]:
         assert one["note"] is None
         assert len(one["seconds"]) == 2

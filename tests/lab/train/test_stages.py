@@ -88,8 +88,8 @@ def test_every_kth_epoch_and_the_last_one_are_evaluated():
     stages, evaluated = Stages(Optim(), 10, lower_is_better=True, eval_every=4), []
     for epoch in range(1, 11):
         assert not stages.over
-        evaluated += [epoch] if stages.is_evaluated(epoch) else []
-        stages.check(epoch, 1.0 if stages.is_evaluated(epoch) else None)
+        evaluated += [epoch] if stages.should_evaluate(epoch) else []
+        stages.check(epoch, 1.0 if stages.should_evaluate(epoch) else None)
     assert evaluated == [4, 8, 10]
     assert stages.over
 
