@@ -20,7 +20,7 @@ from maxup.lab.report.tables import format_difference, format_estimate
 from maxup.lab.results.comparison import CONTROLS, METRICS
 from maxup.lab.results.files import load_results
 from maxup.lab.results.paper import load_paper
-from maxup.lab.results.statistics import estimate, welch
+from maxup.lab.results.statistics import difference, estimate, welch
 
 ROOT = Path(__file__).parent.parent
 DOCS = ("method", "results", "language", "imagenet", "certify", "reliability", "scaling")
@@ -120,6 +120,43 @@ def without_dropout() -> str:
             cells = f"{row['m']} | {row['time_ratio']:.2f} | {row['gap']:.3f} | {row['gap_kept']:.2f}"
             lines.append(f"| {name}, {titles[row['name']]} | {cells} |")
     return "\n".join(lines) + f"\n\n{origin(*(result(file)['environment'] for file in files.values()))}"
+
+
+def shortlist() -> str:
+    """One row per way of scoring: time of a step and loss gap with Gaussian noise, all copies scored or a shortlist."""
+    lines = ["| ResNet-20 | m | time of a step / standard step | gap | gap kept |", "|---" * 5 + "|"]
+    files = {"noise 1.0": "bench/resnet20-gaussian1.0", "noise 2.0": "bench/resnet20-gaussian2.0"}
+    titles = {"maxup": "exact", "maxup_shortlist": "`shortlist=4`"}
+    for name, file in files.items():
+        for row in result(file)["variants"][1:]:
+            if row["name"] == "maxup" or row["m"] > 4:  # otherwise the shortlist has all copies
+                cells = f"{row['m']} | {row['time_ratio']:.2f} | {row['gap']:.3f} | {row['gap_kept']:.2f}"
+                lines.append(f"| {name}, {titles[row['name']]} | {cells} |")
+    return "\n".join(lines) + f"\n\n{origin(*(result(file)['environment'] for file in files.values()))}"
+
+
+def digits_shortlist() -> str:
+    """Certified radii of 25 copies with exact scoring and with a shortlist, paired by seed, and of 8 copies."""
+    names = {"exact, m = 25": "exact-25", "`shortlist=4`, m = 25": "shortlist-25", "exact, m = 8": "exact-8"}
+    found = {name: result(f"digits-shortlist/{file}") for name, file in names.items()}
+    lines = [
+        "| | clean [%] | average certified radius | minus exact, m = 25 | minus m = 1 at equal time | time / m = 1 |",
+        "|---" * 6 + "|",
+    ]
+    reference = None
+    for name, one in found.items():
+        ours = next(row for row in one["runs"] if re.fullmatch(r"m = \d+", row) and row != "m = 1")
+        radii = {run["seed"]: run["radius"] for run in one["runs"][ours]}
+        reference = reference or radii
+        paired = difference(radii, reference, paired=True)
+        record = one["equal_time"][f"m = 1, time of {ours}"]
+        table, gain = one["summary"], record["gain"]["radius"]
+        cells = [f"{table[metric][ours]['mean']:.{METRICS[metric].decimals}f}" for metric in ("clean", "radius")]
+        assert paired is not None
+        cells.append("" if reference is radii else format_difference(paired, 3, paired.n))
+        cells.append(f"{gain['difference']:+.3f}{interval(gain, 3)}")
+        lines.append(f"| {name} | {' | '.join(cells)} | {record['ratio']:.2f} |")
+    return "\n".join(lines) + f"\n\n{origin(*(one['environment'] for one in found.values()))}"
 
 
 def digits_certified() -> str:
@@ -404,6 +441,8 @@ FILLERS = {
     "digits-robustness": lambda: f"\n{digits_robustness()}\n",
     "digits-lr": lambda: f"\n{sweep('learning rate', RATES, ['clean', 'attacked'])}\n",
     "digits-size": lambda: f"\n{sweep('training images', SIZES, ['clean', 'attacked'])}\n",
+    "shortlist": lambda: f"\n{shortlist()}\n",
+    "digits-shortlist": lambda: f"\n{digits_shortlist()}\n",
     "digits-certified": lambda: f"\n{digits_certified()}\n",
     "docstrings-embedding": lambda: f"\n{docstrings('embedding_dropout')}\n",
     "docstrings-token": lambda: f"\n{docstrings('token_dropout')}\n",

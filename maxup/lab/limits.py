@@ -68,7 +68,7 @@ OPTIONS = {  # by command and option
     "compare --m": COPIES,
     "compare --radius": Limit(0, 1e9),
     "compare --attack_steps": STEPS,
-    "compare --images": _count(1, 10**9),
+    "compare --images": _count(2, 10**9),  # CutMix and MixUp need pairs
     "compare --certify": _count(1, 10**9),
     "compare --certify_n": _count(100, 10**8),  # at least n0
     "bench --m": _count(2, 10**4),  # m = 1 is the standard step

@@ -26,7 +26,7 @@ from maxup.objectives.base import Forward, LossFn, Objective, Outcome, call_mode
 from maxup.objectives.fast_scoring import CHECK_EVERY, FastScoring, halve, share_of_gap
 from maxup.objectives.running_max import RunningMax, to_scores
 from maxup.objectives.sanity import TieCheck, warn_if_winners_change
-from maxup.objectives.shortlist import FirstOrder, Shortlist
+from maxup.objectives.shortlist import FirstOrder, Shortlist, check_copy, check_inputs
 from maxup.objectives.wide_passes import WidePasses
 from maxup.perturb.base import remember_draws
 from maxup.perturb.in_model import check_attached, in_model_parts
@@ -225,6 +225,8 @@ class MaxUp(Objective):
     def _select_worst(self, model: Any, batch: Batch, generator: Generator) -> RunningMax:
         """Find i* of eq. 3 per example: draw and score m copies, and keep the draw of the worst one."""
         check_attached(self.perturbation, model)
+        if self.shortlist is not None:
+            check_inputs(batch[0])
         if self.copies() == 1:
             worst = RunningMax(self.score)
             (worst.draw,) = self._draws(batch, generator, 1)
@@ -232,7 +234,8 @@ class MaxUp(Objective):
         model = unwrap(model)
         select = self._select_approximately if self._is_approximate(self.copies()) else self._score_exactly
         worst = select(model, batch, generator)
-        self._ties.update(worst)
+        if worst.shortlist is None:  # the best copies of a shortlist may be the same
+            self._ties.update(worst)
         return worst
 
     def _score_exactly(self, model: Any, batch: Batch, generator: Generator, **changes: Any) -> RunningMax:
@@ -357,18 +360,22 @@ class MaxUp(Objective):
     def _make_shortlist(self, model: Any, batch: Batch, generator: Generator) -> Shortlist:
         """Draw m copies, and keep the draws of those with the highest losses to first order."""
         assert self.shortlist is not None
-        kept, size = Shortlist(self.shortlist), batch_size(batch)
+        kept = Shortlist(self.shortlist)
         with (
             self._preserve_state(model, batch, self.norm, dropout=self.dropout, check=False) as rewind,
             torch.no_grad(),
             autocast(batch, self.dtype),
         ):
-            rewind()  # the dropout masks of the training pass
-            losses = FirstOrder(batch, partial(self.forward, model), lambda output, y: self._losses(output, y, size))
+            estimate = None
             for _ in range(self.copies()):
                 (draw,) = self._draws(batch, generator, 1)
                 copy = self._copy(batch, draw)
-                kept.update(draw, to_scores(self.score, losses(copy), copy[1]))
+                if estimate is None:
+                    check_copy(batch[0], copy[0])
+                    rewind()  # the dropout masks of the training pass
+                    losses = partial(self._losses, size=batch_size(batch))
+                    estimate = FirstOrder(batch, partial(self.forward, model), losses)
+                kept.update(draw, to_scores(self.score, estimate(copy), copy[1]))
         return kept
 
     def _forward_half(self, model: Any, batch: Batch, draws: list[Draw]) -> tuple[Any, Any, Tensor]:

@@ -73,27 +73,53 @@ class FirstOrder:
     """
 
     def __init__(self, batch: Batch, forward: Callable[[Any], Any], losses: Callable[[Any, Any], Tensor]) -> None:
-        x, y = batch
-        if not all(is_batched(leaf) and leaf.is_floating_point() for leaf in tree_leaves(x)):
-            raise TypeError("shortlist needs floating-point inputs, but x also holds other values; remove shortlist")
-        self.x, self.losses = get_leaves(x), losses
+        x, self.y = batch
+        self.x, self.losses, scale = get_leaves(x), losses, SCALE if _in_float16(x) else 1.0
         with torch.enable_grad():
             inputs = [leaf.detach().requires_grad_() for leaf in self.x]
-            output = forward(set_leaves(x, inputs))
-            loss = SCALE * losses(output, y).sum()
-            gradients = torch.autograd.grad(loss, inputs, materialize_grads=True)
-        self.gradients = [g.to(torch.promote_types(g.dtype, torch.float32)) / SCALE for g in gradients]
+            output = forward(set_leaves(x, [leaf.clone() for leaf in inputs]))  # the model may change its input
+            clean = losses(output, self.y)  # (B,)
+            found = torch.autograd.grad(scale * clean.sum(), inputs, allow_unused=True) if clean.requires_grad else []
+        if all(gradient is None for gradient in found):
+            raise ValueError(
+                "shortlist needs the gradient of the loss with respect to x, but the model computes none; remove "
+                "torch.no_grad() and .detach() from its forward, or remove shortlist"
+            )
+        gradients = [torch.zeros_like(u) if g is None else g for u, g in zip(self.x, found, strict=True)]
+        self.gradients = [g.to(torch.promote_types(g.dtype, torch.float32)) / scale for g in gradients]
+        self.clean = clean.detach()
         self.output = tree_map(lambda leaf: leaf.detach() if isinstance(leaf, Tensor) else leaf, output)
 
     def __call__(self, copy: Batch) -> Tensor:
         """Return the losses of a copy to first order, (B,)."""
         x, target = copy
-        moved = []
-        for leaf, origin in zip(get_leaves(x), self.x, strict=True):
-            if leaf.shape != origin.shape:
-                raise ValueError(
-                    f"shortlist needs copies of the shape of x, {tuple(origin.shape)}, but a copy has shape "
-                    f"{tuple(leaf.shape)}; remove shortlist"
-                )
-            moved.append(leaf - origin)
-        return self.losses(self.output, target) + inner(moved, self.gradients)  # labels may be mixed
+        same = all(a is b for a, b in zip(tree_leaves(target), tree_leaves(self.y), strict=False))
+        losses = self.clean if same else self.losses(self.output, target)  # labels may be mixed
+        # Infinite values and gradients of leaves that do not change have no effect.
+        moved = [
+            torch.where(leaf == origin, 0, leaf - origin) for leaf, origin in zip(get_leaves(x), self.x, strict=True)
+        ]
+        gradients = [torch.where(change == 0, 0, g) for change, g in zip(moved, self.gradients, strict=True)]
+        return losses + inner(moved, gradients)
+
+
+def check_inputs(x: Any) -> None:
+    """Raise unless x is floating point, which a gradient with respect to it needs."""
+    if not all(is_batched(leaf) and leaf.is_floating_point() for leaf in tree_leaves(x)):
+        raise TypeError("shortlist needs floating-point inputs, but x also holds other values; remove shortlist")
+
+
+def check_copy(x: Any, copy: Any) -> None:
+    """Raise unless a copy has the structure and the shapes of x."""
+    shapes = [[tuple(leaf.shape) for leaf in tree_leaves(part)] for part in (x, copy)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(
+            f"shortlist needs copies of the shape of x, but x has {shapes[0]} and a copy {shapes[1]}; remove shortlist"
+        )
+
+
+def _in_float16(x: Any) -> bool:
+    """Whether a pass computes gradients in float16, where small ones underflow."""
+    device = tree_leaves(x)[0].device.type
+    autocast = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.float16
+    return autocast or any(leaf.dtype == torch.float16 for leaf in tree_leaves(x))

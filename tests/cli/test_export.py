@@ -94,7 +94,7 @@ def test_the_card_has_the_numbers_of_the_record(exported):
     card = (folder / "model" / "README.md").read_text()
     for name in ("test", "validation"):
         assert f"| {name} accuracy | {100 * record['last'][f'{name}_accuracy']:.2f} % |" in card
-    assert f"from step {record['steps']}, after epoch 3, with seed 0." in card
+    assert f"from step {record['steps']}, with seed 0. The metrics are from epoch 3." in card
     assert record["environment"]["versions"]["torch"] in card
 
 

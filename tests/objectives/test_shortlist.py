@@ -115,10 +115,95 @@ def test_mixed_labels_and_several_copies_per_pass():
 
 def test_small_gradients_in_half_precision_do_not_vanish():
     """1e-8 is 0 in float16."""
-    for dtype in (torch.float32, torch.float16):
-        x = torch.zeros(B, 3, dtype=dtype)
-        estimate = FirstOrder((x, None), lambda x: x.half() * 1e-4 * 1e-4, lambda output, y: output.float().sum(1))
-        assert torch.allclose(estimate((x + 1, None)), torch.full((B,), 3e-8), rtol=1e-2)
+    x = torch.zeros(B, 3, dtype=torch.float16)
+    estimate = FirstOrder((x, None), lambda x: x * 1e-4 * 1e-4, lambda output, y: output.float().sum(1))
+    assert torch.allclose(estimate((x + 1, None)), torch.full((B,), 3e-8), rtol=1e-2)
+
+
+def flat_net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(20, 64), nn.Tanh(), nn.Linear(64, CLASSES))
+
+
+def kept_with(forward=None, loss_fn=mu.cross_entropy, **more):
+    """The share of the gap that a shortlist of 3 keeps of 25 copies with small noise: about 1 if ranking works."""
+    x = {"f": torch.randn(32, 20, generator=generator()), **more}
+    objective = mu.MaxUp(
+        mu.Gaussian(0.05, key="f"), m=25, shortlist=3, loss_fn=loss_fn,
+        forward=forward or (lambda model, x: model(x["f"])), generator=generator(2),
+    )  # fmt: skip
+    objective.select(flat_net(), x, torch.arange(32) % CLASSES)
+    return objective.gap_kept
+
+
+def test_leaves_that_do_not_change_have_no_effect():
+    mask = torch.zeros(32, 20)
+    mask[:, 15:] = -torch.inf
+    assert kept_with(lambda model, x: model(x["f"] * x["mask"].exp()), mask=mask) > 0.95
+    zeros = torch.zeros(32)  # the gradient of the square root is infinite
+    assert kept_with(lambda model, x: model(x["f"]) + x["d"].sqrt()[:, None], d=zeros) > 0.95
+
+
+def test_a_random_loss_is_evaluated_once():
+    noise = torch.nn.functional.cross_entropy
+
+    def loss(output, y):
+        return noise(output + 0.3 * torch.randn(output.shape), y, reduction="none")
+
+    assert kept_with(loss_fn=loss) > 0.95
+
+
+def test_models_that_change_their_input_in_place():
+    def forward(model, x):
+        x["f"].mul_(2)
+        with torch.no_grad():
+            x["f"].clamp_(-3, 3)
+        return model(x["f"])
+
+    class Cloned(mu.Gaussian):  # otherwise exact scoring would change x as well
+        def apply(self, batch, draw):
+            x, y = super().apply(batch, draw)
+            return {name: leaf.clone() for name, leaf in x.items()}, y
+
+    x, y = {"f": torch.randn(32, 20)}, torch.arange(32) % CLASSES
+    before = x["f"].clone()
+    mu.MaxUp(Cloned(0.1, key="f"), m=8, shortlist=2, forward=forward).select(flat_net(), x, y)
+    assert torch.equal(x["f"], before)
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_a_model_without_a_gradient_by_its_input_is_refused(context):
+    model, x, y = flat_net(), torch.randn(32, 20), torch.arange(32) % CLASSES
+
+    def forward(model, x):
+        with torch.no_grad():
+            hidden = model[:2](x)
+        return model[2](hidden)
+
+    with pytest.raises(ValueError, match="the model computes none"):
+        mu.MaxUp(mu.Gaussian(0.1), m=8, shortlist=2, forward=forward).select(model, x, y)
+    with context():
+        objective = mu.MaxUp(mu.Gaussian(0.1), m=8, shortlist=2)
+        if context is torch.no_grad:
+            assert objective.select(model, x, y)[0].shape == x.shape
+        else:
+            with pytest.raises(ValueError, match="the model computes none"):
+                objective.select(model, x, y)
+
+
+def test_few_distinct_copies_do_not_look_like_a_perturbation_without_effect():
+    """The best two of twelve random flips are the same flip."""
+    (x, y), model = batch(), net()
+    objective = mu.MaxUp(mu.CropFlip(padding=0), m=12, shortlist=2)
+    objective.load_state_dict({"seed": 0, "step": 1})
+    objective.select(model, x, y)  # warnings are errors
+
+
+def test_token_ids_are_refused_in_a_warmup_too():
+    embedding = nn.Sequential(nn.Embedding(11, 4), nn.Flatten(), nn.Linear(20, CLASSES))
+    objective = mu.MaxUp(mu.TokenDropout(0.2, mask_id=0), m=mu.warmup(8, steps=9), shortlist=2)
+    with pytest.raises(TypeError, match="remove shortlist"):
+        objective.select(embedding, *tokens())
 
 
 def test_checks_of_the_first_scoring_survive_an_error():

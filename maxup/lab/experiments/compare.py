@@ -145,6 +145,8 @@ def compare(
         task = build_task(row, **user_code)  # an invalid recipe fails before anything is trained
     if robustness:
         check_images(task.test)
+        if not task.test.in_unit_range:
+            raise RunError("robustness needs pixels in [0, 1], but some are outside; scale them")
     numbers = list(range(recipe.seed, recipe.seed + seeds))
     here = environment()
     width = max(map(len, planned)) + (len(f"{TIME_OF}m = 10") if equal_time else 0)
@@ -216,7 +218,7 @@ def run_once(
     if "test" not in task.evaluation:
         raise RunError(f"{recipe.data.name} has no test images to compare on")
     test = task.evaluation["test"]
-    if images is not None:
+    if images is not None and images < len(task.test):
         chosen = task.test.subset(evenly_spaced(len(task.test), images))
         test = chosen.loader(recipe.batch_size, training=False, seed=0, device=task.generator.device)
     batches = merge_last_single((task.prepare(x), y) for _, x, y in test)

@@ -17,7 +17,7 @@ def model_card(config: Mapping[str, Any], record: Mapping[str, Any] | None = Non
         config: What `maxup.load` returns as `model.config`.
         record: What `read_run` returns for the run.json of the run, if it belongs to the same step.
     """
-    recipe = config["recipe"]
+    recipe, epoch = config["recipe"], config["metrics"].get("epoch")
     model = (config.get("task") or {}).get("model_from") or recipe["model"]["name"]
     lines = [
         "---", "library_name: maxup", f"pipeline_tag: {_tag(config)}", "tags:", "- maxup", "---", "",
@@ -25,9 +25,9 @@ def model_card(config: Mapping[str, Any], record: Mapping[str, Any] | None = Non
         f"Trained with [maxup](https://arxiv.org/abs/2002.09024), objective {_plain(_objective(recipe))}.", "",
         "| metric | value |", "|---|---|",
         *(f"| {_plain(name)} | {value} |" for name, value in _metrics(config)), "",
-        f"These numbers are from step {config['step']}"
-        + (f", after epoch {_plain(config['metrics']['epoch'])}" if "epoch" in config["metrics"] else "")
-        + f", with seed {recipe['seed']}.", "",
+        f"The weights are from step {config['step']}, with seed {recipe['seed']}."
+        + ("" if epoch is None else f" The metrics are from epoch {_plain(epoch)}."),
+        "",
         *_environment(record),
         "## How to use it", "",
         *_usage(config), "",

@@ -86,6 +86,8 @@ class Vision:
         classes = len(self.train.classes)
         self.metric_names = ["loss", "accuracy", *["top5_accuracy"] * (classes > (5 if from_folder else 10))]
         self.metric_names += ["flip_accuracy"] * recipe.data.flip_test
+        if recipe.objective.get("shortlist") and not from_folder and self.train.dtype == torch.int64:
+            raise RecipeError("objective.shortlist needs images or numbers, but your data are token ids; remove it")
         tokens = [part.x.max() for part in (self.train, self.validation, self.test) if _holds_tokens(part)]
         largest = int(max(tokens, default=0))
         self.model = build_network(recipe, self.train, device, model_from, largest_token=largest)

@@ -2,6 +2,7 @@ import json
 
 import pytest
 import torch
+from torch import nn
 
 from maxup.errors import RunError
 from maxup.lab.experiments import compare as module
@@ -72,10 +73,30 @@ def test_measured_on_some_images_and_the_clean_accuracy_on_all(tmp_path):
     assert plain == {"seed", "epochs", "clean", "worst", "attacked", "gradient", "seconds"}
 
 
-def test_robustness_of_examples_that_are_not_images_fails_before_training(tmp_path):
-    x, y = torch.rand(60, 2), torch.arange(60) % 3
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (torch.rand(60, 2), r"robustness is measured on images, but the examples have shape \(2,\)"),
+        (torch.randn(60, 1, 4, 4), r"robustness needs pixels in \[0, 1\], but some are outside"),
+    ],
+)
+def test_robustness_of_other_examples_fails_before_training(tmp_path, x, message):
     recipe = recipe_from(RECIPE | {"data": {"train_size": None}})
     options = {"seeds": 2, "ms": [2], "objectives": [], "attack": Attack(0.1), "robustness": True}
-    with pytest.raises(RunError, match="robustness is measured on images, but the examples have shape \\(2,\\)"):
-        compare(recipe, tmp_path, **options, data_from=lambda: (x, y))
+    with pytest.raises(RunError, match=message):
+        compare(recipe, tmp_path, **options, data_from=lambda: (x, torch.arange(60) % 3))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_shortlist_of_token_ids_fails_before_training(tmp_path):
+    tokens = torch.randint(9, (60, 6))
+    recipe = recipe_from(
+        {"perturb": [{"name": "token_dropout", "p": 0.2, "mask_id": 0}], "objective": {"name": "maxup", "shortlist": 2}}
+    )
+    options = {"seeds": 2, "ms": [8], "objectives": [], "attack": Attack(0.1)}
+    with pytest.raises(RunError, match=r"objective\.shortlist needs images or numbers"):
+        compare(
+            recipe, tmp_path, **options, data_from=lambda: (tokens, torch.arange(60) % 3),
+            model_from=lambda shape, num_classes: nn.Sequential(nn.Embedding(9, 3), nn.Flatten(), nn.Linear(18, 3)),
+        )  # fmt: skip
     assert not list(tmp_path.iterdir())

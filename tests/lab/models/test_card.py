@@ -32,7 +32,7 @@ def test_numbers_are_those_of_the_record():
     }  # fmt: skip
     assert "# conv on digits\n" in card
     assert "objective maxup, m = 4" in card
-    assert "from step 120, after epoch 5, with seed 3." in card
+    assert "from step 120, with seed 3. The metrics are from epoch 5." in card
     assert "trained on a CPU, with PyTorch 2.13, in 61 seconds." in card
     assert "`(x / 16 - mean) / std` with mean [0.1] and std [0.5]" in card
 
