@@ -44,13 +44,33 @@ def where(mask: Tensor, new: Draw, old: Draw) -> Draw:
             taken = torch.where(mask, len(o.values) + n.index, o.index)
             return SharedDraw(torch.cat([o.values, n.values]), taken)
         if not is_batched(n) or len(n) != len(mask):
-            raise TypeError(
-                f"invalid draw: a leaf is {_describe(n)}; every leaf must be a tensor with batch size {len(mask)} "
-                "first, or a SharedDraw for values that all examples share"
-            )
+            raise TypeError(_invalid(n, len(mask)))
         return torch.where(expand_like(mask, n), n, o)
 
     return tree_map(choose, new, old, is_leaf=_is_shared)
+
+
+def take(draws: Sequence[Draw], chosen: Tensor) -> list[Draw]:
+    """Choose from n draws per example: `chosen` (k, B) holds indices into `draws`. Return k draws.
+
+    Example:
+        >>> take([torch.tensor([1, 2]), torch.tensor([3, 4])], torch.tensor([[0, 1]]))
+        [tensor([1, 4])]
+    """
+    rows = torch.arange(chosen.shape[1], device=chosen.device)
+
+    def choose(*parts: Any) -> list[Any]:
+        if isinstance(parts[0], SharedDraw):
+            joined = cat(parts)
+            index = joined.index.view(len(parts), -1)[chosen, rows]  # (k, B)
+            return [SharedDraw(joined.values, one) for one in index]
+        if not is_batched(parts[0]) or len(parts[0]) != len(rows):
+            raise TypeError(_invalid(parts[0], len(rows)))
+        return list(torch.stack(parts)[chosen, rows])
+
+    flat = [tree_flatten(draw, is_leaf=_is_shared) for draw in draws]
+    columns = [choose(*parts) for parts in zip(*(leaves for leaves, _ in flat), strict=True)]  # per leaf, k of them
+    return [tree_unflatten([column[j] for column in columns], flat[0][1]) for j in range(len(chosen))]
 
 
 def cat(draws: Sequence[Draw]) -> Draw:
@@ -95,6 +115,13 @@ def is_batched(leaf: Any) -> bool:
 
 def _is_shared(leaf: Any) -> bool:
     return isinstance(leaf, SharedDraw)
+
+
+def _invalid(leaf: Any, size: int) -> str:
+    return (
+        f"invalid draw: a leaf is {_describe(leaf)}; every leaf must be a tensor with batch size {size} first, or a "
+        "SharedDraw for values that all examples share"
+    )
 
 
 def _describe(leaf: Any) -> str:

@@ -211,7 +211,11 @@ class MaxUp(Objective):
 
         strategy = "recompute"
         if m > 1 and weights and torch.is_grad_enabled():
-            strategy = self._strategies.choose(batch, m, measure)
+            first, self._first_batch = self._first_batch, False  # checks of the first batch would be timed
+            try:
+                strategy = self._strategies.choose(batch, m, measure)
+            finally:
+                self._first_batch = first
             rewind()
         try:
             return self._run(strategy, model, batch, generator)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from maxup.batch import Batch, Draw, get_leaves, inner, is_batched, set_leaves, where
+from maxup.batch import Batch, Draw, get_leaves, inner, is_batched, set_leaves, take
 
 SCALE = 2.0**10  # loss scale, as in torch.amp.GradScaler: small float16 gradients would underflow
 
@@ -29,38 +29,41 @@ class Shortlist:
         >>> for draw, score in ((10, 1.0), (11, 3.0), (12, 2.0)):
         ...     kept.update(torch.tensor([draw]), torch.tensor([score]))
         >>> kept.draws, kept.copies.tolist()
-        ([tensor([12]), tensor([11])], [[2], [1]])
+        ([tensor([11]), tensor([12])], [[1], [2]])
     """
 
     def __init__(self, size: int) -> None:
         self.size, self.seen = size, 0
-        self._kept: list[tuple[Draw, Tensor, Tensor]] = []  # draw, scores (B,) and index (B,) of each kept copy
+        self._found: list[tuple[Draw, Tensor, Tensor]] = []  # draw, scores (B,) and index (B,), at most 2 k
+
+    def update(self, draw: Draw, scores: Tensor) -> None:
+        """Add a copy with its scores, (B,)."""
+        self._found.append((draw, scores, torch.full_like(scores, self.seen, dtype=torch.long)))
+        self.seen += 1
+        if len(self._found) == 2 * self.size:
+            self._prune()
 
     @property
     def draws(self) -> list[Draw]:
         """One draw per kept copy."""
-        return [draw for draw, _, _ in self._kept]
+        return [draw for draw, _, _ in self._prune()]
 
     @property
     def scores(self) -> Tensor:
         """Scores of the kept copies, (k, B)."""
-        return torch.stack([scores for _, scores, _ in self._kept])
+        return torch.stack([scores for _, scores, _ in self._prune()])
 
     @property
     def copies(self) -> Tensor:
         """Indices of the kept copies among all copies, (k, B)."""
-        return torch.stack([index for _, _, index in self._kept])
+        return torch.stack([index for _, _, index in self._prune()])
 
-    def update(self, draw: Draw, scores: Tensor) -> None:
-        """Add a copy with its scores, (B,). It replaces the kept copy with the lowest score, if that is lower."""
-        new = draw, scores, torch.full_like(scores, self.seen, dtype=torch.long)
-        self.seen += 1
-        if len(self._kept) < self.size:
-            self._kept.append(new)
-            return
-        lowest, slot = self.scores.min(0)  # (B,) each
-        higher = scores > lowest  # (B,)
-        self._kept = [where(higher & (slot == i), new, kept) for i, kept in enumerate(self._kept)]
+    def _prune(self) -> list[tuple[Draw, Tensor, Tensor]]:
+        """Keep the k copies with the highest scores."""
+        if len(self._found) > self.size:
+            scores = torch.stack([scores for _, scores, _ in self._found])
+            self._found = take(self._found, scores.topk(self.size, 0).indices)
+        return self._found
 
 
 class FirstOrder:
@@ -82,8 +85,8 @@ class FirstOrder:
             found = torch.autograd.grad(scale * clean.sum(), inputs, allow_unused=True) if clean.requires_grad else []
         if all(gradient is None for gradient in found):
             raise ValueError(
-                "shortlist needs the gradient of the loss with respect to x, but the model computes none; remove "
-                "torch.no_grad() and .detach() from its forward, or remove shortlist"
+                "shortlist needs the gradient of the loss with respect to x, but the model computes none; "
+                "call it without torch.no_grad(), torch.inference_mode() and .detach(), or remove shortlist"
             )
         gradients = [torch.zeros_like(u) if g is None else g for u, g in zip(self.x, found, strict=True)]
         self.gradients = [g.to(torch.promote_types(g.dtype, torch.float32)) / scale for g in gradients]
@@ -106,7 +109,8 @@ class FirstOrder:
 def check_inputs(x: Any) -> None:
     """Raise unless x is floating point, which a gradient with respect to it needs."""
     if not all(is_batched(leaf) and leaf.is_floating_point() for leaf in tree_leaves(x)):
-        raise TypeError("shortlist needs floating-point inputs, but x also holds other values; remove shortlist")
+        kinds = sorted({str(getattr(leaf, "dtype", type(leaf).__name__)) for leaf in tree_leaves(x)})
+        raise TypeError(f"shortlist needs floating-point inputs, but x holds {', '.join(kinds)}; remove shortlist")
 
 
 def check_copy(x: Any, copy: Any) -> None:

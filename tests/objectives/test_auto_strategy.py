@@ -2,6 +2,7 @@
 
 import copy
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -167,3 +168,19 @@ def test_ranks_decide_together(monkeypatch):
 def test_settings_of_scoring_passes_are_refused(setting):
     with pytest.raises(ValueError, match=r"needs strategy='recompute', but strategy='auto'; remove one of them"):
         MaxUp(Gaussian(1.0), strategy="auto", **setting)
+
+
+def test_checks_of_the_first_batch_are_not_timed(monkeypatch):
+    """They run once per draw and copy, so they would make recompute look slower than it is."""
+    checked = []
+    monkeypatch.setattr(
+        "maxup.objectives.base.forbid_side_effects", lambda batch, who: checked.append(who) or nullcontext()
+    )
+    model, x, y = nn.Linear(5, 3), torch.rand(8, 5), torch.arange(8) % 3
+    objective = MaxUp(Gaussian(0.1), m=6, strategy="auto")
+    during = []
+    choose = objective._strategies.choose
+    monkeypatch.setattr(objective._strategies, "choose", lambda *args: (choose(*args), during.append(len(checked)))[0])
+    objective(model, x, y)
+    assert during == [0]
+    assert checked, "the step itself is checked"

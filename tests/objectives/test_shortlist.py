@@ -251,7 +251,7 @@ def test_settings_that_contradict_each_other(arguments, message):
 
 def test_inputs_that_have_no_first_order_are_refused():
     embedding = nn.Sequential(nn.Embedding(11, 4), nn.Flatten(), nn.Linear(20, CLASSES))
-    with pytest.raises(TypeError, match="x also holds other values; remove shortlist"):
+    with pytest.raises(TypeError, match=r"x holds torch\.int64; remove shortlist"):
         mu.MaxUp(mu.TokenDropout(0.2, mask_id=0), m=8, shortlist=2).select(embedding, *tokens())
     (x, y), inside = batch(), mu.FeatureNoise(0.1, layer="0")
     with pytest.raises(ValueError, match="acts inside the model; remove shortlist"):
