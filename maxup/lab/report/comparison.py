@@ -75,18 +75,18 @@ def verdicts(result: dict[str, Any]) -> list[str]:
                 if ours == name:
                     parts.append(f"against {baseline} at equal time, {_verdict(record['gain'])}")
             lines.append(f"Verdict for {name}: {'; '.join(parts)}.")
-    return lines
+    return [*lines, "Each interval misses a true difference of 0 in 1 of 20 cases by chance."] if lines else []
 
 
 def _verdict(gains: dict[str, dict[str, Any]]) -> str:
-    """Return on which metrics the interval of a difference is above or below 0, except for the time."""
-    found: dict[str, list[str]] = {"better": [], "worse": []}
+    """Return on which metrics the interval of a difference is above or below 0, or contains it. Without the time."""
+    found: dict[str, list[str]] = {"better": [], "worse": [], "undecided": []}
     for metric, row in gains.items():
-        if metric != "seconds" and row.get("low") is not None and not row["low"] <= 0 <= row["high"]:
+        if metric != "seconds" and row.get("low") is not None:
             better = (row["low"] > 0) != METRICS[metric].lower_is_better
-            found["better" if better else "worse"].append(METRICS[metric].short)
-    parts = [f"{word} on {', '.join(names)}" for word, names in found.items() if names]
-    return " and ".join(parts) or "no clear difference"
+            word = "undecided" if row["low"] <= 0 <= row["high"] else "better" if better else "worse"
+            found[word].append(METRICS[metric].short)
+    return " and ".join(f"{word} on {', '.join(names)}" for word, names in found.items() if names) or "undecided"
 
 
 def _difference(ours: str, baseline: str, gains: dict[str, dict[str, Any]]) -> str:
@@ -143,6 +143,8 @@ def plot(result: dict[str, Any], path: Path, title: str) -> None:
         panel.margins(x=0.12)
     panels[0][0].set_yticks(places, names)
     panels[0][0].set_ylim(len(names) - 0.5, -0.6)
-    figure.suptitle(f"{title}: mean ± std of {len(result['seeds'])} seeds; small dots are single seeds", fontsize=10)
+    images = f", {result['images']} test examples" if result.get("images") else ""
+    about = f"mean ± std of {len(result['seeds'])} seeds{images}; small dots are single seeds"
+    figure.suptitle(f"{title}: {about}", fontsize=10)
     save_figure(figure, path, dpi=140)
     plt.close(figure)

@@ -87,7 +87,8 @@ def test_a_verdict_needs_an_interval_on_one_side_of_zero():
     }
     assert verdicts(result) == [
         "Verdict for m = 4: against m = 1 at equal epochs, better on clean, gradient; against m = 1 at equal time, "
-        "worse on clean.",
-        "Verdict for m = 8: against m = 1 at equal epochs, no clear difference.",
+        "worse on clean and undecided on gradient.",
+        "Verdict for m = 8: against m = 1 at equal epochs, undecided on clean, gradient.",
+        "Each interval misses a true difference of 0 in 1 of 20 cases by chance.",
     ]
     assert verdicts(result | {"seeds": [0, 1]}) == []
