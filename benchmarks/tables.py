@@ -17,7 +17,7 @@ from maxup.lab.report.certified import columns as certified_columns
 from maxup.lab.report.certified import differences
 from maxup.lab.report.comparison import against_controls, at_equal_time, interval
 from maxup.lab.report.tables import format_difference, format_estimate
-from maxup.lab.results.comparison import CONTROLS, METRICS
+from maxup.lab.results.comparison import CONTROLS, CORRUPTED, METRICS
 from maxup.lab.results.files import load_results
 from maxup.lab.results.paper import load_paper
 from maxup.lab.results.statistics import difference, estimate, welch
@@ -26,6 +26,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ("method", "results", "language", "imagenet", "certify", "reliability", "scaling")
 RATES = {rate: f"digits-lr/{rate}" for rate in ("0.05", "0.1", "0.2", "0.4")}
 SIZES = {size: f"digits-size/{size}" for size in ("50", "100", "200")} | {"500": RATES["0.1"]}
+FEW = {"1,000": "cifar10-little/1000", "4,000": "cifar10-little/4000"}
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in DOCS)]
 
 
@@ -98,6 +99,19 @@ def sweep(title: str, files: dict[str, str], metrics: Collection[str]) -> str:
     return "\n".join(lines) + f"\n\n{origin(*(one['environment'] for one in found.values()))}"
 
 
+def trend() -> str:
+    """The gain in clean accuracy with the fewest images, minus that with the most, paired by seed."""
+
+    def gains(file: str) -> dict[int, float]:
+        runs = result(file)["runs"]
+        return {a["seed"]: a["clean"] - b["clean"] for a, b in zip(runs["m = 4"], runs["m = 1"], strict=True)}
+
+    files = list(SIZES.values())
+    found = difference(gains(files[0]), gains(files[-1]), paired=True)
+    assert found is not None
+    return format_difference(found, 2, found.n)
+
+
 def docstrings(perturbation: str, *, dropout: bool = True) -> str:
     """Text classification with a small Transformer, with exact scoring or without dropout."""
     code = "--data_from benchmarks.docstrings:data --model_from benchmarks.docstrings:encoder"
@@ -167,7 +181,7 @@ def digits_certified() -> str:
 
 def digits_robustness() -> str:
     """Accuracy on corrupted digits, and calibration."""
-    metrics = ["clean", "corrupted", "nll", "ece", "seconds"]
+    metrics = ["clean", "corrupted", *(f"corrupted_{kind}" for kind in CORRUPTED), "nll", "ece", "seconds"]
     return comparison("digits-robustness", "maxup compare digits/mlp-gaussian-maxup", metrics)
 
 
@@ -443,6 +457,7 @@ FILLERS = {
     "digits-size": lambda: f"\n{sweep('training images', SIZES, ['clean', 'attacked'])}\n",
     "shortlist": lambda: f"\n{shortlist()}\n",
     "digits-shortlist": lambda: f"\n{digits_shortlist()}\n",
+    "digits-size-trend": trend,
     "digits-certified": lambda: f"\n{digits_certified()}\n",
     "docstrings-embedding": lambda: f"\n{docstrings('embedding_dropout')}\n",
     "docstrings-token": lambda: f"\n{docstrings('token_dropout')}\n",
@@ -450,6 +465,7 @@ FILLERS = {
     "docstrings-token-no_dropout": lambda: f"\n{docstrings('token_dropout', dropout=False)}\n",
     "without-dropout": lambda: f"\n{without_dropout()}\n",
     "cifar": lambda: f"\n{cifar()}\n",
+    "cifar-little": lambda: f"\n{sweep('training images', FEW, ['clean', 'attacked', 'corrupted'])}\n",
     "embedded": lambda: f"\n{embedded()}\n",
     "language": lambda: f"\n{language()}\n",
     "ptb": lambda: f"\n{ptb()}\n",

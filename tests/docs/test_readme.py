@@ -77,7 +77,7 @@ def test_links_lead_somewhere(page):
 def test_readme_is_short_and_its_table_shows_measured_numbers():
     """Every result in the README is in a generated table of the docs, or a difference in results/*.json."""
     readme = (ROOT / "README.md").read_text()
-    assert len(readme.splitlines()) <= 110
+    assert len(readme.splitlines()) <= 112
     generated = "".join(
         block
         for page in PAGES
@@ -88,7 +88,7 @@ def test_readme_is_short_and_its_table_shows_measured_numbers():
         generated += " ".join(f"{row.get('difference', 0):+.2f}" for metric in found for row in metric.values())
     generated, readme = (text.replace("\N{MINUS SIGN}", "-") for text in (generated, readme))
     table = [line.split(" | ") for line in readme.splitlines() if line.count("|") == 7 and "---" not in line]
-    assert len(table) == 9
+    assert len(table) == 10
     section = readme.partition("## Results")[2].partition("\n## ")[0]
     sentences = [line for line in section.splitlines() if "|" not in line]
     for text in (" ".join(row[1:]) for row in [*table[1:], ["", *sentences]]):
