@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from maxup.errors import RunError
@@ -170,7 +171,8 @@ def compare(
     equal: dict[str, dict[str, Any]] = {}
     for name in dict.fromkeys(f"m = {m}" for m in ms if m > 1) if equal_time else []:
         for baseline in (n for n, row in planned.items() if row.objective["name"] in ("standard", "smoothadv")):
-            ratio = sum(r["seconds"] for r in runs[name]) / sum(r["seconds"] for r in runs[baseline])
+            pairs = zip(runs[name], runs[baseline], strict=True)
+            ratio = median(ours["seconds"] / theirs["seconds"] for ours, theirs in pairs)  # one slow run has no effect
             epochs = max(1, round(ratio * recipe.epochs))
             timed = f"{baseline}{TIME_OF}{name}"
             runs[timed] = [run(timed, replace(planned[baseline], epochs=epochs), seed) for seed in numbers]

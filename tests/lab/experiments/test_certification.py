@@ -23,7 +23,7 @@ def test_every_run_is_certified_and_smoothadv_is_trained_for_the_time_of_maxup(t
     for name in timed:
         record, runs = result["equal_time"][name], result["runs"]
         rival = runs[name.partition(", time of ")[0]]
-        ratio = sum(run["seconds"] for run in runs["m = 2"]) / sum(run["seconds"] for run in rival)
+        ratio = sum(a["seconds"] / b["seconds"] for a, b in zip(runs["m = 2"], rival, strict=True)) / 2  # the median
         assert record["ratio"] == pytest.approx(ratio)
         assert {run["epochs"] for run in runs[name]} == {record["epochs"]} == {max(1, round(2 * ratio))}
 

@@ -100,3 +100,11 @@ def test_a_shortlist_of_token_ids_fails_before_training(tmp_path):
             model_from=lambda shape, num_classes: nn.Sequential(nn.Embedding(9, 3), nn.Flatten(), nn.Linear(18, 3)),
         )  # fmt: skip
     assert not list(tmp_path.iterdir())
+
+
+def test_one_slow_run_does_not_change_equal_time(tmp_path, monkeypatch):
+    seconds = iter([1.0, 2.0, 1.0, 90.0, 1.0, 2.2, *[2.0] * 3])  # m = 1 and m = 2 for each seed, then equal time
+    monkeypatch.setattr(module, "run_once", lambda *args, **options: ({"clean": 50.0, "seconds": next(seconds)}, {}))
+    options = {"seeds": 3, "ms": [2], "objectives": [], "attack": Attack(0.1), "say": lambda line: None}
+    result = compare(recipe_from(RECIPE), tmp_path, **options)
+    assert result["equal_time"]["m = 1, time of m = 2"]["ratio"] == pytest.approx(2.2)
