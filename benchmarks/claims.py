@@ -110,8 +110,14 @@ def claims() -> Iterator[tuple[str, Measured | None, str]]:
     for text, baseline in (("Gaussian noise", "m = 1"), ("SmoothAdv", "SmoothAdv, radius 0.5")):
         found, link = _certified(baseline), "[digits](#certified-radius-on-digits)"
         yield f"certified robustness: above {text}, on a task that the paper does not have", found, link
+    for file, name, m, link in (
+        ("digits-cause", "digits, MLP", 4, "#digits"),
+        ("digits-size/50", "digits, MLP, 50 images", 4, "#little-data"),
+        ("digits-certified", "digits, MLP, noise 0.5", 5, "#certified-radius-on-digits"),
+    ):
+        text = "Gaussian noise: penalizes the gradient norm of the loss (Theorem 1)"
+        yield text, _compared(file, name, "gradient", 3, m=m), f"[digits]({link})"
     for metric, text, digits in (
-        ("gradient", "Gaussian noise: penalizes the gradient norm of the loss (Theorem 1)", 3),
         ("worst", "more robust to the perturbation of training", 2),
         ("clean", "better generalization, on a task that the paper does not have", 2),
     ):
@@ -207,16 +213,16 @@ def _with_baseline(table: Table) -> Iterator[tuple[Row, Row, int]]:
             yield row, table.rows[row.baseline], table.digits
 
 
-def _compared(file: str, name: str, metric: str, digits: int) -> Measured:
-    """Return the comparison of m = 4 with m = 1 in a file of `maxup compare`."""
+def _compared(file: str, name: str, metric: str, digits: int, m: int = 4) -> Measured:
+    """Return the comparison of MaxUp with m = 1 in a file of `maxup compare`."""
     found = _read(file)
-    gains = (found["summary"][metric]["m = 4"], found["equal_time"]["m = 1, time of m = 4"]["gain"][metric])
+    gains = (found["summary"][metric][f"m = {m}"], found["equal_time"][f"m = 1, time of m = {m}"]["gain"][metric])
     at_epochs, at_time = (Difference(g["difference"], g["low"], g["high"], len(found["seeds"])) for g in gains)
     what = {
         "gradient": "gradient norm", "worst": "accuracy on the worst of 20 copies", "clean": "accuracy",
         "corrupted": "mean accuracy on 5 kinds of corrupted images, noise included",
     }[metric]  # fmt: skip
-    return Measured(f"{name}, m = 4: {what}", at_epochs, at_time, digits, metric == "gradient")
+    return Measured(f"{name}, m = {m}: {what}", at_epochs, at_time, digits, metric == "gradient")
 
 
 def _certified(baseline: str) -> Measured:

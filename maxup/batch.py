@@ -6,6 +6,7 @@ a copy share, such as a dropout mask over the vocabulary, is a `SharedDraw`.
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -78,9 +79,10 @@ def cat(draws: Sequence[Draw]) -> Draw:
 
     def join(*parts: Any) -> Any:
         if isinstance(parts[0], SharedDraw):
-            offsets = [sum(len(part.values) for part in parts[:i]) for i in range(len(parts))]
-            index = torch.cat([part.index + offset for part, offset in zip(parts, offsets, strict=True)])
-            return SharedDraw(torch.cat([part.values for part in parts]), index)
+            values = {id(part.values): part.values for part in parts}  # parts that `take` returned share their values
+            starts = dict(zip(values, accumulate(map(len, values.values()), initial=0), strict=False))
+            index = torch.cat([part.index + starts[id(part.values)] for part in parts])
+            return SharedDraw(torch.cat(list(values.values())), index)
         return torch.cat(parts)
 
     return draws[0] if len(draws) == 1 else tree_map(join, *draws, is_leaf=_is_shared)

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from maxup import SharedDraw
-from maxup.batch import cat, tile, where
+from maxup.batch import cat, take, tile, where
 
 
 def test_where_selects_per_example_in_nested_draws():
@@ -29,6 +29,15 @@ def test_cat_keeps_the_values_of_each_copy():
     joined = cat([{"m": SharedDraw(torch.full((1, 3), v), zeros), "i": torch.tensor([v, v])} for v in (5.0, 6.0)])
     assert joined["m"].values[joined["m"].index][:, 0].tolist() == [5, 5, 6, 6]
     assert joined["i"].tolist() == [5, 5, 6, 6]
+
+
+def test_taken_draws_that_are_joined_again_store_every_value_once():
+    zeros, kept = torch.zeros(2, dtype=torch.long), []
+    for copy in range(12):
+        kept.append(SharedDraw(torch.full((1, 3), float(copy)), zeros))
+        kept = take(kept, torch.tensor([[len(kept) - 1] * 2, [0, 0]])[: len(kept)])  # the newest, and the one before
+    assert [len(draw.values) for draw in kept] == [12, 12]
+    assert [draw.values[draw.index][:, 0].tolist() for draw in kept] == [[11, 11], [10, 10]]
 
 
 def test_tile_repeats_copy_after_copy_and_leaves_the_rest():

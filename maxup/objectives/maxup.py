@@ -25,7 +25,7 @@ from maxup.objectives.auto_strategy import AutoStrategy
 from maxup.objectives.base import Forward, LossFn, Objective, Outcome, call_model, cross_entropy, unwrap
 from maxup.objectives.fast_scoring import CHECK_EVERY, FastScoring, halve, share_of_gap
 from maxup.objectives.running_max import RunningMax, to_scores
-from maxup.objectives.sanity import TieCheck, warn_if_winners_change
+from maxup.objectives.sanity import GapCheck, TieCheck, warn_if_winners_change
 from maxup.objectives.shortlist import FirstOrder, Shortlist, check_copy, check_inputs
 from maxup.objectives.wide_passes import WidePasses
 from maxup.perturb.base import remember_draws
@@ -123,7 +123,7 @@ class MaxUp(Objective):
             else "use chunk_size=1 or dropout=False"
         )
         self._wide = WidePasses(instead)
-        self._ties = TieCheck()
+        self._ties, self._gap_check = TieCheck(), GapCheck()
         self._compiler = ScoringCompiler()
         self._gap_kept: Tensor | None = None
         self._fast = FastScoring()
@@ -359,6 +359,7 @@ class MaxUp(Objective):
         exact = self._score_exactly(model, batch, generator, chunk_size=1)
         assert worst.copy_of_all is not None
         exact.gap_kept = self._gap_kept = share_of_gap(exact.all_scores, worst.copy_of_all)
+        self._gap_check.update(self._gap_kept, "fast=True" if self.fast else f"shortlist={self.shortlist}")
         return exact
 
     def _make_shortlist(self, model: Any, batch: Batch, generator: Generator) -> Shortlist:

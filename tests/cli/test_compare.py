@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -138,14 +139,25 @@ def test_clean_accuracy_is_what_training_recorded(compared):
             assert run["seconds"] == record["training_seconds"] <= record["seconds"]
 
 
-def test_finished_runs_are_not_trained_again(compared, monkeypatch):
-    folder, _ = compared
+def test_finished_runs_are_not_trained_again(compared, monkeypatch, capsys):
+    folder, first = compared
     monkeypatch.chdir(folder)
     records = {p: p.stat().st_mtime_ns for p in folder.rglob("run.json")}
     before = json.loads((folder / "c" / "compare.json").read_text())
     assert main(["compare", "digits/mlp-gaussian-maxup", "--seeds", "2", "--m", "8", "--out", "c", *TINY]) == 0
     assert {p: p.stat().st_mtime_ns for p in folder.rglob("run.json")} == records
     assert json.loads((folder / "c" / "compare.json").read_text())["runs"] == before["runs"]
+    printed = capsys.readouterr().out
+    assert (first.count("(trained before)"), printed.count("(trained before)")) == (0, 6)
+    assert "other settings" not in first + printed
+
+
+def test_a_note_says_that_a_result_of_other_settings_is_replaced(compared, monkeypatch, capsys):
+    monkeypatch.chdir(compared[0])
+    shutil.copytree("c", "d")
+    words = ["digits/mlp-gaussian-maxup", "--seeds", "3", "--m", "8", "--images", "50", "--out", "d", *TINY]
+    assert main(["compare", *words, "--no_equal_time"]) == 0
+    assert "has other settings (seeds, images) and will be replaced" in capsys.readouterr().out
 
 
 def test_json_is_what_the_file_has(compared, monkeypatch, capsys):

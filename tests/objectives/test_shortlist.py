@@ -228,6 +228,23 @@ def test_checks_of_the_first_scoring_survive_an_error():
         objective.select(model, x, y)
 
 
+def test_two_checks_in_a_row_that_keep_little_give_one_warning(monkeypatch):
+    """Half the size averages noise over 2 x 2 pixels, so it ranks copies of a network that sees single pixels badly."""
+    monkeypatch.setattr("maxup.objectives.maxup.CHECK_EVERY", 1)
+    x, y = torch.zeros(32, 1, 96, 96), torch.randint(2, (32,), generator=generator())
+
+    class Checkerboard(torch.nn.Module):
+        def forward(self, x):
+            pattern = (-1.0) ** torch.arange(x.shape[2])[:, None] * (-1.0) ** torch.arange(x.shape[3])
+            return torch.stack([(x * pattern).mean((1, 2, 3)), x.mean((1, 2, 3)) * 0.01], 1)
+
+    objective = mu.MaxUp(mu.Gaussian(0.5), m=8, fast=True, generator=generator())
+    objective.select(Checkerboard(), x, y)  # one check is not enough
+    with pytest.warns(mu.MaxUpWarning, match=r"fast=True kept -?0\.\d\d of the loss gap.*remove fast=True"):
+        objective.select(Checkerboard(), x, y)
+    objective.select(Checkerboard(), x, y)  # once
+
+
 def test_the_first_approximate_step_is_checked_if_m_rises():
     (x, y), model = batch(), net()
     objective = mu.MaxUp(mu.Gaussian(0.1), m=lambda step: 2 if step < 3 else 12, shortlist=4)

@@ -5,6 +5,7 @@ A seed sets the initial weights and the order of the examples for every objectiv
 them, and differences are paired. Otherwise runs with the same seed are not pairs, and intervals are Welch's.
 """
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -149,18 +150,33 @@ def compare(
         if not task.test.in_unit_range:
             raise RunError("robustness needs pixels in [0, 1], but some are outside; scale them")
     numbers = list(range(recipe.seed, recipe.seed + seeds))
+    settings = {
+        "recipe": asdict(recipe),
+        "task": task.identity,
+        "seeds": numbers,
+        "copies": COPIES,
+        "attack": asdict(attack),
+        "certification": certification and asdict(certification),
+        "images": None if images is None else min(images, len(task.test)),
+    }
+    if other := _changed(folder / "compare.json", settings):
+        say(
+            f"note: {folder / 'compare.json'} has other settings ({', '.join(other)}) and will be replaced; its runs "
+            "are kept, so its command writes it again; use --out to keep both"
+        )
     here = environment()
     width = max(map(len, planned)) + (len(f"{TIME_OF}m = 10") if equal_time else 0)
 
     def run(name: str, row: Recipe, seed: int) -> dict[str, float]:
         place = folder / "runs" / _slug(name, row, recipe) / f"seed-{seed}"
+        before = "  (trained before)" if _finished(replace(row, seed=seed), place) else ""
         metrics, trained_on = run_once(
             replace(row, seed=seed), place, attack, certification=certification, robustness=robustness, images=images,
             quiet=quiet, **user_code,
         )  # fmt: skip
         if other := [k for k in ("hardware", "threads") if trained_on.get(k) != here[k]]:
             say(f"note: {place} was trained in another environment ({', '.join(other)}), so its time is not comparable")
-        say(f"seed {seed}  {name:<{width}}  {_line(metrics)}")
+        say(f"seed {seed}  {name:<{width}}  {_line(metrics)}{before}")
         return metrics
 
     paired = task.seed_selects_data
@@ -180,13 +196,7 @@ def compare(
     result = {
         "format": "maxup-compare",
         "version": 1,
-        "recipe": asdict(recipe),
-        "task": task.identity,
-        "seeds": numbers,
-        "copies": COPIES,
-        "attack": asdict(attack),
-        "certification": certification and asdict(certification),
-        "images": None if images is None else min(images, len(task.test)),
+        **settings,
         "equal_time": equal,
         "paired": paired,
         "summary": summary(runs, paired=paired),
@@ -253,6 +263,16 @@ def _finished(recipe: Recipe, folder: Path) -> dict[str, Any] | None:
     if not isinstance(record, dict) or not {"recipe", "training_seconds", "environment"} <= set(record):
         raise RunError(f"{folder / 'run.json'} is not the result of a run; remove {folder} to train again")
     return record if not difference(record["recipe"], recipe, ignore=("eval_every",)) else None
+
+
+def _changed(file: Path, settings: dict[str, Any]) -> list[str]:
+    """Return the names of the settings that differ from those of an earlier result. Empty if there is none."""
+    try:
+        earlier = read_json(file)
+    except (OSError, ValueError):
+        return []
+    written = json.loads(json.dumps(settings))  # tuples are written as lists
+    return [name for name, value in written.items() if earlier.get(name) != value] if isinstance(earlier, dict) else []
 
 
 def _slug(name: str, row: Recipe, recipe: Recipe) -> str:

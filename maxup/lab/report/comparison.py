@@ -136,7 +136,8 @@ def plot(result: dict[str, Any], path: Path, title: str) -> None:
             panel.errorbar(row["mean"], place, xerr=row["std"], color=color, marker="o", markersize=6, capsize=3)
             text = f"{row['mean']:.{METRICS[metric].decimals}f}"
             panel.annotate(text, (row["mean"], place), (0, 7), textcoords="offset points", ha="center", fontsize=8)
-        panel.set_title(METRICS[metric].title, fontsize=9)
+        lower = "\n(lower is better)" if METRICS[metric].lower_is_better else ""
+        panel.set_title(f"{METRICS[metric].title}{lower}", fontsize=9)
         panel.tick_params(labelsize=8)
         panel.tick_params(axis="y", length=0)
         panel.spines[["top", "right", "left"]].set_visible(False)
