@@ -1,9 +1,11 @@
-"""The environment of a measurement: commit, versions and hardware. It is written to every result file."""
+"""The environment of a measurement: commit, command, versions and hardware. It is written to every result file."""
 
 import importlib.metadata
 import os
 import platform
+import shlex
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,14 @@ import maxup
 
 
 def environment(*, on_gpu: bool | None = None) -> dict[str, Any]:
-    """Return the commit, versions and hardware of this process. `on_gpu` defaults to whether there is a GPU."""
+    """Return the commit, command, versions and hardware of this process.
+
+    `on_gpu` defaults to whether there is a GPU.
+    """
     on_gpu = torch.cuda.is_available() if on_gpu is None else on_gpu
     return {
         "commit": _commit(),
+        "command": command(),
         "versions": {"python": platform.python_version(), "maxup": maxup.__version__, "torch": torch.__version__}
         | {name: v for name in ("numpy", "scikit-learn", "scipy") if (v := _version(name))},
         "shared_gpu": on_gpu and "CUDA_MPS_PIPE_DIRECTORY" in os.environ,  # if so, timings are not comparable
@@ -24,6 +30,15 @@ def environment(*, on_gpu: bool | None = None) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
     }
+
+
+def command() -> str | None:
+    """Return the command line of this process if it is `maxup` or one of our benchmarks, otherwise None."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)  # of python -m
+    module = spec.name.removesuffix(".__main__") if spec else Path(sys.argv[0]).stem
+    if module.partition(".")[0] not in ("maxup", "benchmarks"):
+        return None
+    return shlex.join([*([] if module == "maxup" else ["python", "-m"]), module, *sys.argv[1:]])
 
 
 def _commit() -> str | None:

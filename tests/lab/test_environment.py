@@ -1,6 +1,9 @@
 import json
 import subprocess
+import sys
+from importlib.machinery import ModuleSpec
 
+import pytest
 import torch
 
 import maxup.lab.environment
@@ -15,6 +18,23 @@ def test_versions_hardware_and_commit():
     head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True)
     if head.returncode == 0:
         assert found["commit"].rstrip("+") == head.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("module", "path", "command"),
+    [
+        (None, "/usr/bin/maxup", "maxup train mine.yaml --perturb '[{name: cutout}]'"),
+        ("maxup.__main__", "/x/maxup/__main__.py", "maxup train mine.yaml --perturb '[{name: cutout}]'"),
+        ("benchmarks.epoch", "/x/epoch.py", "python -m benchmarks.epoch train mine.yaml --perturb '[{name: cutout}]'"),
+        (None, "/home/me/my_script.py", None),
+        ("pytest.__main__", "/x/pytest/__main__.py", None),
+    ],
+)
+def test_the_command_is_recorded_if_it_is_ours(module, path, command, monkeypatch):
+    spec = None if module is None else ModuleSpec(module, None)
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", spec)
+    monkeypatch.setattr(sys, "argv", [path, "train", "mine.yaml", "--perturb", "[{name: cutout}]"])
+    assert environment()["command"] == command
 
 
 def test_a_repository_around_the_installed_package_is_ignored(tmp_path, monkeypatch):
