@@ -109,6 +109,13 @@ def test_fast_scoring_records_the_gap_that_it_keeps(tmp_path, monkeypatch):
     assert result["last"]["gap_kept"] == kept[-1]
 
 
+def test_a_shortened_warmup_is_announced(tmp_path, capsys):
+    for warmup in (1, 2):
+        recipe = recipe_from(RECIPE | {"objective": {"name": "maxup", "m": 2, "warmup": warmup}, "epochs": 4})
+        loop.train(recipe, tmp_path / str(warmup))
+        assert ("objective.warmup: 1 of 2 epochs" in capsys.readouterr().out) == (warmup == 2)
+
+
 def test_accumulation_equals_the_joined_batch(tmp_path):
     """Two batches of 50 accumulated are one of 100, for an objective without draws and a net without BatchNorm."""
     plain = {"objective": {"name": "hard_examples", "keep": 1.0}, "epochs": 1, "optim": {"schedule": "constant"}}
