@@ -8,7 +8,7 @@ import torch
 
 import maxup as mu
 from maxup.lab.storage import checkpoint
-from maxup.rng import load_rng_state_dict, rng_state_dict, stream_seed
+from maxup.rng import get_rng_state, load_rng_state_dict, remember_rng, rng_state_dict, stream_seed
 from tests.tiny import batch, net
 
 
@@ -16,6 +16,30 @@ def run(perturbation=None):
     torch.manual_seed(11)
     objective = mu.MaxUp(perturbation or mu.Gaussian(0.3), m=3)
     return objective, [objective.select(net(5), *batch())[0] for _ in range(2)]
+
+
+@pytest.mark.parametrize("stored", [False, True])  # a normal value from an odd number of draws
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: None,
+        lambda: numpy.random.rand(),
+        lambda: numpy.random.randn(),
+        lambda: numpy.random.randn(2),
+        lambda: numpy.random.bytes(4 * 624),  # a whole cycle: the position is the same again
+        lambda: numpy.random.shuffle([1, 2, 3]),
+        lambda: numpy.random.seed(5),
+    ],
+    ids=["nothing", "uniform", "normal", "two normals", "a cycle", "shuffle", "seed"],
+)
+def test_numpys_state_is_restored_after_every_kind_of_draw(draw, stored):
+    numpy.random.seed(3)
+    numpy.random.randn(3 if stored else 4)
+    before, restore = get_rng_state(), remember_rng()
+    for _ in range(2):
+        draw()
+        restore()
+        assert get_rng_state() == before
 
 
 def test_manual_seed_makes_a_run_repeatable():
