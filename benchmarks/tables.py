@@ -6,119 +6,26 @@ python -m benchmarks.tables          # replaces everything between <!-- NAME -->
 import json
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import claims
+from benchmarks import claims, comparisons
+from benchmarks.comparisons import FEW, LENGTHS, RATES, SIZES, one_difference, sweep
 from benchmarks.fast_modes import mean_kept
+from benchmarks.result_files import origin, result, short_commit
 from maxup.lab.certify.tsv import read
 from maxup.lab.report.certified import columns as certified_columns
 from maxup.lab.report.certified import differences
-from maxup.lab.report.comparison import against_controls, at_equal_time, interval
 from maxup.lab.report.tables import format_difference, format_estimate
-from maxup.lab.results.comparison import CONTROLS, CORRUPTED, METRICS
 from maxup.lab.results.files import load_results
 from maxup.lab.results.paper import load_paper
-from maxup.lab.results.statistics import difference, estimate, welch
+from maxup.lab.results.statistics import estimate, welch
 
 ROOT = Path(__file__).parent.parent
-DOCS = ("method", "results", "language", "imagenet", "certify", "reliability", "scaling")
-RATES = {rate: f"digits-lr/{rate}" for rate in ("0.05", "0.1", "0.2", "0.4")}
-SIZES = {size: f"digits-size/{size}" for size in ("50", "100", "200")} | {"500": RATES["0.1"]}
-FEW = {"1,000": "cifar10-little/1000", "4,000": "cifar10-little/4000"}
+DOCS = ("method", "results", "experiments", "language", "imagenet", "certify", "reliability", "scaling")
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in DOCS)]
-
-
-def result(name: str) -> Any:
-    return json.loads((ROOT / "results" / f"{name}.json").read_text())
-
-
-def comparison(name: str, command: str, metrics: Collection[str] = METRICS) -> str:
-    """One row per setting of a comparison: mean ± std, and the interval of the difference from m = 1.
-
-    Args:
-        name: Name of the result file.
-        command: The command, without the numbers of copies, the other objectives, certification and the seeds.
-        metrics: The metrics to show, if they were measured.
-    """
-    found = result(name)
-    table = {metric: rows for metric, rows in found["summary"].items() if metric in metrics}
-    lines = [f"| | {' | '.join(METRICS[metric].title for metric in table)} |", "|---" * (len(table) + 1) + "|"]
-    for row_name in table["clean"]:
-        cells = []
-        for metric in table:
-            row, decimals = table[metric][row_name], METRICS[metric].decimals
-            cell = f"{row['mean']:.{decimals}f} ± {row['std']:.{decimals}f}"
-            if "difference" in row and metric != "seconds":
-                cell += interval(row, decimals)
-            cells.append(cell)
-        lines.append(f"| {row_name} | {' | '.join(cells)} |")
-    ms = [row_name.removeprefix("m = ") for row_name in table["clean"] if re.fullmatch(r"m = \d+", row_name)]
-    kinds = (*CONTROLS, "SmoothAdv")
-    others = [
-        kind.split()[0].lower() for kind in kinds if any(row_name.startswith(kind) for row_name in table["clean"])
-    ]
-    objectives = f" --objectives {' '.join(others)}" if others else ""
-    certify = f" --certify {found['certification']['images']}" if found.get("certification") else ""
-    robustness = " --robustness" * ("corrupted" in found["summary"])
-    images = f" --images {found['images']}" if found.get("images") else ""
-    options = f"{objectives}{certify}{robustness}{images}"
-    command = f"{command} --seeds {len(found['seeds'])} --m {' '.join(ms)}{options}"
-    equal = []
-    for row_name, record in found["equal_time"].items():
-        gains = {metric: row for metric, row in record["gain"].items() if metric in metrics}
-        equal.append(f"- {at_equal_time(row_name, {'gain': gains})}")
-    parts = [*lines, "", f"`{command}` {origin(found['environment'])} At equal time:", "", *equal]
-    if any(row_name.startswith(CONTROLS) for row_name in table["clean"]):
-        parts += ["", "Against the controls:", "", *(f"- {line}" for line in against_controls(found))]
-    return "\n".join(parts)
-
-
-def sweep(title: str, files: dict[str, str], metrics: Collection[str]) -> str:
-    """One row per comparison: m = 1, m = 4, and their differences at equal epochs and at equal time.
-
-    Args:
-        title: What the setting is.
-        files: Result file by value of the setting.
-        metrics: The metrics to show.
-    """
-    found = {value: result(file) for value, file in files.items()}
-    headings = [f"{METRICS[m].title}: m = 1 | m = 4 | equal epochs | equal time" for m in metrics]
-    lines = [f"| {title} | {' | '.join(headings)} |", "|---" * (1 + 4 * len(headings)) + "|"]
-    for value, one in found.items():
-        cells = []
-        for metric in metrics:
-            decimals, rows = METRICS[metric].decimals, one["summary"][metric]
-            cells += [
-                f"{rows[name]['mean']:.{decimals}f} ± {rows[name]['std']:.{decimals}f}" for name in ("m = 1", "m = 4")
-            ]
-            for gain in (rows["m = 4"], one["equal_time"]["m = 1, time of m = 4"]["gain"][metric]):
-                cells.append(f"{gain['difference']:+.{decimals}f}{interval(gain, decimals)}")
-        lines.append(f"| {value} | {' | '.join(cells)} |")
-    return "\n".join(lines) + f"\n\n{origin(*(one['environment'] for one in found.values()))}"
-
-
-def trend() -> str:
-    """The gain in clean accuracy with the fewest images, minus that with the most, paired by seed."""
-
-    def gains(file: str) -> dict[int, float]:
-        runs = result(file)["runs"]
-        return {a["seed"]: a["clean"] - b["clean"] for a, b in zip(runs["m = 4"], runs["m = 1"], strict=True)}
-
-    files = list(SIZES.values())
-    found = difference(gains(files[0]), gains(files[-1]), paired=True)
-    assert found is not None
-    return format_difference(found, 2, found.n)
-
-
-def docstrings(perturbation: str, *, dropout: bool = True) -> str:
-    """Text classification with a small Transformer, with exact scoring or without dropout."""
-    code = "--data_from benchmarks.docstrings:data --model_from benchmarks.docstrings:encoder"
-    command = f"maxup compare benchmarks/docstrings-{perturbation}.yaml {code}"
-    if dropout:
-        return comparison(f"docstrings-{perturbation}", command)
-    return comparison(f"docstrings-{perturbation}-no_dropout", f"{command} --objective.dropout false")
 
 
 def without_dropout() -> str:
@@ -149,40 +56,23 @@ def shortlist() -> str:
     return "\n".join(lines) + f"\n\n{origin(*(result(file)['environment'] for file in files.values()))}"
 
 
-def digits_shortlist() -> str:
-    """Certified radii of 25 copies with exact scoring and with a shortlist, paired by seed, and of 8 copies."""
-    names = {"exact, m = 25": "exact-25", "`shortlist=4`, m = 25": "shortlist-25", "exact, m = 8": "exact-8"}
-    found = {name: result(f"digits-shortlist/{file}") for name, file in names.items()}
-    lines = [
-        "| | clean [%] | average certified radius | minus exact, m = 25 | minus m = 1 at equal time | time / m = 1 |",
-        "|---" * 6 + "|",
-    ]
-    reference = None
-    for name, one in found.items():
-        ours = next(row for row in one["runs"] if re.fullmatch(r"m = \d+", row) and row != "m = 1")
-        radii = {run["seed"]: run["radius"] for run in one["runs"][ours]}
-        reference = reference or radii
-        paired = difference(radii, reference, paired=True)
-        record = one["equal_time"][f"m = 1, time of {ours}"]
-        table, gain = one["summary"], record["gain"]["radius"]
-        cells = [f"{table[metric][ours]['mean']:.{METRICS[metric].decimals}f}" for metric in ("clean", "radius")]
-        assert paired is not None
-        cells.append("" if reference is radii else format_difference(paired, 3, paired.n))
-        cells.append(f"{gain['difference']:+.3f}{interval(gain, 3)}")
-        lines.append(f"| {name} | {' | '.join(cells)} | {record['ratio']:.2f} |")
-    return "\n".join(lines) + f"\n\n{origin(*(one['environment'] for one in found.values()))}"
-
-
-def digits_certified() -> str:
-    """Certified radii on digits, against Gaussian noise and SmoothAdv."""
-    metrics = ["clean", "radius", "certified_0.25", "certified_0.5", "certified_1", "seconds"]
-    return comparison("digits-certified", "maxup compare smoke/digits-gaussian-maxup", metrics)
-
-
-def digits_robustness() -> str:
-    """Accuracy on corrupted digits, and calibration."""
-    metrics = ["clean", "corrupted", *(f"corrupted_{kind}" for kind in CORRUPTED), "nll", "ece", "seconds"]
-    return comparison("digits-robustness", "maxup compare digits/mlp-gaussian-maxup", metrics)
+def exploratory() -> str:
+    """The exploratory speed run: mean and standard error per row."""
+    rows = {
+        "m1": "m = 1", "m1x1.5": "m = 1, 1.5 times the epochs", "m1x2": "m = 1, twice the epochs", "m2": "m = 2",
+        "m4": "m = 4", "proxy4": "m = 4, scored by a proxy", "proxy16": "m = 16, scored by a proxy",
+        "low4": "m = 4, scored at 24 pixels",
+    }  # fmt: skip
+    lines = ["| row | training seconds | test accuracy [%] | with test-time flip [%] | n |", "|---|---|---|---|---|"]
+    for name, title in rows.items():
+        runs, cells = result("speedrun-cutout")["rows"][name], []
+        for metric in ("seconds", "accuracy", "accuracy_flip"):
+            found = estimate([run[metric] for run in runs])
+            assert found is not None
+            assert found.std is not None
+            cells.append(f"{found.mean:.2f}" + f" ± {found.std / math.sqrt(found.n):.2f}" * (metric != "seconds"))
+        lines.append(f"| {title} | {' | '.join(cells)} | {len(runs)} |")
+    return "\n".join(lines)
 
 
 def cifar() -> str:
@@ -326,7 +216,8 @@ def cost() -> str:
     """One row per m: time and memory of a step relative to m = 1, on the CPU and on a GPU."""
     lines = ["| step | time, CPU | time, GPU | memory, CPU | memory, GPU |", "|---|---|---|---|---|"]
     times = [result(f"overhead-{device}") for device in ("cpu", "cuda")]
-    memory = [result(f"memory-{device}")["peak_bytes"] for device in ("cpu", "cuda")]
+    peaks = [result(f"memory-{device}") for device in ("cpu", "cuda")]
+    memory = [peak["peak_bytes"] for peak in peaks]
     for name, objective, m in (
         ("m = 1", "maxup", "1"),
         ("m = 2", "maxup", "2"),
@@ -340,7 +231,8 @@ def cost() -> str:
     lines.append(f"| m = 10 | {' | '.join(cells)} | | |")
     cells = [f"{peak['maxup']['64'] / peak['maxup']['1']:.2f}" for peak in memory]
     lines.append(f"| m = 64 | | | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n\n" + " ".join(origin(t["environment"]) for t in times)
+    origins = (origin(t["environment"], peak["environment"]) for t, peak in zip(times, peaks, strict=True))
+    return "\n".join(lines) + "\n\nTime and memory: " + " ".join(origins)
 
 
 NETWORKS = {  # result file -> title
@@ -439,38 +331,34 @@ def loader() -> str:
     return "\n".join(lines) + f"\n\n{note} {found.get('decoder', 'PIL')}. {origin(found['environment'])}"
 
 
-def origin(where: dict[str, Any], *others: dict[str, Any]) -> str:
-    """Hardware, torch version and commits."""
-    device = where["hardware"]
-    if "NVIDIA" not in device:
-        device += f", {where['threads']} thread{'s' * (where['threads'] > 1)}"
-    commits = " and ".join(dict.fromkeys(map(short_commit, (where, *others))))
-    return f"({device}; torch {where['versions']['torch']}; commit {commits}.)"
-
-
-def short_commit(where: dict[str, Any]) -> str:
-    return where["commit"].rstrip("+")[:7] + "+" * where["commit"].endswith("+")
-
-
 def percent(device: str) -> str:
     return f"{100 * result(f'overhead-{device}')['select_overhead_of_one_forward']:.0f} %"
 
 
-FILLERS = {
+FILLERS: dict[str, Callable[[], str]] = {
     "claims": lambda: f"\n{claims.table()}\n",
-    "digits": lambda: f"\n{comparison('digits', 'maxup compare digits/mlp-gaussian-maxup')}\n",
-    "digits-cause": lambda: f"\n{comparison('digits-cause', 'maxup compare digits/mlp-gaussian-maxup')}\n",
-    "digits-robustness": lambda: f"\n{digits_robustness()}\n",
+    "digits": lambda: f"\n{comparisons.comparison('digits', 'maxup compare digits/mlp-gaussian-maxup')}\n",
+    "digits-cause": lambda: f"\n{comparisons.comparison('digits-cause', 'maxup compare digits/mlp-gaussian-maxup')}\n",
+    "digits-robustness": lambda: f"\n{comparisons.digits_robustness()}\n",
     "digits-lr": lambda: f"\n{sweep('learning rate', RATES, ['clean', 'attacked'])}\n",
     "digits-size": lambda: f"\n{sweep('training images', SIZES, ['clean', 'attacked'])}\n",
     "shortlist": lambda: f"\n{shortlist()}\n",
-    "digits-shortlist": lambda: f"\n{digits_shortlist()}\n",
-    "digits-size-trend": trend,
-    "digits-certified": lambda: f"\n{digits_certified()}\n",
-    "docstrings-embedding": lambda: f"\n{docstrings('embedding_dropout')}\n",
-    "docstrings-token": lambda: f"\n{docstrings('token_dropout')}\n",
-    "docstrings-embedding-no_dropout": lambda: f"\n{docstrings('embedding_dropout', dropout=False)}\n",
-    "docstrings-token-no_dropout": lambda: f"\n{docstrings('token_dropout', dropout=False)}\n",
+    "digits-shortlist": lambda: f"\n{comparisons.digits_shortlist()}\n",
+    "digits-size-trend": comparisons.trend,
+    "digits-length": lambda: f"\n{sweep('epochs', LENGTHS, ['clean', 'attacked'])}\n",
+    "digits-late": lambda: f"\n{comparisons.late()}\n",
+    **{
+        f"digits-late-{start}-{metric}": partial(comparisons.late_minus_all, start, metric)
+        for start in ("0.5", "0.8")
+        for metric in ("clean", "attacked")
+    },
+    "cifar16": lambda: f"\n{comparisons.cifar16()}\n",
+    "exploratory": lambda: f"\n{exploratory()}\n",
+    "digits-certified": lambda: f"\n{comparisons.digits_certified()}\n",
+    "docstrings-embedding": lambda: f"\n{comparisons.docstrings('embedding_dropout')}\n",
+    "docstrings-token": lambda: f"\n{comparisons.docstrings('token_dropout')}\n",
+    "docstrings-embedding-no_dropout": lambda: f"\n{comparisons.docstrings('embedding_dropout', dropout=False)}\n",
+    "docstrings-token-no_dropout": lambda: f"\n{comparisons.docstrings('token_dropout', dropout=False)}\n",
     "without-dropout": lambda: f"\n{without_dropout()}\n",
     "cifar": lambda: f"\n{cifar()}\n",
     "cifar-little": lambda: f"\n{sweep('training images', FEW, ['clean', 'attacked', 'corrupted'])}\n",
@@ -496,10 +384,16 @@ FILLERS = {
 
 
 def fill(text: str) -> str:
-    """Replace everything between <!-- NAME --> and <!-- end -->."""
+    """Replace everything between <!-- NAME --> and <!-- end -->, where NAME is a filler or "ROW | ROW | METRIC"."""
     names = "|".join(FILLERS)
-    pattern = re.compile(rf"<!-- ({names}) -->.*?<!-- end -->", re.DOTALL)
-    return pattern.sub(lambda match: f"<!-- {match[1]} -->{FILLERS[match[1]]()}<!-- end -->", text)
+    pattern = re.compile(rf"<!-- ({names}|[^|>]+ \| [^|>]+ \| \w[\w.]+) -->.*?<!-- end -->", re.DOTALL)
+
+    def filled(match: re.Match[str]) -> str:
+        name = match[1]
+        new = FILLERS[name]() if name in FILLERS else one_difference(*name.split(" | "))
+        return f"<!-- {name} -->{new}<!-- end -->"
+
+    return pattern.sub(filled, text)
 
 
 def main() -> None:

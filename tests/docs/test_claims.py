@@ -18,9 +18,9 @@ NAME = "cifar10/resnet110-cutout"
 @pytest.mark.parametrize(
     ("low", "high", "higher", "lower"),
     [
-        (0.1, 0.9, "supported", "not supported"),
+        (0.1, 0.9, "supported", "not supported (worse)"),
         (-0.1, 0.9, "not supported", "not supported"),
-        (-0.9, -0.1, "not supported", "supported"),
+        (-0.9, -0.1, "not supported (worse)", "supported"),
         (0.0, 0.9, "not supported", "not supported"),
         (None, None, "untested", "untested"),
     ],
@@ -49,7 +49,7 @@ def test_longest_runs_with_an_interval_count():
     long = {"m1_200": [95.0, 95.1, 95.2], "m4_200": [94.0, 94.1, 94.2], "m10_200": [99.0, 99.1, 99.2]}
     found = claims.measure(runs(**short, **long), ROW, "test_accuracy", 100)
     assert found.what == "ResNet-110, m = 4, full length"
-    assert claims.verdict(found.difference) == "not supported"
+    assert claims.verdict(found.difference) == "not supported (worse)"
     found = claims.measure(runs(m1_200=[95.0], m4_200=[96.0]), ROW, "test_accuracy", 100)
     assert (claims.verdict(found.difference), found.difference.n) == ("untested", 1)
     assert claims.measure(runs(m4_200=[96.0] * 3, m1_240=[95.0] * 3), ROW, "test_accuracy", 100) is None
@@ -63,7 +63,7 @@ def test_equal_time_is_the_measured_ratio_of_epochs():
     assert found.at_equal_time is None  # 190 epochs take longer
     found = claims.measure(runs(**values, **{f"m1_{epochs}": [92.0, 92.1, 92.3]}), ROW, "test_accuracy", 100)
     assert found.at_equal_time.mean == pytest.approx(91.1 - 92.133333)
-    assert claims.verdict(found.at_equal_time) == "not supported"
+    assert claims.verdict(found.at_equal_time) == "not supported (worse)"
 
 
 def test_cifar_row_is_that_of_scipy():

@@ -1,0 +1,188 @@
+"""Tables of the files that `maxup compare` wrote, for `benchmarks.tables`."""
+
+import re
+from collections.abc import Collection
+
+from benchmarks.result_files import origin, result
+from maxup.lab.report.comparison import against_controls, at_equal_time, interval
+from maxup.lab.report.tables import format_difference
+from maxup.lab.results.comparison import CONTROLS, CORRUPTED, METRICS
+from maxup.lab.results.statistics import difference
+
+RATES = {rate: f"digits-lr/{rate}" for rate in ("0.05", "0.1", "0.2", "0.4")}
+SIZES = {size: f"digits-size/{size}" for size in ("50", "100", "200")} | {"500": RATES["0.1"]}
+LENGTHS = {epochs: f"digits-length/{epochs}" for epochs in ("60", "240", "960")}
+FEW = {"1,000": "cifar10-little/1000", "4,000": "cifar10-little/4000"}
+
+
+def comparison(name: str, command: str, metrics: Collection[str] = METRICS) -> str:
+    """One row per setting of a comparison: mean ± std, and the interval of the difference from m = 1.
+
+    Args:
+        name: Name of the result file.
+        command: The command, without the numbers of copies, the other objectives, certification and the seeds.
+        metrics: The metrics to show, if they were measured.
+    """
+    found = result(name)
+    table = {metric: rows for metric, rows in found["summary"].items() if metric in metrics}
+    lines = [f"| | {' | '.join(METRICS[metric].title for metric in table)} |", "|---" * (len(table) + 1) + "|"]
+    for row_name in table["clean"]:
+        cells = []
+        for metric in table:
+            row, decimals = table[metric][row_name], METRICS[metric].decimals
+            cell = f"{row['mean']:.{decimals}f} ± {row['std']:.{decimals}f}"
+            if "difference" in row and metric != "seconds":
+                cell += interval(row, decimals)
+            cells.append(cell)
+        lines.append(f"| {row_name} | {' | '.join(cells)} |")
+    ms = [row_name.removeprefix("m = ") for row_name in table["clean"] if re.fullmatch(r"m = \d+", row_name)]
+    kinds = (*CONTROLS, "SmoothAdv")
+    others = [
+        kind.split()[0].lower() for kind in kinds if any(row_name.startswith(kind) for row_name in table["clean"])
+    ]
+    objectives = f" --objectives {' '.join(others)}" if others else ""
+    certify = f" --certify {found['certification']['images']}" if found.get("certification") else ""
+    robustness = " --robustness" * ("corrupted" in found["summary"])
+    images = f" --images {found['images']}" if found.get("images") else ""
+    options = f"{objectives}{certify}{robustness}{images}"
+    command = f"{command} --seeds {len(found['seeds'])} --m {' '.join(ms)}{options}"
+    equal = []
+    for row_name, record in found["equal_time"].items():
+        gains = {metric: row for metric, row in record["gain"].items() if metric in metrics}
+        equal.append(f"- {at_equal_time(row_name, {'gain': gains})}")
+    parts = [*lines, "", f"`{command}` {origin(found['environment'])} At equal time:", "", *equal]
+    if any(row_name.startswith(CONTROLS) for row_name in table["clean"]):
+        parts += ["", "Against the controls:", "", *(f"- {line}" for line in against_controls(found))]
+    return "\n".join(parts)
+
+
+def sweep(title: str, files: dict[str, str], metrics: Collection[str]) -> str:
+    """One row per comparison: m = 1, m = 4, and their differences at equal epochs and at equal time.
+
+    Args:
+        title: What the setting is.
+        files: Result file by value of the setting.
+        metrics: The metrics to show.
+    """
+    found = {value: result(file) for value, file in files.items()}
+    headings = [f"{METRICS[m].title}: m = 1 | m = 4 | equal epochs | equal time" for m in metrics]
+    lines = [f"| {title} | {' | '.join(headings)} |", "|---" * (1 + 4 * len(headings)) + "|"]
+    for value, one in found.items():
+        cells = []
+        for metric in metrics:
+            decimals, rows = METRICS[metric].decimals, one["summary"][metric]
+            cells += [
+                f"{rows[name]['mean']:.{decimals}f} ± {rows[name]['std']:.{decimals}f}" for name in ("m = 1", "m = 4")
+            ]
+            for gain in (rows["m = 4"], one["equal_time"]["m = 1, time of m = 4"]["gain"][metric]):
+                cells.append(f"{gain['difference']:+.{decimals}f}{interval(gain, decimals)}")
+        lines.append(f"| {value} | {' | '.join(cells)} |")
+    return "\n".join(lines) + f"\n\n{origin(*(one['environment'] for one in found.values()))}"
+
+
+def trend() -> str:
+    """The gain in clean accuracy with the fewest images, minus that with the most, paired by seed."""
+
+    def gains(file: str) -> dict[int, float]:
+        runs = result(file)["runs"]
+        return {a["seed"]: a["clean"] - b["clean"] for a, b in zip(runs["m = 4"], runs["m = 1"], strict=True)}
+
+    files = list(SIZES.values())
+    found = difference(gains(files[0]), gains(files[-1]), paired=True)
+    assert found is not None
+    return format_difference(found, 2, found.n)
+
+
+def docstrings(perturbation: str, *, dropout: bool = True) -> str:
+    """Text classification with a small Transformer, with exact scoring or without dropout."""
+    code = "--data_from benchmarks.docstrings:data --model_from benchmarks.docstrings:encoder"
+    command = f"maxup compare benchmarks/docstrings-{perturbation}.yaml {code}"
+    if dropout:
+        return comparison(f"docstrings-{perturbation}", command)
+    return comparison(f"docstrings-{perturbation}-no_dropout", f"{command} --objective.dropout false")
+
+
+def digits_shortlist() -> str:
+    """Certified radii of 25 copies with exact scoring and with a shortlist, paired by seed, and of 8 copies."""
+    names = {"exact, m = 25": "exact-25", "`shortlist=4`, m = 25": "shortlist-25", "exact, m = 8": "exact-8"}
+    found = {name: result(f"digits-shortlist/{file}") for name, file in names.items()}
+    lines = [
+        "| | clean [%] | average certified radius | minus exact, m = 25 | minus m = 1 at equal time | time / m = 1 |",
+        "|---" * 6 + "|",
+    ]
+    reference = None
+    for name, one in found.items():
+        ours = next(row for row in one["runs"] if re.fullmatch(r"m = \d+", row) and row != "m = 1")
+        radii = {run["seed"]: run["radius"] for run in one["runs"][ours]}
+        reference = reference or radii
+        paired = difference(radii, reference, paired=True)
+        record = one["equal_time"][f"m = 1, time of {ours}"]
+        table, gain = one["summary"], record["gain"]["radius"]
+        cells = [f"{table[metric][ours]['mean']:.{METRICS[metric].decimals}f}" for metric in ("clean", "radius")]
+        assert paired is not None
+        cells.append("" if reference is radii else format_difference(paired, 3, paired.n))
+        cells.append(f"{gain['difference']:+.3f}{interval(gain, 3)}")
+        lines.append(f"| {name} | {' | '.join(cells)} | {record['ratio']:.2f} |")
+    return "\n".join(lines) + f"\n\n{origin(*(one['environment'] for one in found.values()))}"
+
+
+def digits_certified() -> str:
+    """Certified radii on digits, against Gaussian noise and SmoothAdv."""
+    metrics = ["clean", "radius", "certified_0.25", "certified_0.5", "certified_1", "seconds"]
+    return comparison("digits-certified", "maxup compare smoke/digits-gaussian-maxup", metrics)
+
+
+def digits_robustness() -> str:
+    """Accuracy on corrupted digits, and calibration."""
+    metrics = ["clean", "corrupted", *(f"corrupted_{kind}" for kind in CORRUPTED), "nll", "ece", "seconds"]
+    return comparison("digits-robustness", "maxup compare digits/mlp-gaussian-maxup", metrics)
+
+
+def cifar16() -> str:
+    """500 images of CIFAR-10 at 16 x 16 pixels, trained for long."""
+    command = "maxup compare benchmarks/cifar16-little_data.yaml --data_from benchmarks.cifar16:data"
+    return comparison("cifar16", command)
+
+
+def late() -> str:
+    """Digits, m = 4 in all, the last half, or the last fifth of the epochs: gains, and what the gain costs."""
+    names = {"all epochs": "digits-length/60", "last half": "digits-late/0.5", "last fifth": "digits-late/0.8"}
+    metrics = ("clean", "attacked")
+    columns = ("minus m = 1 at equal epochs", "minus m = 4 in all epochs", "minus m = 1 at equal time")
+    headings = [f"{METRICS[metric].short}: {columns[0]} | {' | '.join(columns[1:])}" for metric in metrics]
+    lines = [f"| m = 4 in the | time / m = 1 | {' | '.join(headings)} |", "|---" * (2 + 3 * len(metrics)) + "|"]
+    first = next(iter(names.values()))
+    for name, file in names.items():
+        cells = [f"{result(file)['equal_time']['m = 1, time of m = 4']['ratio']:.2f}"]
+        for metric in metrics:
+            cells.append(one_difference(f"{file}: m = 4", f"{file}: m = 1", metric))
+            cells.append("" if file == first else one_difference(f"{file}: m = 4", f"{first}: m = 4", metric))
+            cells.append(one_difference(f"{file}: m = 4", f"{file}: m = 1, time of m = 4", metric))
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines) + f"\n\n{origin(*(result(file)['environment'] for file in names.values()))}"
+
+
+def late_minus_all(start: str, metric: str) -> str:
+    """The gain at equal time of m = 4 late, minus that of m = 4 in all epochs, paired by seed."""
+
+    def gains(file: str) -> dict[int, float]:
+        runs = result(file)["runs"]
+        pairs = zip(runs["m = 4"], runs["m = 1, time of m = 4"], strict=True)
+        return {ours["seed"]: ours[metric] - baseline[metric] for ours, baseline in pairs}
+
+    found = difference(gains(f"digits-late/{start}"), gains("digits-length/60"), paired=True)
+    assert found is not None
+    return format_difference(found, METRICS[metric].decimals, found.n)
+
+
+def one_difference(ours: str, baseline: str, metric: str) -> str:
+    """The difference between two rows with its interval, for the text. A row is "FILE: NAME", as in "digits: m = 4"."""
+
+    def values(row: str) -> dict[int, float]:
+        file, _, name = row.partition(": ")
+        return {run["seed"]: run[metric] for run in result(file)["runs"][name]}
+
+    paired = result(ours.partition(": ")[0])["paired"]
+    found = difference(values(ours), values(baseline), paired=paired)
+    assert found is not None
+    return format_difference(found, METRICS[metric].decimals, found.n)
