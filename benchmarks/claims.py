@@ -129,11 +129,15 @@ def claims() -> Iterator[tuple[str, Measured | None, str]]:
         for size in (1000, 4000)
     }
     digits_mlp = {"digits-cause": ("digits, MLP", "[digits](#digits)")}
+    longer = {
+        f"digits-length/{epochs}": (f"digits, MLP, {epochs} epochs", "[digits](#longer-training)")
+        for epochs in (240, 960)
+    }
     corrupted = {"digits-robustness": ("digits, MLP", "[digits](#corruptions-and-calibration)")}
     tokens = {"docstrings-token_dropout": ("docstrings, Transformer, token dropout", "[text](#text-classification)")}
     for metric, text, files in (
         ("worst", "more robust to the perturbation of training", digits_mlp | few | tokens),
-        ("clean", "better generalization, on a task that the paper does not have", digits_mlp),
+        ("clean", "better generalization, on a task that the paper does not have", digits_mlp | longer),
         ("clean", "better generalization with little data; not a claim of the paper", few),
         ("corrupted", "more robust to common corruptions; not a claim of the paper", corrupted | few),
     ):
