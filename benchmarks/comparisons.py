@@ -81,16 +81,26 @@ def sweep(title: str, files: dict[str, str], metrics: Collection[str]) -> str:
 
 
 def trend() -> str:
-    """The gain in clean accuracy with the fewest images, minus that with the most, paired by seed."""
+    """The gain in clean accuracy with the fewest images, minus that with the most."""
+    files = list(SIZES.values())
+    return difference_of_gains(files[0], files[-1], "m = 1", "clean")
+
+
+def late_minus_all(start: str) -> str:
+    """The gain under PGD at equal time of m = 4 late, minus that of m = 4 in all epochs."""
+    return difference_of_gains(f"digits-late/{start}", LENGTHS["60"], "m = 1, time of m = 4", "attacked")
+
+
+def difference_of_gains(first: str, second: str, baseline: str, metric: str) -> str:
+    """The gain of m = 4 over a baseline in one file, minus that in another, paired by seed."""
 
     def gains(file: str) -> dict[int, float]:
         runs = result(file)["runs"]
-        return {a["seed"]: a["clean"] - b["clean"] for a, b in zip(runs["m = 4"], runs["m = 1"], strict=True)}
+        return {a["seed"]: a[metric] - b[metric] for a, b in zip(runs["m = 4"], runs[baseline], strict=True)}
 
-    files = list(SIZES.values())
-    found = difference(gains(files[0]), gains(files[-1]), paired=True)
+    found = difference(gains(first), gains(second), paired=True)
     assert found is not None
-    return format_difference(found, 2, found.n)
+    return format_difference(found, METRICS[metric].decimals, found.n)
 
 
 def docstrings(perturbation: str, *, dropout: bool = True) -> str:
@@ -124,6 +134,12 @@ def digits_shortlist() -> str:
         cells.append(f"{gain['difference']:+.3f}{interval(gain, 3)}")
         lines.append(f"| {name} | {' | '.join(cells)} | {record['ratio']:.2f} |")
     return "\n".join(lines) + f"\n\n{origin(*(one['environment'] for one in found.values()))}"
+
+
+def digits_cause() -> str:
+    """Worst, average and easiest of 4 copies on digits."""
+    metrics = ["clean", "worst", "attacked", "gradient", "seconds"]
+    return comparison("digits-cause", "maxup compare digits/mlp-gaussian-maxup", metrics)
 
 
 def digits_certified() -> str:
@@ -162,27 +178,15 @@ def late() -> str:
     return "\n".join(lines) + f"\n\n{origin(*(result(file)['environment'] for file in names.values()))}"
 
 
-def late_minus_all(start: str, metric: str) -> str:
-    """The gain at equal time of m = 4 late, minus that of m = 4 in all epochs, paired by seed."""
-
-    def gains(file: str) -> dict[int, float]:
-        runs = result(file)["runs"]
-        pairs = zip(runs["m = 4"], runs["m = 1, time of m = 4"], strict=True)
-        return {ours["seed"]: ours[metric] - baseline[metric] for ours, baseline in pairs}
-
-    found = difference(gains(f"digits-late/{start}"), gains("digits-length/60"), paired=True)
-    assert found is not None
-    return format_difference(found, METRICS[metric].decimals, found.n)
-
-
 def one_difference(ours: str, baseline: str, metric: str) -> str:
-    """The difference between two rows with its interval, for the text. A row is "FILE: NAME", as in "digits: m = 4"."""
+    """The difference between two rows with its interval. A row is "FILE: NAME", as in "digits-cause: m = 4"."""
 
     def values(row: str) -> dict[int, float]:
         file, _, name = row.partition(": ")
         return {run["seed"]: run[metric] for run in result(file)["runs"][name]}
 
-    paired = result(ours.partition(": ")[0])["paired"]
-    found = difference(values(ours), values(baseline), paired=paired)
+    paired = {result(row.partition(": ")[0])["paired"] for row in (ours, baseline)}
+    assert len(paired) == 1, "the rows cannot be compared"
+    found = difference(values(ours), values(baseline), paired=paired.pop())
     assert found is not None
     return format_difference(found, METRICS[metric].decimals, found.n)

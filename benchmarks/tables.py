@@ -25,6 +25,7 @@ from maxup.lab.results.statistics import estimate, welch
 
 ROOT = Path(__file__).parent.parent
 DOCS = ("method", "results", "experiments", "language", "imagenet", "certify", "reliability", "scaling")
+MINUS, TYPOGRAPHIC = r"(?<=[ \[])-(?=\d)", "\N{MINUS SIGN}"  # of a negative number
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in DOCS)]
 
 
@@ -72,7 +73,7 @@ def exploratory() -> str:
             assert found.std is not None
             cells.append(f"{found.mean:.2f}" + f" ± {found.std / math.sqrt(found.n):.2f}" * (metric != "seconds"))
         lines.append(f"| {title} | {' | '.join(cells)} | {len(runs)} |")
-    return "\n".join(lines)
+    return "\n".join(lines) + f"\n\n{origin(result('speedrun-cutout')['environment'])}"
 
 
 def cifar() -> str:
@@ -231,8 +232,8 @@ def cost() -> str:
     lines.append(f"| m = 10 | {' | '.join(cells)} | | |")
     cells = [f"{peak['maxup']['64'] / peak['maxup']['1']:.2f}" for peak in memory]
     lines.append(f"| m = 64 | | | {' | '.join(cells)} |")
-    origins = (origin(t["environment"], peak["environment"]) for t, peak in zip(times, peaks, strict=True))
-    return "\n".join(lines) + "\n\nTime and memory: " + " ".join(origins)
+    time, space = (" ".join(origin(one["environment"]) for one in files) for files in (times, peaks))
+    return "\n".join(lines) + f"\n\nTime: {time} Memory: {space}"
 
 
 NETWORKS = {  # result file -> title
@@ -338,7 +339,7 @@ def percent(device: str) -> str:
 FILLERS: dict[str, Callable[[], str]] = {
     "claims": lambda: f"\n{claims.table()}\n",
     "digits": lambda: f"\n{comparisons.comparison('digits', 'maxup compare digits/mlp-gaussian-maxup')}\n",
-    "digits-cause": lambda: f"\n{comparisons.comparison('digits-cause', 'maxup compare digits/mlp-gaussian-maxup')}\n",
+    "digits-cause": lambda: f"\n{comparisons.digits_cause()}\n",
     "digits-robustness": lambda: f"\n{comparisons.digits_robustness()}\n",
     "digits-lr": lambda: f"\n{sweep('learning rate', RATES, ['clean', 'attacked'])}\n",
     "digits-size": lambda: f"\n{sweep('training images', SIZES, ['clean', 'attacked'])}\n",
@@ -347,11 +348,8 @@ FILLERS: dict[str, Callable[[], str]] = {
     "digits-size-trend": comparisons.trend,
     "digits-length": lambda: f"\n{sweep('epochs', LENGTHS, ['clean', 'attacked'])}\n",
     "digits-late": lambda: f"\n{comparisons.late()}\n",
-    **{
-        f"digits-late-{start}-{metric}": partial(comparisons.late_minus_all, start, metric)
-        for start in ("0.5", "0.8")
-        for metric in ("clean", "attacked")
-    },
+    "digits-late-0.5": partial(comparisons.late_minus_all, "0.5"),
+    "digits-late-0.8": partial(comparisons.late_minus_all, "0.8"),
     "cifar16": lambda: f"\n{comparisons.cifar16()}\n",
     "exploratory": lambda: f"\n{exploratory()}\n",
     "digits-certified": lambda: f"\n{comparisons.digits_certified()}\n",
@@ -385,15 +383,15 @@ FILLERS: dict[str, Callable[[], str]] = {
 
 def fill(text: str) -> str:
     """Replace everything between <!-- NAME --> and <!-- end -->, where NAME is a filler or "ROW | ROW | METRIC"."""
-    names = "|".join(FILLERS)
-    pattern = re.compile(rf"<!-- ({names}|[^|>]+ \| [^|>]+ \| \w[\w.]+) -->.*?<!-- end -->", re.DOTALL)
 
     def filled(match: re.Match[str]) -> str:
         name = match[1]
+        if name not in FILLERS and name.count(" | ") != 2:
+            raise ValueError(f"<!-- {name} --> is not a table; use one of {', '.join(FILLERS)}")
         new = FILLERS[name]() if name in FILLERS else one_difference(*name.split(" | "))
-        return f"<!-- {name} -->{new}<!-- end -->"
+        return f"<!-- {name} -->{re.sub(MINUS, TYPOGRAPHIC, new)}<!-- end -->"
 
-    return pattern.sub(filled, text)
+    return re.sub(r"<!-- ([^<>]+) -->((?!<!--).)*<!-- end -->", filled, text, flags=re.DOTALL)
 
 
 def main() -> None:

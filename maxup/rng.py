@@ -4,6 +4,7 @@ import ctypes
 import hashlib
 import itertools
 import os
+import pickle
 import random
 import weakref
 from collections.abc import Callable, Iterable
@@ -83,10 +84,9 @@ def stream_seed(seed: int, rank: int, stream: int) -> int:
 
 def get_rng_state(devices: Iterable[torch.device] = ()) -> dict[str, Any]:
     """Return the global random states of torch, the given devices, Python and numpy, by name, comparable with `==`."""
-    kind, keys, *rest = tuple[Any, ...](numpy.random.get_state(legacy=True))
     states = {"torch": torch.get_rng_state(), **{str(d): s for d, _, s in _device_states(devices)}}
     comparable = {name: bytes(state.numpy()) for name, state in states.items()}
-    return comparable | {"Python": random.getstate(), "numpy": (kind, bytes(keys), tuple(rest))}
+    return comparable | {"Python": random.getstate(), "numpy": pickle.dumps(numpy.random.get_state(legacy=False))}
 
 
 def remember_rng(devices: Iterable[torch.device] = ()) -> Callable[[], None]:
@@ -114,17 +114,16 @@ def remember_rng(devices: Iterable[torch.device] = ()) -> Callable[[], None]:
 
 def _remember_numpy() -> Callable[[], None]:
     """`remember_rng` for numpy. Setting its state takes 30 microseconds, so it is set only if its memory changed."""
-    legacy: tuple[Any, ...] = numpy.random.get_state()  # type: ignore[assignment]
-    bits = numpy.random.get_bit_generator()  # type: ignore[attr-defined]
-    if type(bits) is not numpy.random.MT19937 or legacy[3]:  # a stored normal value is outside of that memory
-        return lambda: numpy.random.set_state(legacy)
+    state, bits = numpy.random.get_state(legacy=False), numpy.random.get_bit_generator()  # type: ignore[attr-defined]
+    if type(bits) is not numpy.random.MT19937 or state["has_gauss"]:  # a stored normal value is outside of that memory
+        return lambda: numpy.random.set_state(state)
     address = bits.ctypes.state_address
     before = ctypes.string_at(address, MT19937_BYTES)
 
     def restore() -> None:
         now = numpy.random.get_bit_generator()  # type: ignore[attr-defined]
         if now is not bits or ctypes.string_at(address, MT19937_BYTES) != before:
-            numpy.random.set_state(legacy)
+            numpy.random.set_state(state)
 
     return restore
 

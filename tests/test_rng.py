@@ -42,6 +42,31 @@ def test_numpys_state_is_restored_after_every_kind_of_draw(draw, stored):
         assert get_rng_state() == before
 
 
+def test_numpys_state_is_set_only_if_it_changed(monkeypatch):
+    """Setting it is slow."""
+    numpy.random.seed(3)
+    restore, calls, set_state = remember_rng(), [], numpy.random.set_state
+    monkeypatch.setattr("numpy.random.set_state", lambda state: calls.append(state) or set_state(state))
+    restore()
+    assert not calls
+    numpy.random.rand()
+    restore()
+    assert len(calls) == 1
+
+
+def test_another_generator_of_numpy_is_restored():
+    usual = numpy.random.get_bit_generator()
+    try:
+        numpy.random.set_bit_generator(numpy.random.PCG64(3))
+        before, restore = get_rng_state(), remember_rng()
+        numpy.random.rand()
+        assert get_rng_state() != before
+        restore()
+        assert get_rng_state() == before
+    finally:
+        numpy.random.set_bit_generator(usual)
+
+
 def test_manual_seed_makes_a_run_repeatable():
     first, second = run()[1], run()[1]
     assert torch.equal(first[0], second[0])

@@ -33,7 +33,9 @@ def environment(*, on_gpu: bool | None = None) -> dict[str, Any]:
 
 
 def command() -> str | None:
-    """Return the command line of this process if it is `maxup` or one of our benchmarks, otherwise None."""
+    """Return the command line of `maxup` or of `python -m benchmarks.NAME`, without a launcher; otherwise None."""
+    if not sys.argv:  # an embedded interpreter
+        return None
     spec = getattr(sys.modules["__main__"], "__spec__", None)  # of python -m
     module = spec.name.removesuffix(".__main__") if spec else Path(sys.argv[0]).stem
     if module.partition(".")[0] not in ("maxup", "benchmarks"):

@@ -359,7 +359,8 @@ class MaxUp(Objective):
         exact = self._score_exactly(model, batch, generator, chunk_size=1)
         assert worst.copy_of_all is not None
         exact.gap_kept = self._gap_kept = share_of_gap(exact.all_scores, worst.copy_of_all)
-        self._gap_check.update(self._gap_kept, "fast=True" if self.fast else f"shortlist={self.shortlist}")
+        setting = "fast=True" if self.fast else f"shortlist={self.shortlist}"
+        self._gap_check.update(self._gap_kept, setting, batch_size(batch))
         return exact
 
     def _make_shortlist(self, model: Any, batch: Batch, generator: Generator) -> Shortlist:

@@ -7,6 +7,7 @@ from maxup.objectives.running_max import RunningMax
 from maxup.validate import is_capturing, warn
 
 PATIENCE = 8  # batches during which an untrained network may ignore its input
+SMALL = 16  # examples below which the share of the loss gap is noisy
 LOW = 0.25  # share of the loss gap below which an approximate selection is close to a random one
 
 
@@ -40,20 +41,21 @@ class TieCheck:
 class GapCheck:
     """Warn once if an approximate selection keeps little of the loss gap in two checks in a row.
 
-    One check is not enough: an untrained network ranks copies badly, and a small batch is noisy.
+    One check is not enough, because an untrained network ranks copies badly. Small batches are not checked, because
+    their share of the gap is noisy.
     """
 
     def __init__(self) -> None:
         self.low = self.warned = False
 
-    def update(self, kept: Tensor, setting: str) -> None:
-        """Check the share of the gap that `setting` kept. NaN, if all copies tie, counts as not low."""
-        before, self.low = self.low, bool(kept < LOW)
+    def update(self, kept: Tensor, setting: str, size: int) -> None:
+        """Check the share of the gap that `setting` kept in a batch of this size. NaN (all copies tie) is not low."""
+        before, self.low = self.low, size >= SMALL and bool(kept < LOW)
         if self.low and before and not self.warned:
             self.warned = True
             warn(
                 f"{setting} kept {float(kept):.2f} of the loss gap, less than {LOW:g} in two checks in a row: it "
-                f"selects almost at random (0 is random, 1 is exact); remove {setting}; a smaller m costs less, too"
+                f"selects almost at random (0 is random, 1 is exact); remove {setting}; to save time, use a smaller m"
             )
 
 

@@ -19,7 +19,9 @@ SCALE = 2.0**10  # loss scale, as in torch.amp.GradScaler: small float16 gradien
 
 
 class Shortlist:
-    """Keep, per example, the draws of the k copies with the highest scores. Memory does not grow with m.
+    """Keep, per example, the draws of the k copies with the highest scores.
+
+    Memory does not grow with m, except for `SharedDraw`, which keeps one value per copy.
 
     Args:
         size: k, the number of copies to keep.

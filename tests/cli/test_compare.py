@@ -149,15 +149,17 @@ def test_finished_runs_are_not_trained_again(compared, monkeypatch, capsys):
     assert json.loads((folder / "c" / "compare.json").read_text())["runs"] == before["runs"]
     printed = capsys.readouterr().out
     assert (first.count("(trained before)"), printed.count("(trained before)")) == (0, 6)
-    assert "other settings" not in first + printed
+    assert "different settings" not in first + printed
 
 
-def test_a_note_says_that_a_result_of_other_settings_is_replaced(compared, monkeypatch, capsys):
+def test_a_result_with_different_settings_is_kept(compared, monkeypatch, capsys):
     monkeypatch.chdir(compared[0])
     shutil.copytree("c", "d")
+    first = Path("d/compare.json").read_bytes()
     words = ["digits/mlp-gaussian-maxup", "--seeds", "3", "--m", "8", "--images", "50", "--out", "d", *TINY]
     assert main(["compare", *words, "--no_equal_time"]) == 0
-    assert "has other settings (seeds, images) and will be replaced" in capsys.readouterr().out
+    assert "different settings (seeds, images, rows); it is now compare.previous.json" in capsys.readouterr().out
+    assert Path("d/compare.previous.json").read_bytes() == first
 
 
 def test_json_is_what_the_file_has(compared, monkeypatch, capsys):

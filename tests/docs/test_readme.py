@@ -64,6 +64,11 @@ def test_numbers_are_those_of_the_results(page):
     assert fill(page.read_text()) == page.read_text(), "run: python -m benchmarks.tables"
 
 
+def test_a_misspelled_table_is_an_error():
+    with pytest.raises(ValueError, match="<!-- digits-lenght --> is not a table"):
+        fill("<!-- digits-lenght -->old<!-- end -->")
+
+
 @pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")], ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
     for target, anchor in re.findall(r"\]\((?!http)([^)#]*)(#[^)]*)?\)", page.read_text()):

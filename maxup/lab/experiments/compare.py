@@ -20,7 +20,7 @@ from maxup.lab.experiments.certification import Certification, certify_run, chec
 from maxup.lab.experiments.measure import measure, merge_last_single
 from maxup.lab.recipes.build import build_perturbation
 from maxup.lab.recipes.difference import difference
-from maxup.lab.recipes.objectives import override_objective, resolve_objective
+from maxup.lab.recipes.objectives import override_objective, resolve_objective, warmup_note
 from maxup.lab.recipes.schema import Recipe
 from maxup.lab.results.comparison import METRICS, TIME_OF, Runs, gain, summary
 from maxup.lab.robustness.measure import average, check_images
@@ -31,6 +31,7 @@ from maxup.lab.train.runs import build_task, evaluate, open_run
 from maxup.objectives.adversarial import Adversarial
 
 BASELINE = "m = 1"  # name of the baseline's row
+SETTINGS = ("recipe", "task", "seeds", "attack", "certification", "images")  # in compare.json
 COPIES = 20  # copies per example, for the accuracy on the worst copy
 SMOOTHADV_STEPS = 2  # gradient steps of the cheapest SmoothAdv of its authors' grid
 
@@ -159,17 +160,15 @@ def compare(
         "certification": certification and asdict(certification),
         "images": None if images is None else min(images, len(task.test)),
     }
-    if other := _changed(folder / "compare.json", settings):
-        say(
-            f"note: {folder / 'compare.json'} has other settings ({', '.join(other)}) and will be replaced; its runs "
-            "are kept, so its command writes it again; use --out to keep both"
-        )
+    if note := warmup_note(recipe):
+        say(note)
     here = environment()
     width = max(map(len, planned)) + (len(f"{TIME_OF}m = 10") if equal_time else 0)
 
     def run(name: str, row: Recipe, seed: int) -> dict[str, float]:
         place = folder / "runs" / _slug(name, row, recipe) / f"seed-{seed}"
-        before = "  (trained before)" if _finished(replace(row, seed=seed), place) else ""
+        before = "  (trained before)" if place not in places and _finished(replace(row, seed=seed), place) else ""
+        places.add(place)
         metrics, trained_on = run_once(
             replace(row, seed=seed), place, attack, certification=certification, robustness=robustness, images=images,
             quiet=quiet, **user_code,
@@ -179,7 +178,7 @@ def compare(
         say(f"seed {seed}  {name:<{width}}  {_line(metrics)}{before}")
         return metrics
 
-    paired = task.seed_selects_data
+    paired, places = task.seed_selects_data, set[Path]()
     runs: Runs = {name: [] for name in planned}
     for seed in numbers:  # interleave the rows, so that a slow machine affects all of them
         for name, row in planned.items():
@@ -203,7 +202,11 @@ def compare(
         "runs": runs,
         "environment": here,
     }
-    write_json(folder / "compare.json", result)
+    file = folder / "compare.json"
+    if other := _changed(file, result):
+        file.replace(folder / "compare.previous.json")
+        say(f"note: {file} was written with different settings ({', '.join(other)}); it is now compare.previous.json")
+    write_json(file, result)
     return result
 
 
@@ -265,14 +268,18 @@ def _finished(recipe: Recipe, folder: Path) -> dict[str, Any] | None:
     return record if not difference(record["recipe"], recipe, ignore=("eval_every",)) else None
 
 
-def _changed(file: Path, settings: dict[str, Any]) -> list[str]:
-    """Return the names of the settings that differ from those of an earlier result. Empty if there is none."""
+def _changed(file: Path, result: dict[str, Any]) -> list[str]:
+    """Return what differs from an earlier result: settings, rows or metrics. Empty if there is no earlier result."""
     try:
         earlier = read_json(file)
     except (OSError, ValueError):
         return []
-    written = json.loads(json.dumps(settings))  # tuples are written as lists
-    return [name for name, value in written.items() if earlier.get(name) != value] if isinstance(earlier, dict) else []
+    if not isinstance(earlier, dict):
+        return []
+    old, new = ({name: one.get(name) for name in SETTINGS} for one in (earlier, json.loads(json.dumps(result))))
+    for one, parts in ((old, earlier), (new, result)):
+        one |= {"rows": list(parts.get("runs", {})), "metrics": list(parts.get("summary", {}))}
+    return [name for name in new if old[name] != new[name]]
 
 
 def _slug(name: str, row: Recipe, recipe: Recipe) -> str:

@@ -79,6 +79,19 @@ def epochs_without_selection(objective: Spec, epochs: int) -> int:
     return max(cap_warmup(objective.get("warmup", 0), epochs), round(objective.get("start", 0) * epochs))
 
 
+def warmup_note(recipe: Recipe) -> str | None:
+    """Return a sentence that says that the warmup is shortened, or None if it is not.
+
+    Example:
+        >>> warmup_note(Recipe(objective={"name": "maxup", "warmup": 30}, epochs=60))
+        'objective.warmup: 15 of 30 epochs, because it is at most a quarter of the run; objective.start can be longer'
+    """
+    warmup = recipe.objective.get("warmup", 0)
+    used = epochs_without_selection(recipe.objective, recipe.epochs)
+    limit = "because it is at most a quarter of the run; objective.start can be longer"
+    return f"objective.warmup: {used} of {warmup} epochs, {limit}" if used < warmup else None
+
+
 def standard(context: ObjectiveContext) -> "Objective":
     """Train on one copy per example: MaxUp with m = 1."""
     from maxup.objectives.maxup import MaxUp
@@ -110,7 +123,7 @@ def maxup(
         m: Number of copies per example.
         warmup: Number of epochs with m = 1 at the start, at most a quarter of the run. The paper uses 5.
         start: Fraction of the run with m = 1 at the start, rounded to whole epochs, unless `warmup` is longer. 0.5
-            halves the cost of selection; on digits it also lost more than half of the gain.
+            halves the cost of selection.
         norm: Statistics that BatchNorm uses to score copies.
         strategy: recompute forwards the worst copies again. retain keeps the graphs of all copies. auto measures both.
         chunk_size: Number of copies per scoring pass.

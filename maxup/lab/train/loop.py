@@ -25,7 +25,7 @@ from maxup.lab.data.find import check_root
 from maxup.lab.environment import environment
 from maxup.lab.output import say
 from maxup.lab.progress import Progress, format_metrics
-from maxup.lab.recipes.objectives import cap_warmup
+from maxup.lab.recipes.objectives import warmup_note
 from maxup.lab.recipes.schema import Recipe
 from maxup.lab.storage.atomic_io import make_folder, remove_leftovers
 from maxup.lab.storage.locks import locked
@@ -334,7 +334,5 @@ class Trainer:
         if self.recipe.compile:
             why = "because no block repeats" if self.on_gpu else "which needs a GPU"
             progress.say(f"compiled blocks: {self.compiled or f'none, {why}'}")
-        warmup = self.recipe.objective.get("warmup", 0)
-        if (used := cap_warmup(warmup, self.recipe.epochs)) < warmup:
-            limit = "because it is at most a quarter of the run; objective.start can be longer"
-            progress.say(f"objective.warmup: {used} of {warmup} epochs, {limit}")
+        if note := warmup_note(self.recipe):
+            progress.say(note)

@@ -1,8 +1,9 @@
-"""Runs of the published tables, chosen at random once, stay inside the printed spread when they are repeated."""
+"""Runs of the published tables, chosen at random once, have the same metrics when they are repeated."""
 
 import json
 from dataclasses import replace
 from pathlib import Path
+from statistics import stdev
 
 import pytest
 
@@ -29,7 +30,6 @@ def test_a_published_run_can_be_repeated(file, row, seed, tmp_path):
     (run,) = (one for one in found["runs"][row] if one["seed"] == seed)
     planned = rows(recipe, [4, 5, 8], ["easiest"], attack)[row.partition(TIME_OF)[0]]
     again, _ = run_once(replace(planned, seed=seed, epochs=run["epochs"]), tmp_path / "run", attack)
-    for metric in ("clean", "worst", "attacked", "gradient"):
-        spread = [one[metric] for one in found["runs"][row]]
-        assert min(spread) <= again[metric] <= max(spread), metric
-    assert again["clean"] == pytest.approx(run["clean"], abs=1), "another seed than the published one"
+    for metric in ("clean", "worst", "attacked", "gradient"):  # up to rounding on other processors
+        spread = stdev(one[metric] for one in found["runs"][row])
+        assert again[metric] == pytest.approx(run[metric], abs=spread / 2), metric

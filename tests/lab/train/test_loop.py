@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,7 @@ from accelerate.utils import set_seed
 
 from maxup.errors import CheckpointError, DataError, RunError
 from maxup.lab.recipes.load import recipe_from
+from maxup.lab.recipes.objectives import warmup_note
 from maxup.lab.storage import checkpoint
 from maxup.lab.storage.locks import locked
 from maxup.lab.tasks.vision import Vision
@@ -114,6 +116,7 @@ def test_a_shortened_warmup_is_announced(tmp_path, capsys):
         recipe = recipe_from(RECIPE | {"objective": {"name": "maxup", "m": 2, "warmup": warmup}, "epochs": 4})
         loop.train(recipe, tmp_path / str(warmup))
         assert ("objective.warmup: 1 of 2 epochs" in capsys.readouterr().out) == (warmup == 2)
+    assert warmup_note(replace(recipe, objective=recipe.objective | {"start": 0.5})) is None, "m = 1 for 2 epochs"
 
 
 def test_accumulation_equals_the_joined_batch(tmp_path):

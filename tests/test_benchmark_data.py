@@ -1,0 +1,38 @@
+"""The data sets and recipes of experiments in benchmarks/."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import cifar16, docstrings
+from maxup.lab.data import load_data
+from maxup.lab.recipes.load import parse_recipe
+
+RECIPES = sorted((Path(__file__).parent.parent / "benchmarks").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_recipes_are_valid_and_open_with_their_command(path):
+    recipe = parse_recipe(str(path), [])
+    assert recipe.objective["m"] == 4
+    assert f"maxup compare benchmarks/{path.name}" in path.read_text().splitlines()[0]
+
+
+def test_small_images_are_averages_of_cifar10(data_root, monkeypatch):
+    monkeypatch.setenv("MAXUP_DATA", str(data_root))
+    (x, labels), (test, _) = cifar16.data()
+    large = load_data("cifar10")[0]
+    assert (tuple(x.shape), tuple(test.shape), x.dtype) == ((50000, 3, 16, 16), (10000, 3, 16, 16), torch.uint8)
+    block = large.x[7, 2, 4:6, 10:12].float()
+    assert int(x[7, 2, 2, 5]) == round(block.mean().item())
+    assert labels[7] == large.classes[large.y[7]]
+    assert set(Counter(labels).values()) == {5000}
+
+
+def test_docstrings_are_ids_with_the_name_of_a_package():
+    ids, packages = docstrings.data()
+    assert ids.shape == (len(packages), docstrings.LENGTH)
+    assert int(ids.min()) >= 0
+    assert len(set(packages)) == len(docstrings.PACKAGES)
