@@ -133,7 +133,7 @@ def claims() -> Iterator[tuple[str, Measured | None, str]]:
         f"digits-length/{epochs}": (f"digits, MLP, {epochs} epochs", "[digits](#longer-training)")
         for epochs in (240, 960)
     }
-    corrupted = {"digits-robustness": ("digits, MLP", "[digits](#corruptions-and-calibration)")}
+    corrupted = {"digits-cause": ("digits, MLP", "[digits](#corruptions-and-calibration)")}
     tokens = {"docstrings-token_dropout": ("docstrings, Transformer, token dropout", "[text](#text-classification)")}
     for metric, text, files in (
         ("worst", "more robust to the perturbation of training", digits_mlp | few | tokens),

@@ -52,7 +52,9 @@ def comparison(name: str, command: str, metrics: Collection[str] = METRICS) -> s
         equal.append(f"- {at_equal_time(row_name, {'gain': gains})}")
     parts = [*lines, "", f"`{command}` {origin(found['environment'])} At equal time:", "", *equal]
     if any(row_name.startswith(CONTROLS) for row_name in table["clean"]):
-        parts += ["", "Against the controls:", "", *(f"- {line}" for line in against_controls(found))]
+        runs = {row: [{m: run[m] for m in metrics if m in run} for run in one] for row, one in found["runs"].items()}
+        shown = against_controls(found | {"runs": runs})
+        parts += ["", "Against the controls:", "", *(f"- {line}" for line in shown)]
     return "\n".join(parts)
 
 
@@ -151,7 +153,7 @@ def digits_certified() -> str:
 def digits_robustness() -> str:
     """Accuracy on corrupted digits, and calibration."""
     metrics = ["clean", "corrupted", *(f"corrupted_{kind}" for kind in CORRUPTED), "nll", "ece", "seconds"]
-    return comparison("digits-robustness", "maxup compare digits/mlp-gaussian-maxup", metrics)
+    return comparison("digits-cause", "maxup compare digits/mlp-gaussian-maxup", metrics)
 
 
 def cifar16() -> str:
