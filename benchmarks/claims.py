@@ -128,6 +128,7 @@ def claims() -> Iterator[tuple[str, Measured | None, str]]:
         f"cifar10-little/{size}": (f"CIFAR-10, {size:,} images, ResNet-14, Cutout", "[CIFAR](#few-images)")
         for size in (1000, 4000)
     }
+    long = {"cifar16": ("CIFAR-10 at 16 x 16, 500 images, ResNet-8, Cutout", "[CIFAR](#500-images-trained-for-long)")}
     digits_mlp = {"digits-cause": ("digits, MLP", "[digits](#digits)")}
     longer = {
         f"digits-length/{epochs}": (f"digits, MLP, {epochs} epochs", "[digits](#longer-training)")
@@ -136,9 +137,9 @@ def claims() -> Iterator[tuple[str, Measured | None, str]]:
     corrupted = {"digits-cause": ("digits, MLP", "[digits](#corruptions-and-calibration)")}
     tokens = {"docstrings-token_dropout": ("docstrings, Transformer, token dropout", "[text](#text-classification)")}
     for metric, text, files in (
-        ("worst", "more robust to the perturbation of training", digits_mlp | few | tokens),
+        ("worst", "more robust to the perturbation of training", digits_mlp | few | long | tokens),
         ("clean", "better generalization, on a task that the paper does not have", digits_mlp | longer),
-        ("clean", "better generalization with little data; not a claim of the paper", few),
+        ("clean", "better generalization with little data; not a claim of the paper", few | long),
         ("corrupted", "more robust to common corruptions; not a claim of the paper", corrupted | few),
     ):
         for file, (name, link) in files.items():
