@@ -119,6 +119,7 @@ def claims() -> Iterator[tuple[str, Measured | None, str]]:
         yield f"certified robustness: above {text}, on a task that the paper does not have", found, link
     for file, name, m, link in (
         ("digits-cause", "digits, MLP", 4, "#digits"),
+        ("digits-length/960", "digits, MLP, 960 epochs", 4, "#longer-training"),
         ("digits-size/50", "digits, MLP, 50 images", 4, "#little-data"),
         ("digits-certified", "digits, MLP, noise 0.5", 5, "#certified-radius-on-digits"),
     ):
@@ -129,6 +130,7 @@ def claims() -> Iterator[tuple[str, Measured | None, str]]:
         for size in (1000, 4000)
     }
     long = {"cifar16": ("CIFAR-10 at 16 x 16, 500 images, ResNet-8, Cutout", "[CIFAR](#500-images-trained-for-long)")}
+    sizes = {f"digits-size/{n}": (f"digits, MLP, {n} images", "[digits](#little-data)") for n in (50, 100, 200)}
     digits_mlp = {"digits-cause": ("digits, MLP", "[digits](#digits)")}
     longer = {
         f"digits-length/{epochs}": (f"digits, MLP, {epochs} epochs", "[digits](#longer-training)")
@@ -139,7 +141,7 @@ def claims() -> Iterator[tuple[str, Measured | None, str]]:
     for metric, text, files in (
         ("worst", "more robust to the perturbation of training", digits_mlp | few | long | tokens),
         ("clean", "better generalization, on a task that the paper does not have", digits_mlp | longer),
-        ("clean", "better generalization with little data; not a claim of the paper", few | long),
+        ("clean", "better generalization with little data; not a claim of the paper", sizes | few | long),
         ("corrupted", "more robust to common corruptions; not a claim of the paper", corrupted | few),
     ):
         for file, (name, link) in files.items():

@@ -158,8 +158,10 @@ def test_a_result_with_different_settings_is_kept(compared, monkeypatch, capsys)
     first = Path("d/compare.json").read_bytes()
     words = ["digits/mlp-gaussian-maxup", "--seeds", "3", "--m", "8", "--images", "50", "--out", "d", *TINY]
     assert main(["compare", *words, "--no_equal_time"]) == 0
-    assert "different settings (seeds, images, rows); it is now compare.previous.json" in capsys.readouterr().out
-    assert Path("d/compare.previous.json").read_bytes() == first
+    assert "different settings (seeds, images, rows); it is now compare-1.json" in capsys.readouterr().out
+    assert Path("d/compare-1.json").read_bytes() == first
+    assert main(["compare", *words, "--optim.lr", "0.2"]) == 1
+    assert "(different: optim.lr); choose another folder with --out, or remove d" in capsys.readouterr().err
 
 
 def test_json_is_what_the_file_has(compared, monkeypatch, capsys):

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from itertools import count
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -32,6 +33,7 @@ from maxup.objectives.adversarial import Adversarial
 
 BASELINE = "m = 1"  # name of the baseline's row
 SETTINGS = ("recipe", "task", "seeds", "attack", "certification", "images")  # in compare.json
+RESTART = "start over with maxup train --restart"  # advice that does not fit a comparison
 COPIES = 20  # copies per example, for the accuracy on the worst copy
 SMOOTHADV_STEPS = 2  # gradient steps of the cheapest SmoothAdv of its authors' grid
 
@@ -169,10 +171,13 @@ def compare(
         place = folder / "runs" / _slug(name, row, recipe) / f"seed-{seed}"
         before = "  (trained before)" if place not in places and _finished(replace(row, seed=seed), place) else ""
         places.add(place)
-        metrics, trained_on = run_once(
-            replace(row, seed=seed), place, attack, certification=certification, robustness=robustness, images=images,
-            quiet=quiet, **user_code,
-        )  # fmt: skip
+        try:
+            metrics, trained_on = run_once(
+                replace(row, seed=seed), place, attack, certification=certification, robustness=robustness,
+                images=images, quiet=quiet, **user_code,
+            )  # fmt: skip
+        except RunError as error:
+            raise RunError(str(error).replace(RESTART, f"remove {folder}")) from None
         if other := [k for k in ("hardware", "threads") if trained_on.get(k) != here[k]]:
             say(f"note: {place} was trained in another environment ({', '.join(other)}), so its time is not comparable")
         say(f"seed {seed}  {name:<{width}}  {_line(metrics)}{before}")
@@ -204,8 +209,9 @@ def compare(
     }
     file = folder / "compare.json"
     if other := _changed(file, result):
-        file.replace(folder / "compare.previous.json")
-        say(f"note: {file} was written with different settings ({', '.join(other)}); it is now compare.previous.json")
+        names = (f"compare-{number}.json" for number in count(1))
+        kept = file.replace(next(folder / name for name in names if not (folder / name).exists()))
+        say(f"note: {file} was written with different settings ({', '.join(other)}); it is now {kept.name}")
     write_json(file, result)
     return result
 

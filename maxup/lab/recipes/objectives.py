@@ -84,12 +84,12 @@ def warmup_note(recipe: Recipe) -> str | None:
 
     Example:
         >>> warmup_note(Recipe(objective={"name": "maxup", "warmup": 30}, epochs=60))
-        'objective.warmup: 15 of 30 epochs, because it is at most a quarter of the run; objective.start can be longer'
+        'objective.warmup is 15 instead of 30 epochs, at most a quarter of the run; objective.start can be longer'
     """
     warmup = recipe.objective.get("warmup", 0)
     used = epochs_without_selection(recipe.objective, recipe.epochs)
-    limit = "because it is at most a quarter of the run; objective.start can be longer"
-    return f"objective.warmup: {used} of {warmup} epochs, {limit}" if used < warmup else None
+    limit = "at most a quarter of the run; objective.start can be longer"
+    return f"objective.warmup is {used} instead of {warmup} epochs, {limit}" if used < warmup else None
 
 
 def standard(context: ObjectiveContext) -> "Objective":

@@ -169,6 +169,8 @@ def _changes(used: dict[str, Any], recipe: Recipe, ignore: Sequence[str]) -> lis
     changed = difference(used, recipe, ignore=["data.root", "data.workers", "eval_every", *ignore])
     if settings.get("data.name") in USER_DATA and settings.get("data.root") != recipe.data.root:
         changed.append("data.root")
+    if "objective.name" in changed:  # the arguments of another objective are missing, not changed
+        changed = [key for key in changed if key in settings or not key.startswith("objective.")]
     return [f"{key} {format_value(settings.get(key, 'default'))}" for key in changed]
 
 

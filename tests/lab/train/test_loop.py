@@ -115,7 +115,7 @@ def test_a_shortened_warmup_is_announced(tmp_path, capsys):
     for warmup in (1, 2):
         recipe = recipe_from(RECIPE | {"objective": {"name": "maxup", "m": 2, "warmup": warmup}, "epochs": 4})
         loop.train(recipe, tmp_path / str(warmup))
-        assert ("objective.warmup: 1 of 2 epochs" in capsys.readouterr().out) == (warmup == 2)
+        assert ("objective.warmup is 1 instead of 2 epochs" in capsys.readouterr().out) == (warmup == 2)
     assert warmup_note(replace(recipe, objective=recipe.objective | {"start": 0.5})) is None, "m = 1 for 2 epochs"
 
 
