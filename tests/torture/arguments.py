@@ -89,8 +89,9 @@ def settings_kept(words: list[str], shown: str) -> bool:
     for option, value in given.items():
         if isinstance(flat[option], int | float) and type(flat[option]) is not bool:
             try:
-                if float(value) != flat[option]:
+                read = yaml.safe_load(value)  # 0x10 is 16
+                if (read if isinstance(read, int | float) else float(value)) != flat[option]:
                     return False
-            except ValueError:
+            except (ValueError, yaml.YAMLError):
                 return False
     return True
