@@ -27,13 +27,13 @@ from maxup.lab.results.comparison import METRICS, TIME_OF, Runs, gain, summary
 from maxup.lab.robustness.measure import average, check_images
 from maxup.lab.robustness.measure import measure as measure_robustness
 from maxup.lab.storage.atomic_io import read_json, write_json
+from maxup.lab.train.checkpointing import START_OVER
 from maxup.lab.train.loop import train
 from maxup.lab.train.runs import build_task, evaluate, open_run
 from maxup.objectives.adversarial import Adversarial
 
 BASELINE = "m = 1"  # name of the baseline's row
 SETTINGS = ("recipe", "task", "seeds", "attack", "certification", "images")  # in compare.json
-RESTART = "start over with maxup train --restart"  # advice that does not fit a comparison
 COPIES = 20  # copies per example, for the accuracy on the worst copy
 SMOOTHADV_STEPS = 2  # gradient steps of the cheapest SmoothAdv of its authors' grid
 
@@ -153,15 +153,6 @@ def compare(
         if not task.test.in_unit_range:
             raise RunError("robustness needs pixels in [0, 1], but some are outside; scale them")
     numbers = list(range(recipe.seed, recipe.seed + seeds))
-    settings = {
-        "recipe": asdict(recipe),
-        "task": task.identity,
-        "seeds": numbers,
-        "copies": COPIES,
-        "attack": asdict(attack),
-        "certification": certification and asdict(certification),
-        "images": None if images is None else min(images, len(task.test)),
-    }
     if note := warmup_note(recipe):
         say(note)
     here = environment()
@@ -177,7 +168,7 @@ def compare(
                 images=images, quiet=quiet, **user_code,
             )  # fmt: skip
         except RunError as error:
-            raise RunError(str(error).replace(RESTART, f"remove {folder}")) from None
+            raise RunError(str(error).replace(START_OVER, f"remove {folder}")) from None  # one run is not enough
         if other := [k for k in ("hardware", "threads") if trained_on.get(k) != here[k]]:
             say(f"note: {place} was trained in another environment ({', '.join(other)}), so its time is not comparable")
         say(f"seed {seed}  {name:<{width}}  {_line(metrics)}{before}")
@@ -200,7 +191,13 @@ def compare(
     result = {
         "format": "maxup-compare",
         "version": 1,
-        **settings,
+        "recipe": asdict(recipe),
+        "task": task.identity,
+        "seeds": numbers,
+        "copies": COPIES,
+        "attack": asdict(attack),
+        "certification": certification and asdict(certification),
+        "images": None if images is None else min(images, len(task.test)),
         "equal_time": equal,
         "paired": paired,
         "summary": summary(runs, paired=paired),

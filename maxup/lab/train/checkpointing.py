@@ -17,6 +17,8 @@ from maxup.lab.train.extend import SCHEDULE, check_extension, is_extensible
 from maxup.lab.train.log import Metrics
 from maxup.lab.train.state import RunState
 
+START_OVER = "start over with maxup train --restart"
+
 
 def save(state: RunState, folder: Path, metrics: Metrics | None, *, best: bool = False) -> None:
     """Write a checkpoint. Every process must call this; the main process writes, and only it has `metrics`."""
@@ -125,7 +127,7 @@ def _reject_other_run(
         advice = "continue it with --extend, " if longer and is_extensible(state.recipe) else ""
         raise RunError(
             f"{folder} contains a run of another recipe (different: {', '.join(changed)}); "
-            f"{advice}choose another folder with --out, or start over with maxup train --restart"
+            f"{advice}choose another folder with --out, or {START_OVER}"
         )
     identity = {key: value for key, value in saved["task"].items() if key != "data" or not accept_changed_data}
     state.task.check_identity(identity, folder)

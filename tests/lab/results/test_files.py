@@ -104,6 +104,13 @@ def test_runs_of_a_recipe_in_a_folder_of_another_name(tmp_path):
     ]  # fmt: skip
 
 
+def test_a_run_with_another_objective_is_described_by_its_name(tmp_path):
+    """Not by every argument that the other objective does not have."""
+    write_run(tmp_path, MAXUP, 0, 0.9, known=True, recipe={"objective": "standard", "optim": {"lr": 9.0}})
+    found, _ = load_results(tmp_path, tmp_path / "nowhere")
+    assert [r.variant for r in found] == ["objective.name 'standard', optim.lr 9.0"]
+
+
 def add(path, **fields):
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
