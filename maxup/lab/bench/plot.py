@@ -8,7 +8,7 @@ from maxup.lab.bench.table import method
 from maxup.lab.bench.timing import floor
 from maxup.lab.report.figure import COLORS, MARKERS, STYLE, new_figure, save_figure
 
-FLOOR = "floor: 1 step +\nm forward passes"
+FLOOR = "floor of exact scoring:\n1 step + m forward passes"
 Points = list[tuple[int, float]]
 
 
@@ -77,7 +77,7 @@ def series(result: Mapping[str, Any]) -> tuple[dict[str, Points], dict[str, floa
     by_m: dict[str, Points] = {}
     for row in measured:
         if row["m"] is not None:
-            by_m.setdefault(method(row), [(1, 1.0)]).append((row["m"], row["time_ratio"]))
+            by_m.setdefault(label(row), [(1, 1.0)]).append((row["m"], row["time_ratio"]))
     flat = {method(row): row["time_ratio"] for row in measured if row["m"] is None}
     forward, standard = result["median_forward_seconds"], result["variants"][0]["median_seconds"]
     ms = sorted({m for points in by_m.values() for m, _ in points} | {1, 2})
@@ -89,5 +89,18 @@ def gaps(result: Mapping[str, Any]) -> dict[str, list[tuple[int, float, float]]]
     found: dict[str, list[tuple[int, float, float]]] = {}
     for row in result["variants"]:
         if row["gap"] is not None and row["time_ratio"] is not None:
-            found.setdefault(method(row), []).append((row["m"], row["time_ratio"], row["gap"]))
+            found.setdefault(label(row), []).append((row["m"], row["time_ratio"], row["gap"]))
     return found
+
+
+def label(row: Mapping[str, Any]) -> str:
+    """Return the name of a variant for a legend: MaxUp with its settings, or the name as words.
+
+    Example:
+        >>> label({"name": "maxup_running", "settings": {"norm": "'running'"}})
+        "MaxUp, norm='running'"
+    """
+    if not row["name"].startswith("maxup"):
+        return method(row)
+    settings = ",\n".join(f"{name}={value}" for name, value in row["settings"].items())  # values are as in source code
+    return f"MaxUp, {settings}" if settings else "MaxUp, default"

@@ -21,7 +21,8 @@ COMPUTED = {"median_seconds", "time_ratio", "floor", "memory_ratio"}
 
 
 def row(name, m, seconds, peak, **fidelity):
-    return dict.fromkeys(ROW) | {"name": name, "m": m, "seconds": seconds, "peak_bytes": peak, **fidelity}
+    known = {"name": name, "m": m, "settings": {}, "seconds": seconds, "peak_bytes": peak}
+    return dict.fromkeys(ROW) | known | fidelity
 
 
 GIVEN = {
@@ -56,10 +57,10 @@ def test_ratios_and_floor_are_computed_from_the_times():
 
 def test_series_of_the_plots(tmp_path):
     by_m, flat, bound = series(summarize(GIVEN))
-    assert by_m == {"maxup": [(1, 1.0), (2, pytest.approx(1.5)), (4, pytest.approx(2.0))]}
+    assert by_m == {"MaxUp, default": [(1, 1.0), (2, pytest.approx(1.5)), (4, pytest.approx(2.0))]}
     assert flat == {"sam": pytest.approx(2.5)}
     assert bound == [(1, 1.0), (2, pytest.approx(1.4)), (4, pytest.approx(1.8))]
-    assert gaps(summarize(GIVEN)) == {"maxup": [(2, pytest.approx(1.5), 0.25), (4, pytest.approx(2.0), 0.5)]}
+    assert gaps(summarize(GIVEN)) == {"MaxUp, default": [(2, pytest.approx(1.5), 0.25), (4, pytest.approx(2.0), 0.5)]}
     for draw in (plot_cost, plot_gap):
         draw(summarize(GIVEN), tmp_path / "plot.png")
         assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
