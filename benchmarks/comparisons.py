@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection
 
 from benchmarks.result_files import origin, result
+from maxup.lab.experiments.certification import Certification
 from maxup.lab.report.comparison import against_controls, at_equal_time, interval
 from maxup.lab.report.tables import format_difference
 from maxup.lab.results.comparison import CONTROLS, CORRUPTED, METRICS
@@ -41,7 +42,10 @@ def comparison(name: str, command: str, metrics: Collection[str] = METRICS) -> s
         kind.split()[0].lower() for kind in kinds if any(row_name.startswith(kind) for row_name in table["clean"])
     ]
     objectives = f" --objectives {' '.join(others)}" if others else ""
-    certify = f" --certify {found['certification']['images']}" if found.get("certification") else ""
+    certified = found.get("certification")
+    certify = f" --certify {certified['images']}" if certified else ""
+    if certified and certified["n"] != Certification.n:
+        certify += f" --certify_n {certified['n']}"
     robustness = " --robustness" * ("corrupted" in found["summary"])
     images = f" --images {found['images']}" if found.get("images") else ""
     options = f"{objectives}{certify}{robustness}{images}"

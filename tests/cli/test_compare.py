@@ -155,11 +155,12 @@ def test_finished_runs_are_not_trained_again(compared, monkeypatch, capsys):
 def test_a_result_with_different_settings_is_kept(compared, monkeypatch, capsys):
     monkeypatch.chdir(compared[0])
     shutil.copytree("c", "d")
-    first = Path("d/compare.json").read_bytes()
+    first, plot = Path("d/compare.json").read_bytes(), Path("d/compare.png").read_bytes()
     words = ["digits/mlp-gaussian-maxup", "--seeds", "3", "--m", "8", "--images", "50", "--out", "d", *TINY]
     assert main(["compare", *words, "--no_equal_time"]) == 0
     assert "different settings (seeds, images, rows); it is now compare-1.json" in capsys.readouterr().out
-    assert Path("d/compare-1.json").read_bytes() == first
+    assert (Path("d/compare-1.json").read_bytes(), Path("d/compare-1.png").read_bytes()) == (first, plot)
+    assert Path("d/compare.png").read_bytes() != plot
     assert main(["compare", *words, "--optim.lr", "0.2"]) == 1
     assert "(different: optim.lr); choose another folder with --out, or remove d" in capsys.readouterr().err
 

@@ -11,6 +11,7 @@ from maxup.lab.certify.target import load_target
 from maxup.lab.data.images import evenly_spaced
 from maxup.lab.recipes.schema import Recipe, gaussian_sigma
 from maxup.lab.results.comparison import CERTIFIED_RADII
+from maxup.smoothing.bounds import certified_radius, lower_bound
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,15 @@ def certify_run(folder: Path, recipe: Recipe, how: Certification, **user_code: A
     """Certify the last weights of a run. The certificates are in the folder of the run, and are not computed again.
 
     Returns:
-        The average certified radius, and the certified accuracies in percent.
+        The average certified radius, and the certified accuracies in percent, without radii that n copies cannot reach.
     """
     sigma = check_noise(recipe)
     target = load_target(folder, root=recipe.data.root, **user_code)
     indices = evenly_spaced(len(target.images), how.images)
     path = folder / f"certified-{sigma:g}-n-{how.n}.tsv"
-    rows = certify(target, Settings(sigma, n=how.n), indices, path, say=lambda _: None)
-    accuracies = {f"certified_{radius:g}": 100 * certified_accuracy(rows, radius).mean for radius in CERTIFIED_RADII}
+    settings = Settings(sigma, n=how.n)
+    rows = certify(target, settings, indices, path, say=lambda _: None)
+    largest = certified_radius(lower_bound(how.n, how.n, settings.alpha), sigma)
+    radii = [radius for radius in CERTIFIED_RADII if radius <= largest]
+    accuracies = {f"certified_{radius:g}": 100 * certified_accuracy(rows, radius).mean for radius in radii}
     return {"radius": average_radius(rows), **accuracies}

@@ -208,6 +208,8 @@ def compare(
     if other := _changed(file, result):
         names = (f"compare-{number}.json" for number in count(1))
         kept = file.replace(next(folder / name for name in names if not (folder / name).exists()))
+        if (plot := file.with_suffix(".png")).exists():
+            plot.replace(kept.with_suffix(".png"))
         say(f"note: {file} was written with different settings ({', '.join(other)}); it is now {kept.name}")
     write_json(file, result)
     return result

@@ -116,7 +116,8 @@ def plot(result: dict[str, Any], path: Path, title: str) -> None:
     # The others do not fit beside the certified accuracies.
     certified = ["clean", "radius", *(f"certified_{radius:g}" for radius in CERTIFIED_RADII)]
     left_out = ("seconds", *(f"corrupted_{kind}" for kind in CORRUPTED))  # the mean over corruptions is shown
-    metrics = certified if "radius" in table else [metric for metric in table if metric not in left_out]
+    shown = certified if "radius" in table else [metric for metric in table if metric not in left_out]
+    metrics = [metric for metric in shown if metric in table]
     names = list(runs)
     places = np.arange(len(names))
     lines = 1 if len(metrics) <= WIDEST else 2
