@@ -19,3 +19,9 @@ def data() -> tuple[tuple[Tensor, list[str]], tuple[Tensor, list[str]]]:
         (halve(one.x.float()).round().to(torch.uint8), [one.classes[i] for i in one.y]) for one in load_data("cifar10")
     )
     return train, test
+
+
+def held_out() -> tuple[tuple[Tensor, list[str]], tuple[Tensor, list[str]]]:
+    """Return 40,000 training images, and the other 10,000 as the test set, to choose settings on."""
+    x, labels = data()[0]
+    return (x[:40_000], labels[:40_000]), (x[40_000:], labels[40_000:])

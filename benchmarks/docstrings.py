@@ -34,9 +34,8 @@ def docstrings(path: Path) -> list[str]:
     return [" ".join(words) for words in found if len(words) >= SHORTEST]
 
 
-@cache
-def data() -> tuple[Tensor, list[str]]:
-    """Return token ids (N, 32), padded, and the package of each docstring. Every docstring appears once."""
+def texts() -> dict[str, str]:
+    """Return the package of each docstring. Every docstring appears once."""
     library = Path(sysconfig.get_path("stdlib"))
     package: dict[str, str] = {}
     if missing := [name for name in PACKAGES if not (library / name).exists()]:
@@ -47,6 +46,13 @@ def data() -> tuple[Tensor, list[str]]:
             if not {"test", "tests"} & set(file.relative_to(library).parts):
                 for text in docstrings(file):
                     package.setdefault(text, name.removesuffix(".py"))
+    return package
+
+
+@cache
+def data() -> tuple[Tensor, list[str]]:
+    """Return token ids (N, 32), padded, and the package of each docstring."""
+    package = texts()
     words = Counter(word for text in package for word in text.split())
     ids = {word: i for i, word in enumerate(sorted(word for word, n in words.items() if n > 1), UNKNOWN + 1)}
     x = torch.full((len(package), LENGTH), PAD)
