@@ -7,7 +7,7 @@ from benchmarks.result_files import origin, result
 from maxup.lab.experiments.certification import Certification
 from maxup.lab.report.comparison import against_controls, at_equal_time, interval
 from maxup.lab.report.tables import format_difference
-from maxup.lab.results.comparison import CONTROLS, CORRUPTED, METRICS
+from maxup.lab.results.comparison import CONTROLS, CORRUPTED, METRICS, TIME_OF
 from maxup.lab.results.statistics import difference
 
 RATES = {rate: f"digits-lr/{rate}" for rate in ("0.05", "0.1", "0.2", "0.4")}
@@ -88,25 +88,28 @@ def sweep(title: str, files: dict[str, str], metrics: Collection[str]) -> str:
 
 def trend() -> str:
     """The gain in clean accuracy with the fewest images, minus that with the most."""
-    files = list(SIZES.values())
-    return difference_of_gains(files[0], files[-1], "m = 1", "clean")
+    first, *_, last = (gains(file, "m = 4", "m = 1", "clean") for file in SIZES.values())
+    return difference_of_gains(first, last, "clean")
 
 
 def late_minus_all(start: str) -> str:
     """The gain under PGD at equal time of m = 4 late, minus that of m = 4 in all epochs."""
-    return difference_of_gains(f"digits-late/{start}", LENGTHS["60"], "m = 1, time of m = 4", "attacked")
+    files = (f"digits-late/{start}", LENGTHS["60"])
+    late, always = (gains(file, "m = 4", "m = 1, time of m = 4", "attacked") for file in files)
+    return difference_of_gains(late, always, "attacked")
 
 
-def difference_of_gains(first: str, second: str, baseline: str, metric: str) -> str:
-    """The gain of m = 4 over a baseline in one file, minus that in another, paired by seed."""
-
-    def gains(file: str) -> dict[int, float]:
-        runs = result(file)["runs"]
-        return {a["seed"]: a[metric] - b[metric] for a, b in zip(runs["m = 4"], runs[baseline], strict=True)}
-
-    found = difference(gains(first), gains(second), paired=True)
+def difference_of_gains(first: dict[int, float], second: dict[int, float], metric: str) -> str:
+    """The gains per seed of one comparison, minus those of another, paired by seed."""
+    found = difference(first, second, paired=True)
     assert found is not None
     return format_difference(found, METRICS[metric].decimals, found.n)
+
+
+def gains(file: str, ours: str, baseline: str, metric: str) -> dict[int, float]:
+    """The gain of a row over a baseline, per seed."""
+    runs = result(file)["runs"]
+    return {a["seed"]: a[metric] - b[metric] for a, b in zip(runs[ours], runs[baseline], strict=True)}
 
 
 def docstrings(perturbation: str, *, dropout: bool = True) -> str:
@@ -182,6 +185,22 @@ def late() -> str:
             cells.append(one_difference(f"{file}: m = 4", f"{file}: m = 1, time of m = 4", metric))
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines) + f"\n\n{origin(*(result(file)['environment'] for file in names.values()))}"
+
+
+def which_m() -> str:
+    """One row per m on digits: its time, its gain over m = 1, and how its gain compares with that of m = 4."""
+    found, metrics = result("digits-m"), ("clean", "attacked")
+    headings = [f"{METRICS[m].short}: equal epochs | equal time | equal time, minus m = 4" for m in metrics]
+    lines = [f"| m | time / m = 1 | {' | '.join(headings)} |", "|---" * (2 + 3 * len(metrics)) + "|"]
+    for timed, record in found["equal_time"].items():
+        ours = timed.rpartition(TIME_OF)[2]
+        cells = [ours.removeprefix("m = "), f"{record['ratio']:.2f}"]
+        for metric in metrics:
+            cells += [one_difference(f"digits-m: {ours}", f"digits-m: {row}", metric) for row in ("m = 1", timed)]
+            both = [gains("digits-m", row, f"m = 1{TIME_OF}{row}", metric) for row in (ours, "m = 4")]
+            cells.append("" if ours == "m = 4" else difference_of_gains(*both, metric))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + f"\n\n{origin(found['environment'])}"
 
 
 def one_difference(ours: str, baseline: str, metric: str) -> str:
