@@ -23,7 +23,7 @@ bench: .venv/ok  ## measure memory and overhead as a function of m
 	.venv/bin/python -m benchmarks.overhead
 
 docs: .venv/dev.ok  ## build the documentation site in site/
-	NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --strict
 
 clean:
 	rm -rf .venv out site

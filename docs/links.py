@@ -14,8 +14,10 @@ OUTSIDE = re.compile(r"\]\(\.\./([^)]+)\)")
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the pictures to the site."""
-    for picture in sorted(Path(config.docs_dir, "..", "results").glob("*.png")):
-        files.append(File.generated(config, f"results/{picture.name}", abs_src_path=str(picture.resolve())))
+    root = Path(config.docs_dir).parent
+    for picture in sorted((root / "results").rglob("*.png")):
+        uri = picture.relative_to(root).as_posix()
+        files.append(File.generated(config, uri, abs_src_path=str(picture.resolve())))
     return files
 
 

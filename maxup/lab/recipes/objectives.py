@@ -128,12 +128,13 @@ def maxup(
         strategy: recompute forwards the worst copies again. retain keeps the graphs of all copies. auto measures both.
         chunk_size: Number of copies per scoring pass.
         masks: Dropout masks: shared by the copies of an example, or independent per copy, which requires retain.
-        dropout: Vision task: whether dropout is active while copies are scored. false is cheaper, and approximate.
+        dropout: Whether dropout is active while copies are scored. false is cheaper, and approximate. Not for language
+            models.
         compile: Compile the scoring passes.
-        fast: Vision task: score images of 96 x 96 pixels or more at half size, others with running statistics, both
-            without dropout. GPU: 4 copies per compiled pass.
-        shortlist: Vision task: score only this many copies, those with the highest first-order estimate of the loss.
-            For small noise and a large m.
+        fast: Score images from 96 x 96 pixels at half size, others with running statistics, both without dropout. GPU:
+            4 copies per compiled pass. Not for language models.
+        shortlist: Score only this many copies, those with the highest first-order estimate of the loss. For small noise
+            and a large m. Not for language models.
         score: What to compare copies by. kl subtracts the entropy of mixed labels from the loss. easiest selects the
             copy with the lowest loss, as a control.
         unit: Language task: choose the worst copy per column of a window, per token, or per batch.

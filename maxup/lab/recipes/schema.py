@@ -50,7 +50,7 @@ class Model:
     args: Spec = field(default_factory=dict)
     """Arguments of the network."""
     normalize: bool = False
-    """Normalize inside the network, so that augment and perturb get pixels in [0, 1]. Certification requires it."""
+    """Normalize inside the network, so that augment and perturb get pixels in [0, 1], as certification expects."""
     pretrained: bool = False
     """Start from the published weights of a timm/ or pytorchcv/ network. A last layer of other size is new."""
     weights: str | None = None
@@ -138,7 +138,7 @@ class Recipe:
     """One experiment."""
 
     task: Literal["vision", "language"] = "vision"
-    """Task: image classification or language modeling."""
+    """Task: vision is classification (of images, rows or token ids); language is language modeling."""
     data: Data = field(default_factory=Data)
     model: Model = field(default_factory=Model)
     augment: list[Spec] = field(default_factory=list)
