@@ -141,6 +141,11 @@ def batch_size(batch: Batch) -> int:
     return len(leaves(batch)[0])
 
 
+def device_of(batch: Batch) -> torch.device:
+    """Return the device of the first tensor."""
+    return leaves(batch)[0].device
+
+
 def get_leaves(x: Any, key: Hashable | None = None) -> list[Tensor]:
     """Return the tensors of x to perturb: the entry `key`, or by default x itself or its floating-point leaves."""
     return [x] if isinstance(x, Tensor) and key is None else _split(x, key)[0]

@@ -15,7 +15,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils import parametrize
 from torch.utils._pytree import tree_leaves
 
-from maxup.batch import Batch, leaves
+from maxup.batch import Batch, device_of, leaves
 from maxup.rng import get_rng_state, remember_rng
 from maxup.validate import is_capturing
 
@@ -226,7 +226,7 @@ def autocast(batch: Batch, dtype: torch.dtype | None) -> AbstractContextManager[
     """Return an autocast context for this dtype; None leaves the precision as it is."""
     if dtype is None:
         return nullcontext()
-    return torch.autocast(leaves(batch)[0].device.type, dtype, enabled=dtype != torch.float32)
+    return torch.autocast(device_of(batch).type, dtype, enabled=dtype != torch.float32)
 
 
 @contextmanager

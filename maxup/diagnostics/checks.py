@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_leaves
 
 from maxup import theory
-from maxup.batch import batch_size
+from maxup.batch import batch_size, device_of
 from maxup.diagnostics.inputs import Inputs
 from maxup.errors import MaxUpWarning, format_error
 from maxup.isolation import called_modules, drop_probability, preserve_state
@@ -247,7 +247,7 @@ def _snapshot(inputs: Inputs) -> Snapshot:
 
 
 def _generator(inputs: Inputs) -> Generator:
-    return Generator(tree_leaves(inputs.batch)[0].device).manual_seed(0)
+    return Generator(device_of(inputs.batch)).manual_seed(0)
 
 
 def _maxup(inputs: Inputs, m: int) -> MaxUp:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-from maxup.batch import Batch, leaves
+from maxup.batch import Batch, device_of, leaves
 
 ROUNDS = 3  # timed runs per strategy, after one warmup
 STRATEGIES = "recompute", "retain"
@@ -43,7 +43,7 @@ class AutoStrategy:
         """
         key = _key(batch, m)
         if key not in self.chosen:
-            device = leaves(batch)[0].device
+            device = device_of(batch)
             seconds = torch.tensor(measure(run, device), device=device)
             if _several_processes():
                 distributed.all_reduce(seconds)

@@ -211,3 +211,11 @@ def test_the_checks_have_no_side_effects():
 def test_tokens_need_a_perturbation():
     with pytest.raises(ValueError, match="pass a perturbation too"):
         Inputs(nn.Embedding(11, 4), tokens())
+
+
+def test_a_batch_may_hold_more_than_tensors():
+    x, y = batch()
+    options = {"perturbation": mu.Gaussian(0.1, key="x"), "forward": lambda model, inputs: model(inputs["x"])}
+    found = check(net(), ({"mask": None, "name": "first", "x": x}, y), **options)
+    assert not texts(found, "error")
+    assert "exact" in texts(found, "ok")
