@@ -197,8 +197,8 @@ def which_m() -> str:
         cells = [ours.removeprefix("m = "), f"{record['ratio']:.2f}"]
         for metric in metrics:
             cells += [one_difference(f"digits-m: {ours}", f"digits-m: {row}", metric) for row in ("m = 1", timed)]
-            both = [gains("digits-m", row, f"m = 1{TIME_OF}{row}", metric) for row in (ours, "m = 4")]
-            cells.append("" if ours == "m = 4" else difference_of_gains(*both, metric))
+            mine, of_4 = (gains("digits-m", row, f"m = 1{TIME_OF}{row}", metric) for row in (ours, "m = 4"))
+            cells.append("" if ours == "m = 4" else difference_of_gains(mine, of_4, metric))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + f"\n\n{origin(found['environment'])}"
 

@@ -266,39 +266,23 @@ def refuse_batch_norm(model: Any, what: str, instead: str, *, running: bool = Fa
             raise ValueError(f"with {what}, BatchNorm would normalize several copies as one batch; {instead}")
 
 
-def check_settings_agree(
-    strategy: str,
-    norm: str,
-    chunk_size: int,
-    dtype: Any,
-    score: str,
-    masks: str,
-    *,
-    dropout: bool,
-    compile: bool,
-    fast: bool,
-    shortlist: int | None,
-    custom_loss: bool,
-) -> None:
-    """Raise if MaxUp's settings contradict each other."""
-    if masks == "independent" and strategy != "retain":
+def check_settings_agree(objective: Any, *, custom_loss: bool) -> None:
+    """Raise if the settings of a MaxUp objective contradict each other."""
+    if objective.masks == "independent" and objective.strategy != "retain":
         raise ValueError(
             "masks='independent' needs strategy='retain', because a second pass cannot repeat the masks of each copy"
         )
-    if dtype not in (None, torch.float32, torch.bfloat16, torch.float16):
-        raise ValueError(f"dtype={dtype} is invalid; use torch.float32, torch.bfloat16 or torch.float16")
-    defaults = (
-        ("norm", norm, "batch"), ("chunk_size", chunk_size, 1), ("dtype", dtype, None), ("dropout", dropout, True),
-        ("compile", compile, False), ("fast", fast, False), ("shortlist", shortlist, None),
-    )  # fmt: skip
-    for name, value, default in defaults:
-        if strategy != "recompute" and value != default:
+    if objective.dtype not in (None, torch.float32, torch.bfloat16, torch.float16):
+        raise ValueError(f"dtype={objective.dtype} is invalid; use torch.float32, torch.bfloat16 or torch.float16")
+    defaults = {"norm": "batch", "chunk_size": 1, "dtype": None, "dropout": True, "compile": False, "fast": False}
+    for name, default in (defaults | {"shortlist": None}).items():
+        if objective.strategy != "recompute" and (value := getattr(objective, name)) != default:
             raise ValueError(
-                f"{name}={value!r} needs strategy='recompute', but strategy={strategy!r}; remove one of them"
+                f"{name}={value!r} needs strategy='recompute', but strategy={objective.strategy!r}; remove one of them"
             )
-    if fast and shortlist is not None:
-        raise ValueError(f"fast=True and shortlist={shortlist} cannot be combined; remove one of them")
-    if score == "kl" and custom_loss:
+    if objective.fast and objective.shortlist is not None:
+        raise ValueError(f"fast=True and shortlist={objective.shortlist} cannot be combined; remove one of them")
+    if objective.score == "kl" and custom_loss:
         raise ValueError(
             "score='kl' subtracts the label entropy from the cross-entropy; use score='loss' with a custom loss_fn"
         )

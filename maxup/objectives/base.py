@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Generator, Tensor, nn
 
-from maxup.batch import Batch, Draw, batch_size, cat, leaves, tile
+from maxup.batch import Batch, Draw, batch_size, cat, device_of, tile
 from maxup.call_repr import call_repr
 from maxup.isolation import called_modules, forbid_side_effects, preserve_state, without_dropout
 from maxup.losses import TOKENS, cross_entropy, mean_loss, without_arguments
@@ -164,7 +164,7 @@ class Objective:
         x, y = (dict(part) if isinstance(part, Mapping) else part for part in (x, y))  # Hugging Face's BatchEncoding
         batch = x, y
         check_batch(batch)
-        device = leaves(batch)[0].device
+        device = device_of(batch)
         capturing = is_capturing(device)
         generator = self._generator(device)
         # Reading values synchronizes a GPU, so there only the first batch is checked.
@@ -225,7 +225,7 @@ class Objective:
         if self._called[:2] != (self.loss_fn, self.forward):
             self._called = self.loss_fn, self.forward, called_modules(self.loss_fn, self.forward)
         modules = [model, *self._called[2]]
-        first = check and self._first_scoring and not is_capturing(leaves(batch)[0].device)
+        first = check and self._first_scoring and not is_capturing(device_of(batch))
         compare = first and all(type(p) is nn.Parameter for module in modules for p in module.parameters())  # not FSDP
         seen: list[Snapshot] = []  # before the first pass (empty), after it (it may fill caches), and after the last
 

@@ -1,14 +1,14 @@
 """`MaxUp(fast=True)`: how it scores copies, and how its selection compares with exact scoring."""
 
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from maxup.batch import Batch, leaves
+from maxup.batch import Batch, device_of
 from maxup.errors import error_message
 from maxup.objectives.running_max import RunningMax
 from maxup.validate import warn
@@ -19,6 +19,18 @@ CHECK_EVERY = 500  # steps between two comparisons with exact scoring
 
 
 Way = tuple[str | int, ...]  # ("half", height, width) or ("copies", copies per pass)
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How copies are scored. The first four are as in `MaxUp`."""
+
+    norm: str
+    chunk_size: int
+    dropout: bool
+    compile: bool
+    half: bool = False
+    """At half the height and width."""
 
 
 class FastScoring:
@@ -35,7 +47,7 @@ class FastScoring:
 
     def score(
         self,
-        score: Callable[..., RunningMax],
+        score: Callable[[Scoring], RunningMax],
         model: nn.Module,
         batch: Batch,
         rewind: Callable[[], None] | None,
@@ -47,7 +59,7 @@ class FastScoring:
         """Score the copies of a batch.
 
         Args:
-            score: `score(norm, chunk_size, dropout=, compile=, half=)` draws copies and scores them.
+            score: Draws copies and scores them in a given way.
             model: The model.
             batch: The batch.
             rewind: Goes back to the first draw, to score the same copies in another way. None in a CUDA graph.
@@ -56,21 +68,20 @@ class FastScoring:
             may_halve: Whether copies are the same at half the size.
         """
         x = batch[0]
-        compile = compile or (leaves(batch)[0].is_cuda and not _has_compiled_parts(model))
-        wide = max(chunk_size, FAST_COPIES) if leaves(batch)[0].is_cuda else chunk_size
-        score = partial(score, dropout=False, compile=compile)
-        ways: dict[Way, Callable[[], RunningMax]] = {}
+        on_gpu = device_of(batch).type == "cuda"
+        compile = compile or (on_gpu and not _has_compiled_parts(model))
+        ways: dict[Way, Scoring] = {}
         if may_halve and is_large(x) and (rewind or ("half", *x.shape[2:]) in self.works):
             # Running statistics are those of the full size.
-            ways["half", *x.shape[2:]] = partial(score, "batch", 1, half=True)
-        for copies in (wide, 1):
-            ways["copies", copies] = partial(score, "running", copies)
+            ways["half", *x.shape[2:]] = Scoring("batch", 1, dropout=False, compile=compile, half=True)
+        for copies in (max(chunk_size, FAST_COPIES) if on_gpu else chunk_size, 1):
+            ways["copies", copies] = Scoring("running", copies, dropout=False, compile=compile)
         errors: dict[Way, Exception] = {}
-        for way, run in ways.items():
+        for way, how in ways.items():
             if way in self.failed:
                 continue
             try:
-                worst = run()
+                worst = score(how)
                 break
             except (RuntimeError, ValueError, AssertionError) as error:
                 if rewind is None or way == ("copies", 1) or isinstance(error, torch.OutOfMemoryError):

@@ -11,6 +11,7 @@ chooses the worst copy, the *winner*. `MaxUp.run` then rebuilds the winner from 
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,14 +20,14 @@ from torch import Generator, Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
-from maxup.batch import Batch, Draw, batch_size, cat, is_batched, leaves
+from maxup.batch import Batch, Draw, batch_size, cat, device_of, is_batched
 from maxup.isolation import autocast, preserve_state, refuse_dropout
 from maxup.objectives.auto_strategy import AutoStrategy
 from maxup.objectives.base import Forward, LossFn, Objective, Outcome, call_model, cross_entropy, unwrap
-from maxup.objectives.fast_scoring import CHECK_EVERY, FastScoring, halve, share_of_gap
+from maxup.objectives.fast_scoring import CHECK_EVERY, FastScoring, Scoring, halve, share_of_gap
 from maxup.objectives.running_max import RunningMax, to_scores
 from maxup.objectives.sanity import GapCheck, TieCheck, warn_if_winners_change
-from maxup.objectives.shortlist import FirstOrder, Shortlist, check_copy, check_inputs
+from maxup.objectives.shortlist import FirstOrder, Shortlist, check_inputs, check_same_shapes
 from maxup.objectives.wide_passes import WidePasses
 from maxup.perturb.base import remember_draws
 from maxup.perturb.in_model import check_attached, in_model_parts
@@ -107,11 +108,7 @@ class MaxUp(Objective):
         self.dropout = check_bool("dropout", dropout)
         self.compile, self.fast = check_bool("compile", compile), check_bool("fast", fast)
         self.shortlist = None if shortlist is None else check_positive_int("shortlist", shortlist)
-        custom_loss = loss_fn is not cross_entropy
-        check_settings_agree(
-            strategy, norm, chunk_size, dtype, score, masks, dropout=dropout, compile=compile, fast=fast,
-            shortlist=shortlist, custom_loss=custom_loss,
-        )  # fmt: skip
+        check_settings_agree(self, custom_loss=loss_fn is not cross_entropy)
         if shortlist is not None and in_model_parts(perturbation):
             raise ValueError(
                 "shortlist ranks copies by the gradient with respect to x, but the perturbation acts inside the model; "
@@ -198,7 +195,7 @@ class MaxUp(Objective):
         Measuring restores gradients, buffers and random states. Hooks of the model are called, too.
         """
         m = self.copies()
-        if is_capturing(leaves(batch)[0].device):
+        if is_capturing(device_of(batch)):
             return self._run(self._strategies.get(batch, m), model, batch, generator)
         module, rewind = unwrap(model), remember_draws(self.perturbation, generator)
         weights = [weight for weight in module.parameters() if weight.requires_grad]
@@ -236,47 +233,38 @@ class MaxUp(Objective):
             (worst.draw,) = self._draws(batch, generator, 1)
             return worst
         model = unwrap(model)
-        select = self._select_approximately if self._is_approximate(self.copies()) else self._score_exactly
-        worst = select(model, batch, generator)
+        if self._is_approximate(self.copies()):
+            worst = self._select_approximately(model, batch, generator)
+        else:
+            worst = self._score(model, batch, generator, self._scoring)
         if worst.shortlist is None:  # the best copies of a shortlist may be the same
             self._ties.update(worst)
         return worst
 
-    def _score_exactly(self, model: Any, batch: Batch, generator: Generator, **changes: Any) -> RunningMax:
-        """`_score` with the settings of this objective."""
-        settings: dict[str, Any] = {"norm": self.norm, "chunk_size": self.chunk_size}
-        settings |= {"dropout": self.dropout, "compile": self.compile}
-        return self._score(model, batch, generator, **settings | changes)
+    @property
+    def _scoring(self) -> Scoring:
+        """Exact scoring, with the settings of this objective."""
+        return Scoring(self.norm, self.chunk_size, self.dropout, self.compile)
 
     def _score(
-        self,
-        model: Any,
-        batch: Batch,
-        generator: Generator,
-        norm: str,
-        chunk_size: int,
-        *,
-        dropout: bool,
-        compile: bool,
-        half: bool = False,
-        draws: list[Draw] | None = None,
+        self, model: Any, batch: Batch, generator: Generator, how: Scoring, draws: list[Draw] | None = None
     ) -> RunningMax:
-        """Draw and score m copies, or score `draws`, `chunk_size` at a time, at full or half size."""
-        if chunk_size > 1:
+        """Draw and score m copies, or score `draws`, `how.chunk_size` at a time."""
+        if how.chunk_size > 1:
             instead = "use norm='running' or chunk_size=1"
-            refuse_batch_norm(model, f"chunk_size={chunk_size}", instead, running=norm == "running")
+            refuse_batch_norm(model, f"chunk_size={how.chunk_size}", instead, running=how.norm == "running")
         m = self.copies() if draws is None else len(draws)
-        worst, forward = RunningMax(self.score), self._forward_half if half else self._forward
+        worst, forward = RunningMax(self.score), self._forward_half if how.half else self._forward
         check_winners = self._should_check_winners(model, batch)
-        compiled = self._compiler.compile(model, dropout=dropout) if compile else nullcontext(model)
+        compiled = self._compiler.compile(model, dropout=how.dropout) if how.compile else nullcontext(model)
         with (
             compiled as scored,
-            self._preserve_state(model, batch, norm, dropout=dropout) as rewind,
+            self._preserve_state(model, batch, how.norm, dropout=how.dropout) as rewind,
             torch.no_grad(),
             autocast(batch, self.dtype),
         ):
-            for start in range(0, m, chunk_size):
-                copies = min(chunk_size, m - start)
+            for start in range(0, m, how.chunk_size):
+                copies = min(how.chunk_size, m - start)
                 given = None if draws is None else draws[start : start + copies]
                 worst.update(*self._score_chunk(scored, batch, generator, copies, rewind, forward, given))
             if check_winners:
@@ -296,7 +284,7 @@ class MaxUp(Objective):
     ) -> tuple[list[Draw], Tensor, Any]:
         """Draw copies and compute their losses. A separate function frees its tensors before the next copies."""
         draws = draws or self._draws(batch, generator, copies)  # x'_i ~ P(.|x)
-        if copies == 1 or is_capturing(leaves(batch)[0].device):
+        if copies == 1 or is_capturing(device_of(batch)):
             rewind()  # all copies, and the training pass, see the same dropout masks and state
             _, target, losses = forward(model, batch, draws)  # L(x'_i, theta)
         else:
@@ -308,7 +296,7 @@ class MaxUp(Objective):
         """Select from one wide batch with its graph. Return the winners, and their output, target and losses."""
         m, worst, size = self.copies(), RunningMax(self.score), batch_size(batch)
         check_attached(self.perturbation, model)
-        capturing = is_capturing(leaves(batch)[0].device)
+        capturing = is_capturing(device_of(batch))
         if m > 1:
             refuse_batch_norm(model, "strategy='retain'", "use strategy='recompute'")
         draws = self._draws(batch, generator, m)
@@ -331,7 +319,7 @@ class MaxUp(Objective):
 
     def _should_check_winners(self, model: Any, batch: Batch) -> bool:
         """Whether to check that winners keep their losses when batched together: once, without train-mode BatchNorm."""
-        if not self._first_scoring or is_capturing(leaves(batch)[0].device):
+        if not self._first_scoring or is_capturing(device_of(batch)):
             return False
         return not any(isinstance(layer, _BatchNorm) and layer.training for layer in model.modules())
 
@@ -341,7 +329,7 @@ class MaxUp(Objective):
 
     def _select_approximately(self, model: Any, batch: Batch, generator: Generator) -> RunningMax:
         """Find the winners by `fast` or `shortlist`. In some steps, also score exactly, and return those winners."""
-        capturing = is_capturing(leaves(batch)[0].device)
+        capturing = is_capturing(device_of(batch))
         rewind = None if capturing else remember_draws(self.perturbation, generator)
         if self.fast:
             score = partial(self._score, model, batch, generator)
@@ -351,12 +339,12 @@ class MaxUp(Objective):
             )
         else:
             kept = self._make_shortlist(model, batch, generator)
-            worst = self._score_exactly(model, batch, generator, draws=kept.draws)
+            worst = self._score(model, batch, generator, self._scoring, kept.draws)
             worst.shortlist = kept.copies
         if rewind is None or not self.needs_eager():
             return worst
         rewind()  # the same copies again
-        exact = self._score_exactly(model, batch, generator, chunk_size=1)
+        exact = self._score(model, batch, generator, replace(self._scoring, chunk_size=1))
         assert worst.copy_of_all is not None
         exact.gap_kept = self._gap_kept = share_of_gap(exact.all_scores, worst.copy_of_all)
         setting = "fast=True" if self.fast else f"shortlist={self.shortlist}"
@@ -377,7 +365,7 @@ class MaxUp(Objective):
                 (draw,) = self._draws(batch, generator, 1)
                 copy = self._copy(batch, draw)
                 if estimate is None:
-                    check_copy(batch[0], copy[0])
+                    check_same_shapes(batch[0], copy[0])
                     rewind()  # the dropout masks of the training pass
                     losses = partial(self._losses, size=batch_size(batch))
                     estimate = FirstOrder(batch, partial(self.forward, model), losses)

@@ -115,7 +115,7 @@ def check_inputs(x: Any) -> None:
         raise TypeError(f"shortlist needs floating-point inputs, but x holds {', '.join(kinds)}; remove shortlist")
 
 
-def check_copy(x: Any, copy: Any) -> None:
+def check_same_shapes(x: Any, copy: Any) -> None:
     """Raise unless a copy has the structure and the shapes of x."""
     shapes = [[tuple(leaf.shape) for leaf in tree_leaves(part)] for part in (x, copy)]
     if shapes[0] != shapes[1]:
