@@ -63,7 +63,9 @@ def compile_for_scoring(model: nn.Module) -> Callable[..., Any]:
     torch._dynamo.config.skip_nnmodule_hook_guards = False  # a hook may be registered later
     inner: nn.Module = getattr(model, "_orig_mod", model)
     if isinstance(inner, torch.jit.ScriptModule):
-        raise ValueError("compile=True cannot compile a TorchScript model; pass the original module, or remove it")
+        raise ValueError(
+            "compile=True cannot compile a TorchScript model; pass the original module, or remove compile=True"
+        )
     is_compiled = _is_compiled(model)
 
     def backend(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:

@@ -45,7 +45,7 @@ def captured(step: Callable[..., Tensor], objective: Objective, optimizer: Optim
         >>> loss = step(torch.rand(8, 5), torch.randint(3, (8,)))  # on a CPU, the step runs as it is
     """
     if not isinstance(objective, Objective):
-        raise TypeError(f"objective={objective!r:.60}: pass the MaxUp object that the step calls")
+        raise TypeError(f"objective={objective!r:.60}: pass the objective that the step calls")
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"optimizer={optimizer!r:.60}: pass the torch.optim.Optimizer that the step calls")
     if not callable(step):

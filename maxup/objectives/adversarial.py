@@ -57,7 +57,8 @@ class Adversarial(Objective):
         super().__init__(UniformBall(radius, p=p, key=key), loss_fn=loss_fn, forward=forward, generator=generator)
         self.radius, self.p, self.key, self.clip = radius, p, key, check_clip("Adversarial", clip)
         self.steps = check_positive_int("steps", steps)
-        self.step_size = 2.5 * radius / steps if step_size is None else step_size
+        step_size = 2.5 * radius / steps if step_size is None else step_size
+        self.step_size = check_nonnegative("Adversarial", "step_size", step_size)
         self.norm = check_choice("norm", norm, "batch", "running")
 
     def run(self, model: Any, x: Any, y: Any) -> Outcome:

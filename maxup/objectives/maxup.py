@@ -51,7 +51,7 @@ class MaxUp(Objective):
         m: Copies per example, or a function of the step that returns it. m=1 is standard augmentation.
         norm: Statistics that train-mode BatchNorm uses to score a copy: "batch" or "running".
         strategy: "recompute" forwards the winners again. "retain" keeps the graphs of all copies, as one wide batch.
-            "auto" measures both in the first step of every shape, and uses the faster one.
+            "auto" measures both in the first step of every shape, and uses the faster one. `select` always recomputes.
         chunk_size: Copies per scoring pass.
         masks: "shared" gives all copies of an example the same dropout masks, so that copies differ only by the
             perturbation. "independent" draws masks per copy and maximizes over both; it needs "retain".

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from functools import partial
+from numbers import Integral
 
+from maxup.errors import format_value
 from maxup.validate import check_positive_int
 
 
@@ -17,9 +19,9 @@ def warmup(m: int, *, steps: int) -> Callable[[int], int]:
         (1, 1, 4)
     """
     check_positive_int("m", m)
-    if not isinstance(steps, int) or steps < 0:
-        raise ValueError(f"warmup(steps={steps!r}): steps must be a whole number, 0 or more")
-    return partial(_copies, m=m, steps=steps)
+    if not isinstance(steps, Integral) or isinstance(steps, bool) or steps < 0:
+        raise ValueError(f"warmup(steps={format_value(steps)}): steps must be a whole number, 0 or more")
+    return partial(_copies, m=m, steps=int(steps))
 
 
 def _copies(step: int, *, m: int, steps: int) -> int:

@@ -51,11 +51,6 @@ class Shortlist:
         return [draw for draw, _, _ in self._prune()]
 
     @property
-    def scores(self) -> Tensor:
-        """Scores of the kept copies, (k, B)."""
-        return torch.stack([scores for _, scores, _ in self._prune()])
-
-    @property
     def copies(self) -> Tensor:
         """Indices of the kept copies among all copies, (k, B)."""
         return torch.stack([index for _, _, index in self._prune()])

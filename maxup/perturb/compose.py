@@ -38,9 +38,8 @@ class Compose(Perturbation):
     def draw(self, batch: Batch, generator: Generator | None) -> dict[str, list[Draw]]:
         inside, original = [], batch
         for part in self.perturbations:
-            if (
-                part in self.inside
-            ):  # gets the original batch, by which ManifoldMixup recognizes the copies of one batch
+            if part in self.inside:
+                # The original batch, by which ManifoldMixup recognizes the copies of one batch.
                 inside.append(part.draw(original, generator))
             else:
                 batch = part.apply(batch, part.draw(batch, generator))

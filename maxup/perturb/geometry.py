@@ -44,9 +44,8 @@ def sources(inverse: list[Tensor], like: Tensor) -> Tensor:
     """
     batch, _, height, width = like.shape
     dtype = torch.promote_types(like.dtype, torch.float32)
-    rows, columns = (
-        torch.arange(1, n + 1, device=like.device, dtype=dtype) for n in (height, width)
-    )  # 0 means outside
+    # 0 means outside
+    rows, columns = (torch.arange(1, n + 1, device=like.device, dtype=dtype) for n in (height, width))
     coordinates = torch.stack(torch.meshgrid(rows, columns, indexing="ij")).expand(batch, 2, height, width)
     row, column = warp(coordinates, inverse, mode="nearest").long().unbind(1)
     return (row - 1) * width + column - 1

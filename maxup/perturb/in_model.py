@@ -11,7 +11,7 @@ from maxup.batch import Batch, Draw
 from maxup.perturb.base import Perturbation
 from maxup.validate import check_model
 
-DRAWS, PASSES = 4, 256  # numbers that a hook remembers, for activation checkpointing
+DRAWS, PASSES = 4, 256  # number of draws and of passes that a hook remembers, for activation checkpointing
 
 
 class PerturbHook(nn.Module):

@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Hashable
+from numbers import Real
 
 import torch
 from torch import Generator, Tensor
 
 from maxup.batch import Batch, expand_like, get_leaves, set_leaves
+from maxup.errors import format_value
 from maxup.perturb.base import Perturbation
 from maxup.validate import check_real
 
@@ -51,7 +53,7 @@ class UniformBall(Perturbation):
     def __init__(self, radius: float, *, p: float = 2, key: Hashable | None = None) -> None:
         self.radius, self.key = check_nonnegative("UniformBall", "radius", radius), key
         if p not in (2, math.inf):
-            raise ValueError(f"p={p!r} is not a supported norm; use p=2 or p=math.inf")
+            raise ValueError(f"UniformBall(p={p!r}): p must be 2 or math.inf")
         self.p = p
 
     def draw(self, batch: Batch, generator: Generator | None) -> list[Tensor]:
@@ -100,9 +102,12 @@ def clip_delta(x: Tensor, delta: Tensor, clip: tuple[float, float] | None) -> Te
 
 def check_clip(who: str, clip: tuple[float, float] | None) -> tuple[float, float] | None:
     """Check a pair of the lowest and highest value; None means no limit."""
-    if clip is not None and None not in clip and not clip[0] < clip[1]:
-        raise ValueError(f"{who}(clip={clip!r}): clip must be (lowest, highest)")
-    return clip
+    if clip is None:
+        return None
+    pair = clip if isinstance(clip, list | tuple) and len(clip) == 2 else (0, 0)
+    if not all(isinstance(end, Real) for end in pair) or not pair[0] < pair[1]:
+        raise ValueError(f"{who}(clip={format_value(clip)}): clip must be (lowest, highest)")
+    return pair
 
 
 def _normal(like: Tensor, generator: Generator | None) -> Tensor:

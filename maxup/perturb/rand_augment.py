@@ -1,6 +1,7 @@
 """RandAugment (Cubuk et al., 2020): a few random operations of the same strength."""
 
 from collections.abc import Hashable, Sequence
+from numbers import Integral
 
 from torch import Generator, Tensor
 
@@ -48,13 +49,12 @@ class RandAugment(Policy):
         super().__init__(mean, std, mask_fill=mask_fill, key=key)
         self.num_ops = check_int("RandAugment", "num_ops", num_ops, 1)
         self.magnitude, self.bins = magnitude, check_int("RandAugment", "bins", bins, 2)
-        if type(magnitude) is not int or magnitude not in range(bins):
+        if not isinstance(magnitude, Integral) or isinstance(magnitude, bool) or magnitude not in range(bins):
             raise ValueError(f"RandAugment(magnitude={magnitude!r}): magnitude must be a whole number, 0 to {bins - 1}")
 
     def draw(self, batch: Batch, generator: Generator | None) -> dict[str, Tensor]:
         like = self._images(batch[0])[0]
-        operation = integers(
-            (len(like), self.num_ops), NUMBER["Invert"], like, generator
-        )  # all but Invert, the last one
+        # all operations but Invert, the last one
+        operation = integers((len(like), self.num_ops), NUMBER["Invert"], like, generator)
         magnitude = paper_magnitudes(self.bins, like)[:, self.magnitude]  # (operations,)
         return {"operation": operation, "magnitude": signed(operation, magnitude[operation], generator)}

@@ -42,7 +42,7 @@ def objects():
     ("position", "value", "message"),
     [
         (0, 3, "step=3: pass a function that trains on a batch"),
-        (1, None, "objective=None: pass the MaxUp object that the step calls"),
+        (1, None, "objective=None: pass the objective that the step calls"),
         (2, nn.Linear(1, 1), "pass the torch.optim.Optimizer that the step calls"),
     ],
 )

@@ -96,6 +96,8 @@ def test_a_leaf_that_the_model_does_not_use():
 def test_invalid_arguments():
     with pytest.raises(ValueError, match="radius must be"):
         mu.Adversarial(-1)
+    with pytest.raises(ValueError, match=r"step_size='big'\): step_size must be a finite number"):
+        mu.Adversarial(0.5, step_size="big")
     with pytest.raises(ValueError, match="steps=0"):
         mu.Adversarial(1, steps=0)
     with pytest.raises(ValueError, match="p=1"):

@@ -19,7 +19,6 @@ def test_the_highest_scores_are_kept(size, m, seed):
     for i, score in enumerate(scores):
         kept.update({"index": torch.full((5,), i)}, score)
     best = scores.topk(min(size, m), 0)
-    assert torch.equal(kept.scores.sort(0).values, best.values.sort(0).values)
     assert torch.equal(kept.copies.sort(0).values, best.indices.sort(0).values)
     assert torch.equal(torch.stack([draw["index"] for draw in kept.draws]), kept.copies)
 

@@ -68,8 +68,9 @@ def test_attacks_stay_where_there_is_no_gradient(attack, radius):
 
 
 def test_a_clip_and_a_scheduled_radius_are_checked():
-    with pytest.raises(ValueError, match=r"SmoothAdv\(clip=\(1.0, 0.0\)\): clip must be \(lowest, highest\)"):
-        SmoothAdv(0.25, 0.5, clip=(1.0, 0.0))
+    for clip in ((1.0, 0.0), 0.5, (0, 1, 2), (None, 1), "ab"):
+        with pytest.raises(ValueError, match=r"SmoothAdv\(clip=.*\): clip must be \(lowest, highest\)"):
+            SmoothAdv(0.25, 0.5, clip=clip)
     smoothadv, (x, y) = SmoothAdv(0.25, lambda step: -1.0), batch()
     with pytest.raises(ValueError, match="a finite number, 0 or more"):
         smoothadv(net(), x, y)

@@ -43,7 +43,7 @@ def test_invalid_sizes_are_refused(invalid):
         Gaussian(invalid)
     with pytest.raises(ValueError, match="0 or more"):
         UniformBall(invalid)
-    with pytest.raises(ValueError, match=r"p=2 or p=math\.inf"):
+    with pytest.raises(ValueError, match=r"UniformBall\(p=1\): p must be 2 or math\.inf"):
         UniformBall(1.0, p=1)
 
 

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from scipy import stats
@@ -70,3 +71,4 @@ def test_m_1_is_plain_augmentation_and_m_4_selects_the_worst_copy():
 def test_invalid_input_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         mu.RandAugment(**arguments)
+    assert mu.RandAugment(magnitude=np.int64(3)).magnitude == 3

@@ -14,11 +14,11 @@ from maxup.validate import is_int
 if TYPE_CHECKING:
     from maxup.lab.data.images import Images
 
-Batch = tuple[Tensor, Tensor, Tensor]  # indices (B,), x (B, C, H, W) as bytes, y (B,)
+Batch = tuple[Tensor, Tensor, Tensor]  # indices (B,), x (B, ...) as stored: bytes, floats or token ids, y (B,)
 
 
 class Loader(ABC):
-    """Iterate over n images for one epoch. Yields `(indices, x, y)` on the device, with x as bytes.
+    """Iterate over n examples for one epoch. Yields `(indices, x, y)` on the device, with x as it is stored.
 
     The state is `epoch` and `position`, the number of batches yielded in this epoch. A loop that stopped early, or a
     loader that loaded a state, continues there. The epoch counter advances when the iterator is exhausted, not at the

@@ -11,7 +11,7 @@ from maxup.lab.certify.target import load_target
 from maxup.lab.data.images import evenly_spaced
 from maxup.lab.recipes.schema import Recipe, gaussian_sigma
 from maxup.lab.results.comparison import CERTIFIED_RADII
-from maxup.smoothing.bounds import certified_radius, lower_bound
+from maxup.smoothing.sampling import max_radius, plan
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def certify_run(folder: Path, recipe: Recipe, how: Certification, **user_code: A
     path = folder / f"certified-{sigma:g}-n-{how.n}.tsv"
     settings = Settings(sigma, n=how.n)
     rows = certify(target, settings, indices, path, say=lambda _: None)
-    largest = certified_radius(lower_bound(how.n, how.n, settings.alpha), sigma)
+    largest = max_radius(plan(how.n, settings.alpha, early=False), sigma)
     radii = [radius for radius in CERTIFIED_RADII if radius <= largest]
     accuracies = {f"certified_{radius:g}": 100 * certified_accuracy(rows, radius).mean for radius in radii}
     return {"radius": average_radius(rows), **accuracies}

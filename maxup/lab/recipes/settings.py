@@ -20,6 +20,7 @@ from maxup.lab.recipes.schema import Recipe
 from maxup.lab.registry import PERTURBATIONS
 
 SPEC = "{name: ..., arguments}"
+WIDTH = 80  # of the text for the terminal
 REQUIRED, FROM_THE_DATA = "required", "from the data"
 HELP = """\
 settings:
@@ -158,11 +159,11 @@ def format_default(value: Any) -> str:
     return json.dumps(value)
 
 
-def help_text(width: int = 80) -> str:
+def help_text() -> str:
     """Return all settings as plain text, for `maxup train --help`."""
 
     def wrap(text: str, indent: int) -> list[str]:
-        return textwrap.wrap(text, width, initial_indent=" " * indent, subsequent_indent=" " * indent)
+        return textwrap.wrap(text, WIDTH, initial_indent=" " * indent, subsequent_indent=" " * indent)
 
     def describe(one: Setting, indent: int, prefix: str = "--") -> list[str]:
         default = REQUIRED if one.default == REQUIRED else f"default: {one.default}"

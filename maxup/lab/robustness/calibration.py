@@ -18,7 +18,6 @@ class Calibration:
 
     Args:
         device: Device of the sums.
-        bins: Number of bins of the confidence.
 
     Example:
         >>> found = Calibration(torch.device("cpu"))
@@ -27,10 +26,9 @@ class Calibration:
         {'accuracy': 0.5, 'nll': 0.6931471824645996, 'ece': 0.0}
     """
 
-    def __init__(self, device: torch.device, bins: int = BINS) -> None:
-        self.bins = bins
-        self.count = torch.zeros(bins, dtype=torch.int64, device=device)
-        self.correct, self.confidence = (torch.zeros(bins, dtype=torch.double, device=device) for _ in range(2))
+    def __init__(self, device: torch.device) -> None:
+        self.count = torch.zeros(BINS, dtype=torch.int64, device=device)
+        self.correct, self.confidence = (torch.zeros(BINS, dtype=torch.double, device=device) for _ in range(2))
         self.loss = torch.zeros((), dtype=torch.double, device=device)
 
     def update(self, logits: Tensor, y: Tensor) -> None:
@@ -42,7 +40,7 @@ class Calibration:
         """
         logits = logits.detach().float()
         confidence, predicted = logits.softmax(1).max(1)  # (B,)
-        index = ((confidence * self.bins).ceil().long() - 1).clamp(0, self.bins - 1)
+        index = ((confidence * BINS).ceil().long() - 1).clamp(0, BINS - 1)
         self.count.index_add_(0, index, torch.ones_like(index))
         self.correct.index_add_(0, index, (predicted == y).double())
         self.confidence.index_add_(0, index, confidence.double())

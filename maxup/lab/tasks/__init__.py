@@ -14,7 +14,7 @@ The training loop needs these attributes of a task:
     unit                            what an example is, for the progress bar
     state_dict, load_state_dict     state that is carried from step to step
     identity, check_identity        what must agree with a checkpoint, besides the recipe
-    finish(model, folder, should_stop)    returns metrics that are computed once after training
+    finish(model, folder, should_stop, quiet)    returns metrics that are computed once after training
     description()                   returns what an exported model needs to know about the data
 """
 

@@ -68,9 +68,7 @@ class Language:
         if model_from is not None:
             raise RecipeError("--model_from is for images and rows; language models are awd_lstm, so remove it")
         self.recipe, self.rank = recipe, rank
-        self.selection_unit = recipe.objective.get(
-            "unit", "column"
-        )  # granularity of the selection: column, token or batch
+        self.selection_unit = recipe.objective.get("unit", "column")  # choose copies per column, token or batch
         text = from_user_text(data_from()) if data_from else load_data(recipe.data.name, recipe.data.root)
         if not isinstance(text, Text):
             raise RecipeError(f"{recipe.data.name} is not a text; set data.name to ptb, wikitext2 or text")
