@@ -118,7 +118,7 @@ def claims() -> Iterator[tuple[str, Measured | None, str]]:
         found, link = _certified(baseline), "[digits](#certified-radius-on-digits)"
         yield f"certified robustness: above {text}, on a task that the paper does not have", found, link
     for file, name, m, link in (
-        ("digits-cause", "digits, MLP", 4, "#is-the-worst-copy-the-cause"),
+        ("digits", "digits, MLP", 4, "#digits"),
         ("digits-length/960", "digits, MLP, 960 epochs", 4, "#longer-training"),
         ("digits-size/50", "digits, MLP, 50 images", 4, "#little-data"),
         ("digits-certified", "digits, MLP, noise 0.5", 5, "#certified-radius-on-digits"),
@@ -131,7 +131,7 @@ def claims() -> Iterator[tuple[str, Measured | None, str]]:
     }
     long = {"cifar16": ("CIFAR-10 at 16 x 16, 500 images, ResNet-8, Cutout", "[CIFAR](#500-images-trained-for-long)")}
     sizes = {f"digits-size/{n}": (f"digits, MLP, {n} images", "[digits](#little-data)") for n in (50, 100, 200)}
-    digits_mlp = {"digits-cause": ("digits, MLP", "[digits](#is-the-worst-copy-the-cause)")}
+    digits_mlp = {"digits": ("digits, MLP", "[digits](#digits)")}
     longer = {
         f"digits-length/{epochs}": (f"digits, MLP, {epochs} epochs", "[digits](#longer-training)")
         for epochs in (240, 960)

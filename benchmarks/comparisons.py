@@ -189,15 +189,15 @@ def late() -> str:
 
 def which_m() -> str:
     """One row per m on digits: its time, its gain over m = 1, and how its gain compares with that of m = 4."""
-    found, metrics = result("digits-m"), ("clean", "attacked")
+    found, metrics = result("digits"), ("clean", "attacked")
     headings = [f"{METRICS[m].short}: equal epochs | equal time | equal time, minus m = 4" for m in metrics]
     lines = [f"| m | time / m = 1 | {' | '.join(headings)} |", "|---" * (2 + 3 * len(metrics)) + "|"]
     for timed, record in found["equal_time"].items():
         ours = timed.rpartition(TIME_OF)[2]
         cells = [ours.removeprefix("m = "), f"{record['ratio']:.2f}"]
         for metric in metrics:
-            cells += [one_difference(f"digits-m: {ours}", f"digits-m: {row}", metric) for row in ("m = 1", timed)]
-            mine, of_4 = (gains("digits-m", row, f"m = 1{TIME_OF}{row}", metric) for row in (ours, "m = 4"))
+            cells += [one_difference(f"digits: {ours}", f"digits: {row}", metric) for row in ("m = 1", timed)]
+            mine, of_4 = (gains("digits", row, f"m = 1{TIME_OF}{row}", metric) for row in (ours, "m = 4"))
             cells.append("" if ours == "m = 4" else difference_of_gains(mine, of_4, metric))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + f"\n\n{origin(found['environment'])}"

@@ -339,6 +339,7 @@ def percent(device: str) -> str:
 FILLERS: dict[str, Callable[[], str]] = {
     "claims": lambda: f"\n{claims.table()}\n",
     "digits": lambda: f"\n{comparisons.comparison('digits', 'maxup compare digits/mlp-gaussian-maxup')}\n",
+    "digits-m": lambda: f"\n{comparisons.which_m()}\n",
     "digits-cause": lambda: f"\n{comparisons.digits_cause()}\n",
     "digits-robustness": lambda: f"\n{comparisons.digits_robustness()}\n",
     "digits-lr": lambda: f"\n{sweep('learning rate', RATES, ['clean', 'attacked'])}\n",
