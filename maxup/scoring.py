@@ -76,6 +76,7 @@ def compile_for_scoring(model: nn.Module) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         return inner._call_impl(*args, **kwargs)
 
+    call.__code__ = call.__code__.replace()  # Dynamo counts variants per code object, which objectives must not share
     return torch.compile(call, backend=backend, dynamic=False)
 
 

@@ -189,3 +189,15 @@ def test_inductor():
             objective = MaxUp(Gaussian(1.0), m=4, compile=compile, generator=torch.Generator().manual_seed(0))
             copies.append(objective.run(model, x, y).worst.copy)
     assert torch.equal(*copies)
+
+
+def test_objectives_do_not_share_the_limit_of_variants(monkeypatch):
+    """Dynamo counts variants per code object. With a shared one, the scoring of later objectives would run eagerly."""
+    compiled = []
+    monkeypatch.setattr(scoring, "_inductor", lambda graph, inputs, config: compiled.append(1) or graph)
+    monkeypatch.setattr(scoring, "VARIANTS", 1)
+    with torch._dynamo.config.patch(recompile_limit=2):
+        for _ in range(5):
+            model = nn.Sequential(nn.Linear(4, 3))
+            MaxUp(Gaussian(0.1), m=2, compile=True)(model, torch.randn(6, 4), torch.randint(3, (6,)))
+    assert len(compiled) == 5

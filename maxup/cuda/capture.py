@@ -55,18 +55,22 @@ class CapturedStep:
         self.captured_for: Any = None
         self.eager: float = 0  # eager steps since the key changed
         self.preparing = False
+        self.shapes: list[torch.Size] = []  # of the graph, or of the last batch if there is none
 
     def __call__(self, batch: Batch) -> Tensor:
         """Train on a batch and return the loss."""
         if self.captured_for != self.key():
             self.graph, self.captured_for, self.eager = None, self.key(), min(self.eager, 0)
+        shapes, expected = [part.shape for part in batch], self.shapes
+        if self.graph is None:
+            self.shapes = shapes
         if self.eager < WARMUP:
-            self.eager += 1
+            # A step that checks the selection synchronizes, so it must not be the monitored one, the last.
+            self.eager += not (self.eager == WARMUP - 1 and self.needs_eager())
             self.preparing = self.eager > 0  # not if the step cannot be captured
             return self._eager_step(batch)
         self.preparing = self.graph is None
-        shape_changed = self.graph is not None and [part.shape for part in batch] != [part.shape for part in self.batch]
-        if shape_changed or self.needs_eager():
+        if shapes != expected or self.needs_eager():  # a shape runs eagerly once before it is captured
             return self.step(batch)
         self.seed()  # a graph reads the seeds of its registered generators when it is replayed
         counted = self.graph is None  # capturing runs the Python code, which counts the step

@@ -131,6 +131,10 @@ class MaxUp(Objective):
         """Share of the loss gap that `fast` or `shortlist` kept in the last check: 1 is exact, 0 is random."""
         return None if self._gap_kept is None else float(self._gap_kept)
 
+    def depends_on(self) -> Any:
+        """Return what a step depends on besides batch and draws: m, and how copies are scored."""
+        return self.copies(), self._scoring, self.strategy, self.fast, self.shortlist, self.score, self.dtype
+
     def needs_eager(self) -> bool:
         """Whether this step also scores exactly to check the selection, which cannot run in a CUDA graph."""
         if not self._is_approximate(self.copies()):
@@ -209,10 +213,11 @@ class MaxUp(Objective):
         strategy = "recompute"
         if m > 1 and weights and torch.is_grad_enabled():
             first, self._first_batch = self._first_batch, False  # checks of the first batch would be timed
+            ties, self._ties.ties = self._ties.ties, None  # the same copies would be counted many times
             try:
                 strategy = self._strategies.choose(batch, m, measure)
             finally:
-                self._first_batch = first
+                self._first_batch, self._ties.ties = first, ties
             rewind()
         try:
             return self._run(strategy, model, batch, generator)

@@ -41,33 +41,65 @@ def test_active_dropout_cannot_be_captured():
     assert why_not_capturable(nn.Sequential(nn.Dropout(0.0)), **SAFE) == ""
 
 
-def test_generators_are_seeded_before_capture_and_before_every_replay(monkeypatch):
-    """With a fake graph. Capturing runs the step's Python code, so no `replayed` follows the first replay."""
-    events = []
+@pytest.fixture
+def events(monkeypatch):
+    """Replace graphs by fakes, and record what happens."""
+    found = []
 
     def capture(self, batch):
-        events.append("capture")
+        found.append("capture")
         self.batch, self.loss = batch, torch.zeros(())
-        self.graph = SimpleNamespace(replay=lambda: events.append("replay"))
+        self.graph = SimpleNamespace(replay=lambda: found.append("replay"))
         return self.graph
 
     monkeypatch.setattr(torch.cuda, "Stream", object)
     monkeypatch.setattr(CapturedStep, "_capture", capture)
+    return found
+
+
+def captured_step(events, **options):
     calls = {name: lambda name=name: events.append(name) for name in ("seed", "replayed")}
-    step = CapturedStep(lambda batch: batch, key=lambda: 0, generators=list, say=print, **calls)
-    step.captured_for, step.eager = 0, WARMUP
+    return CapturedStep(
+        lambda batch: events.append("eager"), key=lambda: 0, generators=list, say=print, **calls, **options
+    )
+
+
+def test_generators_are_seeded_before_capture_and_before_every_replay(events):
+    """Capturing runs the step's Python code, so no `replayed` follows the first replay."""
+    step, batch = captured_step(events), (torch.zeros(1),)
+    step.captured_for, step.eager, step.shapes = 0, WARMUP, [batch[0].shape]
     preparing = []
     for _ in range(2):
-        step((torch.zeros(1),))
+        step(batch)
         preparing.append(step.preparing)
     assert preparing == [True, False]
     assert events == ["seed", "capture", "replay", "seed", "replay", "replayed"]
     events.clear()
-    step.step, step.needs_eager = lambda batch: events.append("eager"), lambda: True
-    step((torch.zeros(1),))
+    step.needs_eager = lambda: True
+    step(batch)
     step.needs_eager = lambda: False
-    step((torch.zeros(1),))
+    step(batch)
     assert events == ["eager", "seed", "replay", "replayed"]
+
+
+def test_a_shape_runs_eagerly_before_it_is_captured(events, monkeypatch):
+    """Otherwise the last batch of an epoch could be captured, and all full batches would run eagerly."""
+    monkeypatch.setattr(CapturedStep, "_eager_step", lambda self, batch: events.append("warmup"))
+    step, full, last = captured_step(events), (torch.zeros(4),), (torch.zeros(2),)
+    for batch in (full,) * WARMUP + (last, full, full, last, full):
+        step(batch)
+    events = [event for event in events if event not in ("seed", "replayed")]
+    assert events == ["warmup"] * WARMUP + ["eager", "eager", "capture", "replay", "eager", "replay"]
+
+
+def test_a_step_that_checks_the_selection_is_not_the_monitored_one(events, monkeypatch):
+    """It synchronizes, and the step would never be captured."""
+    monkeypatch.setattr(CapturedStep, "_eager_step", lambda self, batch: events.append(self.eager))
+    numbers = iter(range(100))
+    step = captured_step(events, needs_eager=lambda: next(numbers) == 0)  # asked at the last step of the warmup only
+    for _ in range(WARMUP + 1):
+        step((torch.zeros(4),))
+    assert events == [*range(1, WARMUP), WARMUP - 1, WARMUP]
 
 
 @pytest.fixture

@@ -73,9 +73,10 @@ def test_a_graph_depends_on_m_and_on_settings_but_not_on_the_learning_rate():
     assert function._key() == before
     optimizer.param_groups[0]["momentum"] = 0.5
     assert function._key() != before
-    before = function._key()
-    objective.m = 7
-    assert function._key() != before
+    for name, value in {"m": 7, "norm": "running", "chunk_size": 2, "shortlist": 3, "fast": True}.items():
+        before = function._key()
+        setattr(objective, name, value)
+        assert function._key() != before, name
 
 
 @pytest.mark.parametrize(

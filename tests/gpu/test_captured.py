@@ -8,7 +8,10 @@ from torch import nn
 
 from maxup import Cutout, MaxUp, MaxUpWarning, captured
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("ignore:TensorFloat32:UserWarning"),  # inductor, in fast=True
+]
 
 
 @pytest.fixture(autouse=True)

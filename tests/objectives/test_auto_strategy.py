@@ -184,3 +184,13 @@ def test_checks_of_the_first_batch_are_not_timed(monkeypatch):
     objective(model, x, y)
     assert during == [0]
     assert checked, "the step itself is checked"
+
+
+def test_measuring_does_not_count_as_ties(batch):
+    """A zero-initialized last layer gives equal losses. That is a reason to warn after 8 batches, not after one."""
+    model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 3))
+    nn.init.zeros_(model[1].weight)
+    nn.init.zeros_(model[1].bias)
+    objective = MaxUp(Gaussian(0.1), m=4, strategy="auto")
+    objective(model, *batch)  # warnings are errors
+    assert objective._ties.ties == 1
