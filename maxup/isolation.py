@@ -95,6 +95,7 @@ def preserve_state(
 def without_dropout(model: nn.Module) -> Iterator[None]:
     """Turn dropout inside a model off: modules that apply it, except for the model itself, are in evaluation mode.
 
+    A recurrent layer has its dropout set to 0 instead, because cuDNN computes no gradients in evaluation mode.
     Torch's fast path for attention in evaluation mode is off, because it computes another function than the training
     pass: it ignores hooks and subclasses, and returns zeros for padding.
     """
@@ -102,13 +103,19 @@ def without_dropout(model: nn.Module) -> Iterator[None]:
     active = [m for m in model.modules() if m.training and m not in roots and has_dropout(m)]
     fast_path = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
+    recurrent = {m: m.dropout for m in active if isinstance(m, nn.RNNBase)}
     for module in active:
-        module.training = False
+        if module in recurrent:
+            module.dropout = 0.0
+        else:
+            module.training = False
     try:
         yield
     finally:
         for module in active:
             module.training = True
+        for layer, dropout in recurrent.items():
+            layer.dropout = dropout
         torch.backends.mha.set_fastpath_enabled(fast_path)
 
 

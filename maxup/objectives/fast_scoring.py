@@ -18,7 +18,7 @@ HALVE_FROM = 96  # height and width from which images are scored at half their s
 CHECK_EVERY = 500  # steps between two comparisons with exact scoring
 
 
-Way = tuple[str | int, ...]  # ("half", height, width) or ("copies", copies per pass)
+Way = tuple[str | int, ...]  # ("half", height, width), ("copies", copies per pass), or ("eager",)
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,15 @@ class FastScoring:
         """
         x = batch[0]
         on_gpu = device_of(batch).type == "cuda"
-        compile = compile or (on_gpu and not _has_compiled_parts(model))
+        wanted, compile = compile, compile or (on_gpu and not _has_compiled_parts(model))
         ways: dict[Way, Scoring] = {}
         if may_halve and is_large(x) and (rewind or ("half", *x.shape[2:]) in self.works):
             # Running statistics are those of the full size.
             ways["half", *x.shape[2:]] = Scoring("batch", 1, dropout=False, compile=compile, half=True)
         for copies in (max(chunk_size, FAST_COPIES) if on_gpu else chunk_size, 1):
             ways["copies", copies] = Scoring("running", copies, dropout=False, compile=compile)
+        if compile and not wanted:
+            ways["eager",] = Scoring("running", 1, dropout=False, compile=False)  # Triton may not work here
         errors: dict[Way, Exception] = {}
         for way, how in ways.items():
             if way in self.failed:
@@ -84,7 +86,7 @@ class FastScoring:
                 worst = score(how)
                 break
             except (RuntimeError, ValueError, AssertionError) as error:
-                if rewind is None or way == ("copies", 1) or isinstance(error, torch.OutOfMemoryError):
+                if rewind is None or way == list(ways)[-1] or isinstance(error, torch.OutOfMemoryError):
                     raise
                 errors[way] = error
                 rewind()
@@ -92,6 +94,9 @@ class FastScoring:
         self.failed |= errors.keys()  # another way works, so the way is the reason
         for half in (why for tried, why in errors.items() if tried[0] == "half"):
             warn(f"fast=True scores images at full size, because half the size failed: {error_message(half)}")
+        if way == ("eager",) and errors:
+            why = error_message(errors["copies", 1])
+            warn(f"fast=True scores copies without compiling, because compiling failed: {why}")
         return worst
 
 

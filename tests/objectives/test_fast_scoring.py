@@ -346,3 +346,24 @@ def test_share_of_gap_of_ties_is_nan():
 def test_wrong_settings(settings, error, message):
     with pytest.raises(error, match=message):
         MaxUp(Gaussian(1.0), **settings)
+
+
+def test_without_a_compiler_copies_are_scored_eagerly(monkeypatch):
+    """With a batch that looks as if it were on a GPU, where `fast` compiles."""
+
+    def fail(self, model, *, dropout):
+        raise RuntimeError("Cannot find a working triton installation")
+
+    monkeypatch.setattr("maxup.objectives.fast_scoring.device_of", lambda batch: torch.device("cuda"))
+    monkeypatch.setattr("maxup.scoring.ScoringCompiler.compile", fail)
+    torch.manual_seed(0)
+    model, x, y = nn.Linear(5, 3), torch.randn(6, 5), torch.randint(3, (6,))
+    objective, exact = (
+        MaxUp(Gaussian(0.5), m=4, fast=fast, generator=torch.Generator().manual_seed(1)) for fast in (True, False)
+    )
+    with pytest.warns(MaxUpWarning, match="without compiling, because compiling failed: Cannot find"):
+        chosen = [objective.select(model, x, y)[0]]
+    chosen.append(objective.select(model, x, y)[0])  # no second warning, which would be an error
+    torch.testing.assert_close(chosen, [exact.select(model, x, y)[0] for _ in range(2)])
+    with pytest.raises(RuntimeError, match="Cannot find a working triton"):
+        MaxUp(Gaussian(0.5), m=4, fast=True, compile=True).select(model, x, y)

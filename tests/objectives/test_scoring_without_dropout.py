@@ -73,6 +73,14 @@ def test_modes_are_restored_after_an_error(model, batch):
     assert all(module.training for module in model.modules())
 
 
+def test_recurrent_layers_stay_in_training_mode():
+    """cuDNN computes no gradients of a recurrent layer in evaluation mode, and a shortlist needs them."""
+    model = nn.Sequential(nn.LSTM(3, 4, 2, dropout=0.5))
+    with without_dropout(model):
+        assert (model[0].training, model[0].dropout) == (True, 0.0)
+    assert (model[0].training, model[0].dropout) == (True, 0.5)
+
+
 def test_frozen_dropout_stays_off(model, batch):
     model[4].eval()
     make(dropout=False).run(model, *batch)
