@@ -1,6 +1,7 @@
 """One training step: the loss of a batch, its gradient and the update of the weights, as a CUDA graph if possible."""
 
 import math
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -61,9 +62,9 @@ class TrainingStep:
         first = (loader.position - 1) // optim.accumulate * optim.accumulate  # batch of this accumulation
         self.parts = min(optim.accumulate, len(loader) - first)
         self.updates = loader.position == first + self.parts
-        start = time.monotonic()
+        start, frames = time.monotonic(), compiled_frames()
         loss = self.update(batch)
-        if isinstance(self.update, CapturedStep) and self.update.preparing:
+        if (isinstance(self.update, CapturedStep) and self.update.preparing) or compiled_frames() > frames:
             state.compile_seconds += time.monotonic() - start
         if self.updates and state.ema is not None and optim.name == "asgd":
             state.averaged += 1
@@ -118,3 +119,9 @@ class TrainingStep:
         finite = torch.stack([weight.isfinite().all() for weight in self.task.model.parameters()]).all()
         if self.state.any_rank(not finite):
             raise NonFiniteError(f"the weights are no longer finite at step {self.state.step}")
+
+
+def compiled_frames() -> int:
+    """Return how many functions torch.compile has compiled in this process."""
+    dynamo = sys.modules.get("torch._dynamo.utils")  # imported by the first use of torch.compile
+    return 0 if dynamo is None else dynamo.counters["frames"]["total"]

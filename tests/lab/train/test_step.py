@@ -2,6 +2,7 @@ from types import SimpleNamespace
 
 import torch
 from accelerate import Accelerator
+from torch import nn
 
 from maxup.cuda.capture import CapturedStep
 from maxup.lab.recipes.load import recipe_from
@@ -38,3 +39,24 @@ def test_the_time_of_preparing_a_graph_is_counted_apart(monkeypatch):
     for batch in task.loader:
         step(batch)
     assert (state.step, state.compile_seconds) == (8, 30)
+
+
+def test_the_time_of_torch_compile_is_counted_apart(monkeypatch):
+    """With a fake clock. The network is compiled in the first step, and again for the last, smaller batch."""
+    recipe, now = recipe_from(RECIPE), [0.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    accelerator = Accelerator(cpu=True)
+    task = Vision(recipe, accelerator.device)
+    compiled = torch.compile(nn.Linear(2, 2), backend="eager", dynamic=False)
+    state = RunState(recipe, task, accelerator, task.model, create_optimizer(task.model, recipe.optim))
+    step = TrainingStep(state, quiet=True)
+    sizes = iter([4, 4, 4, 3])
+
+    def update(batch):
+        now[0] += 10
+        return compiled(torch.zeros(next(sizes), 2)).detach().sum()
+
+    step.update = update
+    for batch in task.loader:
+        step(batch)
+    assert (state.step, state.compile_seconds) == (4, 20)
