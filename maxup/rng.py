@@ -1,4 +1,4 @@
-"""Seeds and random states. Only this module hashes seeds and reads the global random states."""
+"""Seeds and random states. Only this module hashes seeds."""
 
 import ctypes
 import hashlib
@@ -7,7 +7,8 @@ import os
 import pickle
 import random
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy
@@ -154,3 +155,28 @@ def load_rng_state_dict(state: dict[str, Any]) -> None:
 def _device_states(devices: Iterable[torch.device]) -> list[tuple[torch.device, Any, torch.Tensor]]:
     others = [(d, torch.get_device_module(d)) for d in devices if d.type not in ("cpu", "meta")]
     return [(d, module, module.get_rng_state(d)) for d, module in others]
+
+
+@contextmanager
+def seed_globals(seed: int, device: torch.device | None = None) -> Iterator[None]:
+    """Seed the global generators (Python, numpy, torch on the CPU and on `device`), and restore them on exit.
+
+    Example:
+        >>> with seed_globals(0):
+        ...     first = random.random()
+        >>> with seed_globals(0):
+        ...     random.random() == first
+        True
+    """
+    restore = remember_rng([device] if device else [])
+    torch.default_generator.manual_seed(seed)
+    if device is not None and device.type not in ("cpu", "meta"):
+        module = torch.get_device_module(device)
+        with module.device(device):  # only this device, since the others are not restored
+            module.manual_seed(seed)
+    random.seed(seed)
+    numpy.random.seed(seed % 2**32)
+    try:
+        yield
+    finally:
+        restore()

@@ -15,7 +15,7 @@ from maxup.losses import TOKENS, cross_entropy, mean_loss, without_arguments
 from maxup.objectives.outcome import Outcome
 from maxup.perturb.in_model import clear, in_model_parts
 from maxup.rng import objective_seed, reserve_seed, step_seed
-from maxup.snapshot import Snapshot, changed, state
+from maxup.snapshot import changed, state
 from maxup.validate import (
     can_read_without_sync,
     check_batch,
@@ -227,12 +227,14 @@ class Objective:
         modules = [model, *self._called[2]]
         first = check and self._first_scoring and not is_capturing(device_of(batch))
         compare = first and all(type(p) is nn.Parameter for module in modules for p in module.parameters())  # not FSDP
-        seen: list[Snapshot] = []  # before the first pass (empty), after it (it may fill caches), and after the last
+        passes, after_first, after_last = 0, None, None
 
         def rewind() -> None:
+            nonlocal passes, after_first
             rewind_all()
-            if compare and len(seen) < 2:
-                seen.append(state(modules) if seen else {})
+            if compare and passes == 1:
+                after_first = state(modules)  # the first pass may fill caches
+            passes += 1
 
         hooks = [hook for part in in_model_parts(self.perturbation) for hook in part.hooks]
         for hook in hooks:
@@ -243,14 +245,14 @@ class Objective:
                 preserve_state(model, batch, norm=norm, others=modules[1:]) as rewind_all,
             ):
                 yield rewind
-                if len(seen) == 2:
+                if after_first is not None:
                     rewind_all()
-                    seen.append(state(modules))
+                    after_last = state(modules)
         finally:
             for hook in hooks:
                 hook.scoring = False
         self._first_scoring = self._first_scoring and not first
-        if len(seen) == 3 and (names := changed(seen[1], seen[2])):
+        if after_first is not None and after_last is not None and (names := changed(after_first, after_last)):
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             warn(
                 f"{type(self).__name__} runs the model several times per step, but the forward pass changed "

@@ -1,15 +1,12 @@
 """Adapters for other libraries' augmentations: any callable (torchvision v2, kornia), and views made by CPU workers."""
 
-import random
 import weakref
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable
 from functools import partial
 from importlib import import_module
 from numbers import Number
 from typing import Any
 
-import numpy
 import torch
 from torch import Generator, Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_only, tree_unflatten
@@ -18,7 +15,7 @@ from torch.utils.data import Dataset
 from maxup.batch import Batch, get_leaves, is_batched, set_leaves
 from maxup.perturb.base import Perturbation, draw_seeds
 from maxup.perturb.masks import is_mask, is_spatial, is_tv_tensor
-from maxup.rng import remember_rng
+from maxup.rng import seed_globals
 from maxup.validate import check_int, is_list_of_dicts, warn
 
 
@@ -70,7 +67,7 @@ class Transform(Perturbation):
             y = self._wrap_masks(leaf, y)
         elif self.labels is None and leaf.ndim == 4:
             _warn_about(y)
-        with fork_rng(seed, leaf.device):
+        with seed_globals(seed, leaf.device):
             result = self._per_batch(leaf, y) if self.batched else self._per_example(leaf, y)
         return result if self.labels else result[:1]
 
@@ -259,20 +256,3 @@ def _stack(images: list[Any]) -> Tensor:
         kinds = {str(tuple(i.shape)) if isinstance(i, Tensor) else f"a {type(i).__name__}" for i in images}
         raise TypeError(f"the transform must return tensors of one shape, but returned {', '.join(sorted(kinds))}")
     return torch.stack(images)
-
-
-@contextmanager
-def fork_rng(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed the global generators (torch on the CPU and `device`, Python, numpy) and restore them on exit."""
-    restore = remember_rng([device])
-    torch.default_generator.manual_seed(seed)
-    if device.type not in ("cpu", "meta"):
-        module = torch.get_device_module(device)
-        with module.device(device):  # only this device, since the others are not restored
-            module.manual_seed(seed)
-    random.seed(seed)
-    numpy.random.seed(seed % 2**32)
-    try:
-        yield
-    finally:
-        restore()

@@ -11,7 +11,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 import maxup as mu
-from maxup.perturb.adapters import fork_rng
+from maxup.rng import seed_globals
 from tests.oracles import torchvision_v2
 from tests.tiny import CLASSES, batch, generator, net
 
@@ -287,7 +287,7 @@ def test_only_the_given_device_is_seeded(monkeypatch):
 
     fake = Fake()
     monkeypatch.setattr(torch, "get_device_module", lambda device: fake)
-    with fork_rng(7, torch.device("cuda", 1)):
+    with seed_globals(7, torch.device("cuda", 1)):
         assert seeded == [(1, 7)]
     assert seeded == [(1, 7), (1, "back to 1")]
 

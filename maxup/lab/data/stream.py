@@ -1,14 +1,11 @@
 """Labeled examples of a map-style data set that is too large for memory. Worker processes read them batch by batch."""
 
 import hashlib
-import random
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -20,7 +17,7 @@ from maxup.lab.data.images import check_statistics, in_unit_range, mean_and_std,
 from maxup.lab.data.loader import Batch, Loader
 from maxup.lab.data.workers import batches_from_workers
 from maxup.lab.user_code import where_raised
-from maxup.rng import hash_seed, remember_rng
+from maxup.rng import hash_seed, seed_globals
 
 SAMPLE = 1000  # examples that mean and std are computed from
 PROBE = 16  # examples that are part of the digest
@@ -216,7 +213,7 @@ def read_example(
 
 def read_item(source: Any, row: int, seed: tuple[int, ...] = ()) -> Any:
     """Read an example with seeded generators, as the data set returns it."""
-    with seeded("example", *seed, row):
+    with seed_globals(hash_seed("example", *seed, row)):
         try:
             return source[row]
         except Exception as error:  # of any type: it is not our code
@@ -240,16 +237,3 @@ def check_shape(row: int, shape: tuple[int, ...], first: tuple[int, ...]) -> Non
         if len(shape) == len(first) == 3 and shape[1:] == first[1:]:
             advice = 'images with equal numbers of channels, for example image.convert("RGB")'
         raise DataError(f"example {row} of your data has shape {shape}, but the first one has {first}; return {advice}")
-
-
-@contextmanager
-def seeded(*parts: object) -> Iterator[None]:
-    """Seed the global CPU generators of torch, numpy and Python, and restore them afterwards."""
-    restore, seed = remember_rng(), hash_seed(*parts)
-    torch.default_generator.manual_seed(seed)
-    np.random.seed(seed % 2**32)
-    random.seed(seed)
-    try:
-        yield
-    finally:
-        restore()
