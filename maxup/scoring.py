@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.fx import GraphModule
 
+from maxup.dropout import drop_probability
 from maxup.fusion import in_half_precision, rewrite
-from maxup.isolation import drop_probability
 
 VARIANTS = 64  # recompilations allowed per module, for shapes and modes (training, scoring)
 

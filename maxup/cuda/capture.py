@@ -14,7 +14,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from maxup.cuda.graph import WARMUP
-from maxup.isolation import drop_probability
+from maxup.dropout import drop_probability
 
 Batch = tuple[Tensor, ...]
 

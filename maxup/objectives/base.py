@@ -10,7 +10,8 @@ from torch import Generator, Tensor, nn
 
 from maxup.batch import Batch, Draw, batch_size, cat, device_of, tile
 from maxup.call_repr import call_repr
-from maxup.isolation import called_modules, forbid_side_effects, preserve_state, without_dropout
+from maxup.dropout import without_dropout
+from maxup.isolation import called_modules, forbid_side_effects, preserve_state
 from maxup.losses import TOKENS, cross_entropy, mean_loss, without_arguments
 from maxup.objectives.outcome import Outcome
 from maxup.perturb.in_model import clear, in_model_parts

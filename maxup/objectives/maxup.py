@@ -21,7 +21,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
 from maxup.batch import Batch, Draw, batch_size, cat, device_of, is_batched
-from maxup.isolation import autocast, preserve_state, refuse_dropout
+from maxup.dropout import refuse_dropout
+from maxup.isolation import autocast, preserve_state
 from maxup.objectives.auto_strategy import AutoStrategy
 from maxup.objectives.base import Forward, LossFn, Objective, Outcome, call_model, cross_entropy, unwrap
 from maxup.objectives.fast_scoring import CHECK_EVERY, FastScoring, Scoring, halve, share_of_gap

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from maxup.batch import Batch, Draw, batch_size, leaves
-from maxup.isolation import drop_probability
+from maxup.dropout import drop_probability
 from maxup.objectives.base import unwrap
 from maxup.objectives.sanity import warn_if_losses_change
 from maxup.objectives.shared_masks import Recorded, RecordRandomOps, shared_masks

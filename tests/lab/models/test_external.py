@@ -3,8 +3,8 @@ import sys
 import pytest
 import torch
 
+from maxup.dropout import drop_probability
 from maxup.errors import ModelError
-from maxup.isolation import drop_probability
 from maxup.lab.models import create_model, list_models
 
 

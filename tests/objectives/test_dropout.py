@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from maxup import EmbeddingDropout, FeatureNoise, Gaussian, MaxUp
+from maxup.dropout import has_dropout, without_dropout
 from maxup.integrations.torchvision import import_torchvision
-from maxup.isolation import has_dropout, without_dropout
 
 
 @pytest.fixture
