@@ -57,9 +57,9 @@ def make_table(recipes: Iterable[tuple[str, int | None]], caption: str, *, text:
         text = bool(entries) and all(_is_text(recipe) for recipe, _ in entries)
     if text:
         metrics = {"valid": Metric("Valid"), "test": Metric("Test")}
-        return Table(0, "", caption, "", "perplexity", "lower", 2, "method", "metric", metrics, rows)
+        return Table(caption, "perplexity", "lower", metrics, rows)
     metrics = {"top1": Metric("Test accuracy")}
-    return Table(0, "", caption, "", "%", "higher", 2, "method", "metric", metrics, rows)
+    return Table(caption, "%", "higher", metrics, rows)
 
 
 def with_other_m(table: Table, results: Iterable[Result]) -> Table:

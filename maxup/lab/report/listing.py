@@ -10,7 +10,7 @@ from maxup.lab.output import make_console, say
 from maxup.lab.recipes.load import find_recipe, list_recipes, read_recipe
 from maxup.lab.recipes.objectives import resolve_objective
 from maxup.lab.report.figure import main_metric
-from maxup.lab.report.tables import DASH, format_estimate
+from maxup.lab.report.tables import DASH, format_estimate, format_seconds
 from maxup.lab.report.your_runs import COLUMNS as YOUR_COLUMNS
 from maxup.lab.report.your_runs import YourRun, your_runs
 from maxup.lab.results.files import Result, budget_name, load_results, mean_seconds
@@ -157,10 +157,9 @@ def _ours(results: Sequence[Result], table: Table | None, row: Row | None) -> tu
         mine = [r for r in results if r.budget == budget]
         values = [value for r in mine if (value := measured(r, row, metric)) is not None]
         if ours := estimate(values):
-            number, _, n = format_estimate(ours, 2).removesuffix(")").partition(" (")
             part = "" if budget == 1 else f", {budget_name(budget, [mine[0].recipe])}"
-            numbers.append(f"{number} {_unit(table, metric)} ({n}{part})")
+            numbers.append(format_estimate(ours, 2, _unit(table, metric), part))
             seconds = mean_seconds(mine)
-            costs.append(DASH if seconds is None else f"{seconds:,.{1 if seconds < 10 else 0}f} s")
+            costs.append(format_seconds(seconds))
             plain.append({"budget": budget, "metric": metric, **asdict(ours), "seconds": seconds})
     return ", ".join(numbers) or DASH, ", ".join(costs) if set(costs) - {DASH} else "", plain

@@ -113,12 +113,22 @@ def nonbreaking(text: str) -> str:
     return re.sub(r"(?<=±) | (?==)|(?<==) ", "\xa0", text)
 
 
-def format_estimate(estimate: Estimate | None, digits: int) -> str:
-    """Return text such as 95.41 ± 0.08 (n = 5)."""
+def format_estimate(estimate: Estimate | None, digits: int, unit: str = "", note: str = "") -> str:
+    """Return text such as 95.41 ± 0.08 (n = 5). `unit` is added after the number, and `note` after n."""
     if estimate is None:
         return DASH
     std = "" if estimate.std is None else f" ± {_number(estimate.std, digits)}"
-    return f"{_number(estimate.mean, digits)}{std} (n = {estimate.n})"
+    return f"{_number(estimate.mean, digits)}{std}{unit and f' {unit}'} (n = {estimate.n}{note})"
+
+
+def format_seconds(seconds: float | None) -> str:
+    """Return text such as 2.5 s or 1,250 s.
+
+    Example:
+        >>> format_seconds(2.54), format_seconds(1250.3)
+        ('2.5 s', '1,250 s')
+    """
+    return DASH if seconds is None else f"{seconds:,.{1 if seconds < 10 else 0}f} s"
 
 
 def format_difference(difference: Difference | None, digits: int, n: int) -> str:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from maxup.lab.report.tables import DASH, format_estimate
+from maxup.lab.report.tables import DASH, format_estimate, format_seconds
 from maxup.lab.results.files import OLD, Result, budget_name, mean_seconds
 from maxup.lab.results.statistics import estimate
 
@@ -61,7 +61,6 @@ def _line(group: Sequence[Result]) -> YourRun:
     scores = [found for result in group if (found := score(result))]
     accuracy = bool(scores) and scores[0][0] == "test_accuracy"
     ours = estimate([100 * value if accuracy else value for _, value in scores])
-    number, _, n = format_estimate(ours, 2).removesuffix(")").partition(" (")
     seconds, first = mean_seconds(group), group[0]
     numbers = {
         "folders": [str(folder) for folder in folders], "recipe": first.trained or first.name, "m": first.m,
@@ -73,8 +72,8 @@ def _line(group: Sequence[Result]) -> YourRun:
         run,
         ", ".join(filter(None, (recipe, first.variant, epochs))) or first.name,
         str(first.m),
-        f"{number} {'%' if accuracy else 'perplexity'} ({n})" if ours else DASH,
-        DASH if seconds is None else f"{seconds:,.{1 if seconds < 10 else 0}f} s",
+        format_estimate(ours, 2, "%" if accuracy else "perplexity"),
+        format_seconds(seconds),
         numbers,
     )
 

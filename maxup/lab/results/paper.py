@@ -74,24 +74,25 @@ class Misprint:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of the paper."""
+    """A table of the paper, or of your runs."""
 
-    number: int
-    label: str
-    """Label in the LaTeX source."""
     caption: str
-    dataset: str
     unit: str
     better: str
     """"higher" or "lower"."""
-    digits: int
-    """Number of printed decimals."""
-    down: str
-    """What the printed lines are: a field of `Row`."""
-    across: str
-    """What the printed columns are: a field of `Row`, or "metric"."""
     metrics: dict[str, Metric]
     rows: dict[str, Row]
+    number: int = 0
+    """Number in the paper."""
+    label: str = ""
+    """Label in the LaTeX source."""
+    dataset: str = ""
+    digits: int = 2
+    """Number of printed decimals."""
+    down: str = "method"
+    """What the printed lines are: a field of `Row`."""
+    across: str = "metric"
+    """What the printed columns are: a field of `Row`, or "metric"."""
     runs: int | None = None
 
 
