@@ -157,6 +157,7 @@ def compare(
         say(note)
     here = environment()
     width = max(map(len, planned)) + (len(f"{TIME_OF}m = 10") if equal_time else 0)
+    places = set[Path]()  # of runs of this call
 
     def run(name: str, row: Recipe, seed: int) -> dict[str, float]:
         place = folder / "runs" / _slug(name, row, recipe) / f"seed-{seed}"
@@ -174,7 +175,7 @@ def compare(
         say(f"seed {seed}  {name:<{width}}  {_line(metrics)}{before}")
         return metrics
 
-    paired, places = task.seed_selects_data, set[Path]()
+    paired = task.seed_selects_data
     runs: Runs = {name: [] for name in planned}
     for seed in numbers:  # interleave the rows, so that a slow machine affects all of them
         for name, row in planned.items():
@@ -206,10 +207,7 @@ def compare(
     }
     file = folder / "compare.json"
     if other := _changed(file, result):
-        names = (f"compare-{number}.json" for number in count(1))
-        kept = file.replace(next(folder / name for name in names if not (folder / name).exists()))
-        if (plot := file.with_suffix(".png")).exists():
-            plot.replace(kept.with_suffix(".png"))
+        kept = _set_aside(file)
         say(f"note: {file} was written with different settings ({', '.join(other)}); it is now {kept.name}")
     write_json(file, result)
     return result
@@ -285,6 +283,15 @@ def _changed(file: Path, result: dict[str, Any]) -> list[str]:
     for one, parts in ((old, earlier), (new, result)):
         one |= {"rows": list(parts.get("runs", {})), "metrics": list(parts.get("summary", {}))}
     return [name for name in new if old[name] != new[name]]
+
+
+def _set_aside(file: Path) -> Path:
+    """Rename a result and its plot to the first free name, such as compare-1.json, and return it."""
+    names = (file.with_stem(f"{file.stem}-{number}") for number in count(1))
+    kept = file.replace(next(name for name in names if not name.exists()))
+    if (plot := file.with_suffix(".png")).exists():
+        plot.replace(kept.with_suffix(".png"))
+    return kept
 
 
 def _slug(name: str, row: Recipe, recipe: Recipe) -> str:
