@@ -114,9 +114,13 @@ def claims() -> Iterator[tuple[str, Measured | None, str]]:
         text = f"certified accuracy at radius {float(radius):g}, best of many models: {change}"
         yield text, found, "[certified](#certified-robustness)"
     yield "certified accuracy: above SmoothAdv at every radius", None, NEVER
-    for text, baseline in (("Gaussian noise", "m = 1"), ("SmoothAdv", "SmoothAdv, radius 0.5")):
-        found, link = _certified(baseline), "[digits](#certified-radius-on-digits)"
-        yield f"certified robustness: above {text}, on a task that the paper does not have", found, link
+    for file, name, radius, link in (
+        ("digits-certified", "digits, MLP", "0.5", "[digits](#certified-radius-on-digits)"),
+        ("cifar16-certified", "CIFAR-10 at 16 x 16, ResNet-8", "1", "[CIFAR](#certified-radius-at-16-x-16-pixels)"),
+    ):
+        for text, baseline in (("Gaussian noise", "m = 1"), ("SmoothAdv", f"SmoothAdv, radius {radius}")):
+            found = _certified(file, name, baseline)
+            yield f"certified robustness: above {text}, on a task that the paper does not have", found, link
     for file, name, m, link in (
         ("digits", "digits, MLP", 4, "#digits"),
         ("digits-length/960", "digits, MLP, 960 epochs", 4, "#longer-training"),
@@ -243,12 +247,12 @@ def _compared(file: str, name: str, metric: str, digits: int, m: int = 4) -> Mea
     return Measured(f"{name}, m = {m}: {what}", at_epochs, at_time, digits, metric == "gradient")
 
 
-def _certified(baseline: str) -> Measured:
-    """Compare the average certified radius of m = 5 on digits with that of a baseline."""
-    found = result("digits-certified")
+def _certified(file: str, name: str, baseline: str) -> Measured:
+    """Compare the average certified radius of m = 5 with that of a baseline."""
+    found = result(file)
     ours, theirs = ({run["seed"]: run["radius"] for run in found["runs"][name]} for name in ("m = 5", baseline))
     at_epochs = difference(ours, theirs, paired=found["paired"])
     gain = found["equal_time"][f"{baseline}, time of m = 5"]["gain"]["radius"]
     at_time = Difference(gain["difference"], gain["low"], gain["high"], len(found["seeds"]))
     assert at_epochs is not None
-    return Measured("digits, MLP, m = 5: average certified radius", at_epochs, at_time, 3)
+    return Measured(f"{name}, m = 5: average certified radius", at_epochs, at_time, 3)

@@ -169,6 +169,13 @@ def cifar16() -> str:
     return comparison("cifar16", command)
 
 
+def cifar16_certified() -> str:
+    """Certified radii on CIFAR-10 at 16 x 16 pixels, against Gaussian noise and SmoothAdv."""
+    command = "maxup compare benchmarks/cifar16-certified.yaml --data_from benchmarks.cifar16:data --radius 1"
+    metrics = ["clean", "radius", "certified_0.25", "certified_0.5", "seconds"]
+    return comparison("cifar16-certified", command, metrics)
+
+
 def late() -> str:
     """Digits, m = 4 in all, the last half, or the last fifth of the epochs: gains, and what the gain costs."""
     names = {"all epochs": "digits-length/60", "last half": "digits-late/0.5", "last fifth": "digits-late/0.8"}

@@ -352,6 +352,7 @@ FILLERS: dict[str, Callable[[], str]] = {
     "digits-late-0.5": partial(comparisons.late_minus_all, "0.5"),
     "digits-late-0.8": partial(comparisons.late_minus_all, "0.8"),
     "cifar16": lambda: f"\n{comparisons.cifar16()}\n",
+    "cifar16-certified": lambda: f"\n{comparisons.cifar16_certified()}\n",
     "exploratory": lambda: f"\n{exploratory()}\n",
     "digits-certified": lambda: f"\n{comparisons.digits_certified()}\n",
     "docstrings-embedding": lambda: f"\n{comparisons.docstrings('embedding_dropout')}\n",
