@@ -196,7 +196,8 @@ def test_objectives_do_not_share_the_limit_of_variants(monkeypatch):
     compiled = []
     monkeypatch.setattr(scoring, "_inductor", lambda graph, inputs, config: compiled.append(1) or graph)
     monkeypatch.setattr(scoring, "VARIANTS", 1)
-    with torch._dynamo.config.patch(recompile_limit=2):
+    limit = "recompile_limit" if hasattr(torch._dynamo.config, "recompile_limit") else "cache_size_limit"  # torch 2.6
+    with torch._dynamo.config.patch({limit: 2}):
         for _ in range(5):
             model = nn.Sequential(nn.Linear(4, 3))
             MaxUp(Gaussian(0.1), m=2, compile=True)(model, torch.randn(6, 4), torch.randint(3, (6,)))
