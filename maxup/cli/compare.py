@@ -20,6 +20,7 @@ EXAMPLES = """examples:
     --objectives smoothadv
   maxup compare cifar10/resnet110-cutout-maxup --seeds 3 --robustness \\
     --images 1000 --eval_every 10
+  maxup compare smoke/resnet20-cutmix --seeds 3 --fast
 The same command resumes. Settings of the recipe are options too: see
 maxup train --help.
 """
@@ -51,6 +52,9 @@ def main(argv: Sequence[str]) -> int:
         metavar="NAME", help="also compare these objectives: average and easiest (of m copies), adversarial, "
         "smoothadv (2 steps), hard_examples",
     )  # fmt: skip
+    parser.add_argument(
+        "--fast", action="store_true", help="also train every m with cheaper, approximate scoring (objective.fast)"
+    )
     parser.add_argument(
         "--out", type=new_folder, metavar="DIR", help="folder for results and runs (default: runs/compare/RECIPE)"
     )
@@ -118,7 +122,7 @@ def main(argv: Sequence[str]) -> int:
     with free_stdout(args.json):
         result = compare(
             recipe, out, seeds=args.seeds, ms=args.m or [recipe.objective.get("m", 4)], objectives=args.objectives,
-            attack=attack, equal_time=not args.no_equal_time, certification=certification,
+            attack=attack, fast=args.fast, equal_time=not args.no_equal_time, certification=certification,
             robustness=args.robustness, images=args.images, say=partial(say, flush=True), quiet=not args.progress,
             **user_functions(args),
         )  # fmt: skip

@@ -61,6 +61,14 @@ def test_the_rows_are_the_baseline_maxup_and_the_others():
     assert {row.epochs for row in found.values()} == {recipe.epochs}
 
 
+def test_fast_scores_every_maxup_row_in_the_other_way_too():
+    recipe = parse_recipe("digits/mlp-gaussian-maxup", [])
+    found = rows(recipe, [1, 4, 8], ["easiest"], Attack(0.25), fast=True)
+    assert list(found) == ["m = 1", "m = 4", "m = 8", "m = 4, fast", "m = 8, fast", "easiest of 4", "easiest of 8"]
+    assert found["m = 8, fast"].objective == {**found["m = 8"].objective, "fast": True}
+    assert not found["m = 8"].objective["fast"]
+
+
 def test_it_writes_numbers_a_picture_and_a_table(compared):
     folder, printed = compared
     assert "3 or more seeds give the paired 95 % interval" in printed
@@ -223,6 +231,8 @@ def test_a_run_from_another_machine_is_noted(compared, monkeypatch, capsys):
         (["--seeds", "2", "--certify", "9", "--certify_n", "99"], 2, "a whole number from 100"),
         (["--seeds", "2", "--certify_n", "1000"], 2, "--certify_n needs --certify IMAGES"),
         (["--seeds", "2", "--objectives", "smoothadv"], 1, "objective 'smoothadv' attacks pixels under Gaussian noise"),
+        (["--seeds", "2", "--fast", "--objective.fast", "true"], 1, "but objective.fast is true; remove one of them"),
+        (["--seeds", "2", "--fast", "--objective.strategy", "retain"], 1, "fast=True needs strategy="),
         (["--seeds", "2", "--objective", "hard_examples"], 1, "but the objective is 'hard_examples'"),
     ],
 )

@@ -23,7 +23,7 @@ from maxup.lab.recipes.build import build_perturbation
 from maxup.lab.recipes.difference import difference
 from maxup.lab.recipes.objectives import override_objective, resolve_objective, warmup_note
 from maxup.lab.recipes.schema import Recipe
-from maxup.lab.results.comparison import METRICS, TIME_OF, Runs, gain, summary
+from maxup.lab.results.comparison import FAST, METRICS, TIME_OF, Runs, gain, is_maxup, summary
 from maxup.lab.robustness.measure import average, check_images
 from maxup.lab.robustness.measure import measure as measure_robustness
 from maxup.lab.storage.atomic_io import read_json, write_json
@@ -66,12 +66,16 @@ def make_attack(recipe: Recipe, **changes: float | None) -> Attack:
     return Attack(**settings | {key: value for key, value in changes.items() if value is not None})
 
 
-def rows(recipe: Recipe, ms: list[int], objectives: list[str], attack: Attack) -> dict[str, Recipe]:
+def rows(
+    recipe: Recipe, ms: list[int], objectives: list[str], attack: Attack, *, fast: bool = False
+) -> dict[str, Recipe]:
     """Return the recipes to compare, by name of the row. The baseline with m = 1 is first.
 
     Example:
         >>> list(rows(Recipe(), [1, 4], ["average", "easiest"], Attack(0.5)))
         ['m = 1', 'm = 4', 'average of 4', 'easiest of 4']
+        >>> list(rows(Recipe(), [4], [], Attack(0.5), fast=True))
+        ['m = 1', 'm = 4', 'm = 4, fast']
     """
     objective = resolve_objective(recipe.objective)
 
@@ -81,6 +85,8 @@ def rows(recipe: Recipe, ms: list[int], objectives: list[str], attack: Attack) -
     found = {BASELINE: row("standard")}
     more = [m for m in ms if m > 1]
     found |= {f"m = {m}": row("maxup", m=m) for m in more}
+    if fast:
+        found |= {f"m = {m}{FAST}": row("maxup", m=m, fast=True) for m in more}
     found |= {f"average of {m}": row("average", m=m) for m in more if "average" in objectives}
     found |= {f"easiest of {m}": row("maxup", m=m, score="easiest") for m in more if "easiest" in objectives}
     if "adversarial" in objectives:
@@ -101,6 +107,8 @@ def rows(recipe: Recipe, ms: list[int], objectives: list[str], attack: Attack) -
         )
     if objective.get("score") == "easiest":
         raise RunError("objective.score=easiest is a control; remove it, and add the row with --objectives easiest")
+    if fast and objective.get("fast"):
+        raise RunError("--fast compares fast=True with exact scoring, but objective.fast is true; remove one of them")
     if len(found) == 1:
         raise RunError("there is nothing to compare with m = 1; give a number above 1 with --m, or use --objectives")
     return found
@@ -114,6 +122,7 @@ def compare(
     ms: list[int],
     objectives: list[str],
     attack: Attack,
+    fast: bool = False,
     equal_time: bool = True,
     certification: Certification | None = None,
     robustness: bool = False,
@@ -131,6 +140,7 @@ def compare(
         ms: Copies per example, one MaxUp row each. The baseline with m = 1 is always included.
         objectives: Further objectives: "average", "easiest", "adversarial", "smoothadv", "hard_examples".
         attack: The attack on the trained models.
+        fast: Whether to also train every MaxUp row with `fast=True`.
         equal_time: Whether to also train the baseline, and SmoothAdv, for as long as each MaxUp row takes.
         certification: How to certify every run. None: not at all.
         robustness: Whether to also measure every run on corrupted images, and its calibration.
@@ -143,7 +153,7 @@ def compare(
     Returns:
         The content of compare.json.
     """
-    planned = rows(recipe, ms, objectives, attack)
+    planned = rows(recipe, ms, objectives, attack, fast=fast)
     if certification is not None:
         check_noise(recipe)
     for row in planned.values():
@@ -156,7 +166,7 @@ def compare(
     if note := warmup_note(recipe):
         say(note)
     here = environment()
-    width = max(map(len, planned)) + (len(f"{TIME_OF}m = 10") if equal_time else 0)
+    width = max(map(len, planned)) + (len(f"{TIME_OF}m = 10{FAST * fast}") if equal_time else 0)
     places = set[Path]()  # of runs of this call
 
     def run(name: str, row: Recipe, seed: int) -> dict[str, float]:
@@ -181,7 +191,7 @@ def compare(
         for name, row in planned.items():
             runs[name].append(run(name, row, seed))
     equal: dict[str, dict[str, Any]] = {}
-    for name in dict.fromkeys(f"m = {m}" for m in ms if m > 1) if equal_time else []:
+    for name in filter(is_maxup, planned) if equal_time else ():
         for baseline in (n for n, row in planned.items() if row.objective["name"] in ("standard", "smoothadv")):
             pairs = zip(runs[name], runs[baseline], strict=True)
             ratio = median(ours["seconds"] / theirs["seconds"] for ours, theirs in pairs)  # one slow run has no effect

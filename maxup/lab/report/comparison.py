@@ -1,13 +1,12 @@
 """A comparison as text for the terminal and as a plot."""
 
-import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from maxup.lab.report.figure import save_figure
-from maxup.lab.results.comparison import CERTIFIED_RADII, CORRUPTED, METRICS, TIME_OF, controls
+from maxup.lab.results.comparison import CERTIFIED_RADII, CORRUPTED, METRICS, TIME_OF, controls, is_maxup
 from maxup.lab.results.statistics import FEWEST
 
 WIDEST = 5  # panels of a plot in one row
@@ -57,7 +56,10 @@ def at_equal_time(name: str, record: dict[str, Any]) -> str:
 
 
 def against_controls(result: dict[str, Any]) -> list[str]:
-    """Return one line per control with the difference between MaxUp and the control. Is the *worst* copy the cause?"""
+    """Return one line per control and per fast row.
+
+    Is the *worst* copy the cause? Is fast scoring as good as exact scoring?
+    """
     found = controls(result["runs"], paired=result["paired"])
     return [_difference(ours, control, gains) for (ours, control), gains in found.items()]
 
@@ -68,7 +70,7 @@ def verdicts(result: dict[str, Any]) -> list[str]:
         return []
     table, lines = result["summary"], list[str]()
     for name in result["runs"]:
-        if re.fullmatch(r"m = \d+", name) and "difference" in table["clean"][name]:
+        if is_maxup(name) and "difference" in table["clean"][name]:
             parts = [f"against m = 1 at equal epochs, {_verdict({m: rows[name] for m, rows in table.items()})}"]
             for timed, record in result["equal_time"].items():
                 baseline, _, ours = timed.rpartition(TIME_OF)

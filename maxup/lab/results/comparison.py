@@ -1,5 +1,6 @@
 """Statistics of a comparison: mean and standard deviation per row, and differences from the baseline."""
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,7 @@ class Metric:
         return f"{value:.{self.decimals}f}{self.unit}"
 
 
+FAST = ", fast"  # ends the name of a row that is scored with fast=True
 TIME_OF = ", time of "  # in the name of a row that is trained for as long as another one
 CONTROLS = ("average of ", "easiest of ")  # rows that show whether choosing the worst copy is the cause
 CERTIFIED_RADII = (0.25, 0.5, 1.0)
@@ -70,15 +72,26 @@ def summary(runs: Runs, *, paired: bool) -> dict[str, dict[str, dict[str, Any]]]
     return table
 
 
+def is_maxup(name: str) -> bool:
+    """Whether a row is trained with MaxUp and m > 1.
+
+    Example:
+        >>> [name for name in ("m = 1", "m = 4", "m = 4, fast", "m = 1, time of m = 4") if is_maxup(name)]
+        ['m = 4', 'm = 4, fast']
+    """
+    return re.fullmatch(rf"m = \d+({FAST})?", name) is not None and name != "m = 1"
+
+
 def controls(runs: Runs, *, paired: bool) -> dict[tuple[str, str], dict[str, dict[str, Any]]]:
-    """Return the difference between MaxUp and each control with as many copies: their average, or the easiest one.
+    """Return the difference between rows with as many copies: MaxUp minus each control, and fast minus exact scoring.
 
     Example:
         >>> same = [{"clean": 90.0}] * 3
-        >>> list(controls({"m = 1": same, "m = 4": same, "average of 4": same}, paired=True))
-        [('m = 4', 'average of 4')]
+        >>> list(controls({"m = 1": same, "m = 4": same, "average of 4": same, "m = 4, fast": same}, paired=True))
+        [('m = 4', 'average of 4'), ('m = 4, fast', 'm = 4')]
     """
     pairs = [(f"m = {name.removeprefix(kind)}", name) for kind in CONTROLS for name in runs if name.startswith(kind)]
+    pairs += [(name, name.removesuffix(FAST)) for name in runs if is_maxup(name) and name.endswith(FAST)]
     return {(ours, name): gain(runs[ours], runs[name], paired=paired) for ours, name in pairs if ours in runs}
 
 

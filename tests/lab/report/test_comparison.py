@@ -34,6 +34,15 @@ def test_text_compares_maxup_with_controls_of_as_many_copies():
     assert printed.count(" minus ") == 3
 
 
+def test_text_compares_fast_with_exact_scoring_and_with_the_baseline():
+    runs = fake(rows=("m = 1", "m = 4", "m = 4, fast", "m = 1, time of m = 4", "m = 1, time of m = 4, fast"))
+    printed = text(result(runs, paired=True))
+    a, b = (np.array([run["clean"] for run in runs[row]]) for row in ("m = 4, fast", "m = 4"))
+    low, high = stats.ttest_rel(a, b).confidence_interval(0.95)
+    assert f"\nm = 4, fast minus m = 4: clean {(a - b).mean():+.2f} [{low:+.2f}, {high:+.2f}], worst of" in printed
+    assert "Verdict for m = 4, fast: against m = 1 at equal epochs" in printed
+
+
 @pytest.mark.parametrize("paired", [False, True])
 def test_two_seeds_have_no_interval(paired, tmp_path):
     """Also if both differences are equal, so that a paired interval would have no width."""
