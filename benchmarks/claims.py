@@ -1,16 +1,19 @@
-"""The paper's claims on the results page, with verdicts that are computed from results/.
+"""The claims on the results page, with verdicts that are computed from results/.
 
-The rule: a claim is "supported" if the 95 % interval of MaxUp minus its baseline is on the better side of 0, "not
-supported (worse)" if it is on the other side, and "not supported" if it contains 0. An interval needs 3 seeds per side;
-with fewer, the claim is "untested". A cost is supported if it is at most `SLIGHT` times that of m = 1.
+The rule: MaxUp is "better" than its baseline if the 95 % interval of the difference is on the better side of 0, "worse"
+if it is on the other side, and "undecided" if it contains 0. An interval needs 3 seeds per side; with fewer, a claim is
+"untested". A claim of the paper is "supported" if MaxUp is better. A cost is supported if it is at most `SLIGHT` times
+that of m = 1.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
 from benchmarks.result_files import RESULTS, result
 from maxup.lab.report.tables import DASH, format_difference, format_signed
+from maxup.lab.results.comparison import METRICS
 from maxup.lab.results.files import budget_name, known_recipe, load_results, read_run
 from maxup.lab.results.paper import Row, Table, load_paper
 from maxup.lab.results.statistics import Difference, difference, welch
@@ -25,7 +28,29 @@ IMAGES = {
     "CIFAR-100": ("table-cifar100",),
 }
 SLIGHT = 1.25  # the paper says "only slightly"
-NEVER = "[never tested](#what-was-never-tested-and-what-would-change-our-mind)"
+NEVER = "what-was-never-tested-and-what-would-change-our-mind"
+QUESTIONS = {
+    "paper": "more accurate or robust, in the paper's experiments",
+    "robustness": "more robust, in other experiments",
+    "accuracy": "more accurate, in other experiments",
+    "gradient": "smaller gradient norm, in other experiments",
+}
+OF_A_CLAIM = {"better": "supported", "undecided": "not supported (undecided)", "worse": "not supported (worse)"}
+FEW = {f"cifar10-little/{size}": f"CIFAR-10, {size:,} images, ResNet-14, Cutout" for size in (1000, 4000)}
+SMALL = {"cifar16": "CIFAR-10 at 16 x 16, 500 images, ResNet-8, Cutout"}
+NOISY = {"cifar16-certified": "CIFAR-10 at 16 x 16, ResNet-8, noise 0.25"}
+RATES = {f"digits-lr/{rate}": f"digits, MLP, learning rate {rate}" for rate in ("0.05", "0.2", "0.4")}
+SIZES = {f"digits-size/{n}": f"digits, MLP, {n} images" for n in (50, 100, 200)}
+LENGTHS = {f"digits-length/{epochs}": f"digits, MLP, {epochs} epochs" for epochs in (240, 960)}
+DIGITS = {"digits": "digits, MLP, 60 epochs, 500 images, noise 0.2"}
+STRONG = {"digits-certified": "digits, MLP, noise 0.5"}
+SECTIONS = {  # where the results of a file are shown, by the start of its name
+    "digits-lr": "is-it-the-learning-rate", "digits-size": "little-data", "digits-length": "longer-training",
+    "digits-cause": "corruptions-and-calibration", "digits-certified": "certified-radius-on-digits",
+    "digits-shortlist": "a-shortlist-for-many-copies", "digits": "digits", "cifar10-little": "few-images",
+    "cifar16-certified": "certified-radius-at-16-x-16-pixels", "cifar16": "500-images-trained-for-long",
+    "docstrings": "text-classification",
+}  # fmt: skip
 Runs = dict[tuple[str, int, float], dict[int, dict[str, float]]]
 """The last metrics by seed, of a baseline recipe, m, and a budget, which is a fraction of the recipe's epochs."""
 
@@ -43,47 +68,128 @@ class Measured:
     """Whether lower is better."""
 
 
+@dataclass(frozen=True)
+class Claim:
+    """A claim, what we measured for it, and the section of the results page with the details."""
+
+    question: str
+    """A key of QUESTIONS."""
+    text: str
+    found: Measured | None = None
+    section: str = NEVER
+
+    def verdicts(self) -> tuple[str, str]:
+        """Return the verdicts at equal epochs and at equal time."""
+        if self.found is None:
+            return "untested", "untested"
+        one, other = self.found.difference, self.found.at_equal_time
+        return verdict(one, lower=self.found.lower), verdict(other, lower=self.found.lower)
+
+
 def verdict(difference: Difference | None, *, lower: bool = False) -> str:
-    """Return the verdict on the claim that a difference is better than 0.
+    """Return the verdict on a difference.
+
+    Args:
+        difference: MaxUp minus its baseline, or None if it was not measured.
+        lower: Whether lower is better.
 
     Example:
         >>> [verdict(Difference(0.8, low, 1.6, 3)) for low in (0.1, -0.1)], verdict(Difference(0.8, None, None, 1))
-        (['supported', 'not supported'], 'untested')
+        (['better', 'undecided'], 'untested')
         >>> verdict(Difference(-0.8, -1.6, -0.1, 3))
-        'not supported (worse)'
+        'worse'
     """
     if difference is None or difference.low is None or difference.high is None:
         return "untested"
     if difference.low <= 0 <= difference.high:
-        return "not supported"
-    return "supported" if (difference.high < 0) == lower else "not supported (worse)"
+        return "undecided"
+    return "better" if (difference.high < 0) == lower else "worse"
 
 
-def table() -> str:
-    """Return the claims as a Markdown table."""
-    lines = [
-        "| the paper's claim | what we measured | verdict | verdict at equal time | n | details |",
-        "|---" * 6 + "|",
-    ]
-    for text, found, link in claims():
-        cells = [text, DASH, "untested", "untested", "0", NEVER]
-        if found is not None:
-            verdicts = [_verdict_cell(one, found) for one in (found.difference, found.at_equal_time)]
-            cells = [text, found.what, *verdicts, str(found.difference.n), link]
-        lines.append(f"| {' | '.join(cells)} |")
-    for text, what, ratio in costs():
-        word = "supported" if ratio <= SLIGHT else "not supported"
-        lines.append(f"| {text} | {what} | {word} | {DASH} | {DASH} | [cost](method.md#cost) |")
+def tally() -> str:
+    """Return the number of claims per question and verdict as a Markdown table."""
+    words = ("better", "undecided", "worse", "untested")
+    headings = [f"{when}: {words[0]} | {' | '.join(words[1:])}" for when in ("equal epochs", "equal time")]
+    lines = [f"| MaxUp is | {' | '.join(headings)} |", "|---" * (1 + 2 * len(words)) + "|"]
+    for question, title in QUESTIONS.items():
+        verdicts = [claim.verdicts() for claim in claims() if claim.question == question]
+        counts = [Counter(column) for column in zip(*verdicts, strict=True)]
+        cells = [str(count[word]) for count in counts for word in words]
+        lines.append(f"| {title} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _verdict_cell(difference: Difference | None, found: Measured) -> str:
-    word = verdict(difference, lower=found.lower)
-    return word if difference is None else f"{word}, {format_difference(difference, found.digits, difference.n)}"
+def table(question: str) -> str:
+    """Return the claims about a question as a Markdown table."""
+    paper = question == "paper"
+    first, second = ("the paper's claim", "what we measured") if paper else ("metric", "experiment")
+    lines = [f"| {first} | {second} | equal epochs | equal time | n |", "|---" * 5 + "|"]
+    before = None
+    for claim in claims():
+        if claim.question == question:
+            what, n = ("never tested", 0) if claim.found is None else (claim.found.what, claim.found.difference.n)
+            cells = ["untested", "untested"] if claim.found is None else _cells(claim, claim.found)
+            text, before = "" if claim.text == before else claim.text, claim.text
+            lines.append(f"| {text} | [{what}](#{claim.section}) | {' | '.join(cells)} | {n} |")
+    if paper:
+        for text, what, ratio in costs():
+            word = "supported" if ratio <= SLIGHT else "not supported"
+            lines.append(f"| {text} | [{what}](method.md#cost) | {word} | {DASH} | {DASH} |")
+    return "\n".join(lines)
 
 
-def claims() -> Iterator[tuple[str, Measured | None, str]]:
-    """Yield the paper's claims about accuracy, perplexity and robustness, what we measured, and a link to it."""
+def _cells(claim: Claim, found: Measured) -> list[str]:
+    """Return a verdict with its difference, at equal epochs and at equal time."""
+    cells = []
+    for word, gap in zip(claim.verdicts(), (found.difference, found.at_equal_time), strict=True):
+        word = OF_A_CLAIM.get(word, word) if claim.question == "paper" else word
+        cells.append(word if gap is None else f"{word}, {format_difference(gap, found.digits, gap.n)}")
+    return cells
+
+
+def claims() -> Iterator[Claim]:
+    """Yield all claims about accuracy, perplexity and robustness, by question."""
+    yield from _claims_of_the_paper()
+    for metric, text, files in (
+        ("worst", "accuracy on the worst of 20 copies", DIGITS | FEW | SMALL | _docstrings("token_dropout")),
+        ("attacked", "accuracy under PGD", DIGITS | STRONG | FEW | SMALL | NOISY),
+        ("corrupted", "accuracy on 5 kinds of corrupted images, noise included", {"digits-cause": "digits, MLP"} | FEW),
+    ):
+        for file, name in files.items():
+            for m in _copies(file):
+                yield _compared("robustness", text, file, name, metric, m)
+        if metric == "attacked":
+            yield _compared("robustness", text, "digits-shortlist/exact-8", STRONG["digits-certified"], metric, 8)
+    for file, name in (STRONG | NOISY).items():
+        yield _certified(file, name, "m = 1")
+    for file, radius in (("digits-certified", "0.5"), ("cifar16-certified", "1")):
+        yield _certified(file, (STRONG | NOISY)[file], f"SmoothAdv, radius {radius}")
+    files = DIGITS | LENGTHS | RATES | SIZES | STRONG | FEW | SMALL | NOISY
+    files |= _docstrings("embedding_dropout") | _docstrings("token_dropout")
+    for file, name in files.items():
+        for m in _copies(file):
+            yield _compared("accuracy", "clean accuracy", file, name, "clean", m)
+    yield _help_text()
+    text = "gradient norm of the loss with Gaussian noise (Theorem 1 is about small noise)"
+    for file, name in (DIGITS | LENGTHS | {"digits-size/50": "digits, MLP, 50 images"} | STRONG | NOISY).items():
+        yield _compared("gradient", text, file, name, "gradient", _copies(file)[0])
+    for file, name in (FEW | SMALL).items():
+        yield _compared("gradient", "the same with Cutout (Theorem 1 does not apply)", file, name, "gradient", 4)
+
+
+def _copies(file: str) -> tuple[int, ...]:
+    """Return the numbers of copies of a comparison that the claims are about."""
+    return {"digits-certified": (5, 25), "cifar16-certified": (5,)}.get(file, (4,))
+
+
+def _docstrings(perturbation: str) -> dict[str, str]:
+    """Return the files of a perturbation of docstrings, with exact scoring and without dropout."""
+    name = f"docstrings, Transformer, {perturbation.replace('embedding', 'word').replace('_', ' ')}"
+    return {f"docstrings-{perturbation}": name, f"docstrings-{perturbation}-no_dropout": f"{name}, `dropout=False`"}
+
+
+def _claims_of_the_paper() -> Iterator[Claim]:
+    """Yield the paper's claims in the order of its tables."""
     paper, runs = load_paper(), load_runs()
     for data, names in IMAGES.items():
         untested = []
@@ -92,68 +198,35 @@ def claims() -> Iterator[tuple[str, Measured | None, str]]:
             if (found := measure(runs, row, "test_accuracy", 100)) is None:
                 untested.append((row.model, format_signed(new - old, digits), new - old))
             else:
-                yield f"{data}, {row.model}: {old:.{digits}f} to {new:.{digits}f} %", found, "[CIFAR](#cifar-10)"
+                yield Claim("paper", f"{data}, {row.model}: {old:.{digits}f} to {new:.{digits}f} %", found, "cifar-10")
         if untested:
             models, gains = ", ".join(name for name, *_ in untested), sorted(untested, key=lambda one: one[2])
-            yield f"{data}, {models}: {gains[0][1]} to {gains[-1][1]} points", None, NEVER
+            yield Claim("paper", f"{data}, {models}: {gains[0][1]} to {gains[-1][1]} points")
     for name, title in (("table-ptb", "Penn Treebank"), ("table-wt2", "WikiText-2")):
         row, before, digits = next(_with_baseline(paper[name]))
         found = measure(runs, row, "test_perplexity", lower=True)
         change = f"{before.values['test'].mean:.{digits}f} to {row.values['test'].mean:.{digits}f}"
-        yield f"{title}, {row.model}: perplexity {change}", found, "[language](#language-models)"
-    help_text = {m: runs["text/awd_lstm-embedding_dropout", m, 1.0].values() for m in (1, 2)}
-    values = {m: [last["test_perplexity"] for last in lasts] for m, lasts in help_text.items()}
-    behind = welch(values[2], values[1])
-    assert behind is not None
-    found = Measured("Python's help text, AWD-LSTM, m = 2, 6 epochs", behind, None, 1, lower=True)
-    yield "lower perplexity, on a text that the paper does not have", found, "[language](#language-models)"
+        text = f"{title}, {row.model}: perplexity {change}"
+        yield Claim("paper", text, found, "language-models" if found else NEVER)
     row, before, digits = next(_with_baseline(paper["table-certified"]))
     for radius in ("0.25", "1.0"):
         found = measure(runs, row, f"certified_accuracy_{radius}", 100, m=5, digits=1)
         change = f"{before.values[radius].mean:.{digits}f} to {row.values[radius].mean:.{digits}f} %"
         text = f"certified accuracy at radius {float(radius):g}, best of many models: {change}"
-        yield text, found, "[certified](#certified-robustness)"
-    yield "certified accuracy: above SmoothAdv at every radius", None, NEVER
-    for file, name, radius, link in (
-        ("digits-certified", "digits, MLP", "0.5", "[digits](#certified-radius-on-digits)"),
-        ("cifar16-certified", "CIFAR-10 at 16 x 16, ResNet-8", "1", "[CIFAR](#certified-radius-at-16-x-16-pixels)"),
-    ):
-        for text, baseline in (("Gaussian noise", "m = 1"), ("SmoothAdv", f"SmoothAdv, radius {radius}")):
-            found = _certified(file, name, baseline)
-            yield f"certified robustness: above {text}, on a task that the paper does not have", found, link
-    for file, name, m, link in (
-        ("digits", "digits, MLP", 4, "#digits"),
-        ("digits-length/960", "digits, MLP, 960 epochs", 4, "#longer-training"),
-        ("digits-size/50", "digits, MLP, 50 images", 4, "#little-data"),
-        ("digits-certified", "digits, MLP, noise 0.5", 5, "#certified-radius-on-digits"),
-    ):
-        text = "Gaussian noise: penalizes the gradient norm of the loss (Theorem 1)"
-        yield text, _compared(file, name, "gradient", 3, m=m), f"[digits]({link})"
-    few = {
-        f"cifar10-little/{size}": (f"CIFAR-10, {size:,} images, ResNet-14, Cutout", "[CIFAR](#few-images)")
-        for size in (1000, 4000)
+        yield Claim("paper", text, found, "certified-robustness")
+    yield Claim("paper", "certified accuracy: above SmoothAdv at every radius")
+
+
+def _help_text() -> Claim:
+    """Return the claim about a text that the paper does not have."""
+    runs = load_runs()
+    values = {
+        m: [r["test_perplexity"] for r in runs["text/awd_lstm-embedding_dropout", m, 1.0].values()] for m in (1, 2)
     }
-    long = {"cifar16": ("CIFAR-10 at 16 x 16, 500 images, ResNet-8, Cutout", "[CIFAR](#500-images-trained-for-long)")}
-    sizes = {f"digits-size/{n}": (f"digits, MLP, {n} images", "[digits](#little-data)") for n in (50, 100, 200)}
-    digits_mlp = {"digits": ("digits, MLP", "[digits](#digits)")}
-    longer = {
-        f"digits-length/{epochs}": (f"digits, MLP, {epochs} epochs", "[digits](#longer-training)")
-        for epochs in (240, 960)
-    }
-    corrupted = {"digits-cause": ("digits, MLP", "[digits](#corruptions-and-calibration)")}
-    tokens = {"docstrings-token_dropout": ("docstrings, Transformer, token dropout", "[text](#text-classification)")}
-    for metric, text, files in (
-        ("worst", "more robust to the perturbation of training", digits_mlp | few | long | tokens),
-        ("clean", "better generalization, on a task that the paper does not have", digits_mlp | longer),
-        ("clean", "better generalization with little data; not a claim of the paper", sizes | few | long),
-        ("corrupted", "more robust to common corruptions; not a claim of the paper", corrupted | few),
-    ):
-        for file, (name, link) in files.items():
-            yield text, _compared(file, name, metric, 2), link
-    for file, name in (("embedding_dropout", "word dropout"), ("token_dropout", "token dropout")):
-        for scoring, title in (("", ""), ("-no_dropout", ", scored without dropout")):
-            found = _compared(f"docstrings-{file}{scoring}", f"docstrings, Transformer, {name}{title}", "clean", 2)
-            yield f"text classification, {name}{title}: left to future work", found, "[text](#text-classification)"
+    gap = welch(values[2], values[1])
+    assert gap is not None
+    found = Measured("Python's help text, AWD-LSTM, m = 2, 6 epochs", gap, None, lower=True)
+    return Claim("accuracy", "perplexity (lower is better)", found, "language-models")
 
 
 def costs() -> Iterator[tuple[str, str, float]]:
@@ -235,19 +308,16 @@ def _with_baseline(table: Table) -> Iterator[tuple[Row, Row, int]]:
             yield row, table.rows[row.baseline], table.digits
 
 
-def _compared(file: str, name: str, metric: str, digits: int, m: int = 4) -> Measured:
+def _compared(question: str, text: str, file: str, name: str, metric: str, m: int) -> Claim:
     """Return the comparison of MaxUp with m = 1 in a file of `maxup compare`."""
     found = result(file)
     gains = (found["summary"][metric][f"m = {m}"], found["equal_time"][f"m = 1, time of m = {m}"]["gain"][metric])
     at_epochs, at_time = (Difference(g["difference"], g["low"], g["high"], len(found["seeds"])) for g in gains)
-    what = {
-        "gradient": "gradient norm", "worst": "accuracy on the worst of 20 copies", "clean": "accuracy",
-        "corrupted": "mean accuracy on 5 kinds of corrupted images, noise included",
-    }[metric]  # fmt: skip
-    return Measured(f"{name}, m = {m}: {what}", at_epochs, at_time, digits, metric == "gradient")
+    lower, digits = METRICS[metric].lower_is_better, METRICS[metric].decimals
+    return Claim(question, text, Measured(f"{name}, m = {m}", at_epochs, at_time, digits, lower), _section(file))
 
 
-def _certified(file: str, name: str, baseline: str) -> Measured:
+def _certified(file: str, name: str, baseline: str) -> Claim:
     """Compare the average certified radius of m = 5 with that of a baseline."""
     found = result(file)
     ours, theirs = ({run["seed"]: run["radius"] for run in found["runs"][name]} for name in ("m = 5", baseline))
@@ -255,4 +325,10 @@ def _certified(file: str, name: str, baseline: str) -> Measured:
     gain = found["equal_time"][f"{baseline}, time of m = 5"]["gain"]["radius"]
     at_time = Difference(gain["difference"], gain["low"], gain["high"], len(found["seeds"]))
     assert at_epochs is not None
-    return Measured(f"{name}, m = 5: average certified radius", at_epochs, at_time, 3)
+    text = f"average certified radius{', compared with SmoothAdv' if baseline != 'm = 1' else ''}"
+    return Claim("robustness", text, Measured(f"{name}, m = 5", at_epochs, at_time, 3), _section(file))
+
+
+def _section(file: str) -> str:
+    """Return the section of the results page that shows a result file."""
+    return next(section for start, section in SECTIONS.items() if file.startswith(start))

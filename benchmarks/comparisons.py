@@ -5,9 +5,9 @@ from collections.abc import Collection
 
 from benchmarks.result_files import origin, result
 from maxup.lab.experiments.certification import Certification
-from maxup.lab.report.comparison import against_controls, at_equal_time, interval
+from maxup.lab.report.comparison import interval
 from maxup.lab.report.tables import format_difference
-from maxup.lab.results.comparison import CONTROLS, CORRUPTED, METRICS, TIME_OF
+from maxup.lab.results.comparison import CONTROLS, CORRUPTED, FAST, METRICS, TIME_OF, controls
 from maxup.lab.results.statistics import difference
 
 RATES = {rate: f"digits-lr/{rate}" for rate in ("0.05", "0.1", "0.2", "0.4")}
@@ -16,26 +16,39 @@ LENGTHS = {epochs: f"digits-length/{epochs}" for epochs in ("60", "240", "960")}
 FEW = {"1,000": "cifar10-little/1000", "4,000": "cifar10-little/4000"}
 
 
-def comparison(name: str, command: str, metrics: Collection[str] = METRICS) -> str:
+def comparison(name: str, command: str, metrics: Collection[str] = METRICS, *, transpose: bool = False) -> str:
     """One row per setting of a comparison: mean ± std, and the interval of the difference from m = 1.
+
+    A second table has the differences at equal time, and those from the controls.
 
     Args:
         name: Name of the result file.
         command: The command, without the numbers of copies, the other objectives, certification and the seeds.
         metrics: The metrics to show, if they were measured.
+        transpose: One row per metric instead.
     """
     found = result(name)
     table = {metric: rows for metric, rows in found["summary"].items() if metric in metrics}
-    lines = [f"| | {' | '.join(METRICS[metric].title for metric in table)} |", "|---" * (len(table) + 1) + "|"]
+    grid = [["", *(METRICS[metric].title for metric in table)]]
     for row_name in table["clean"]:
-        cells = []
+        cells = [row_name]
         for metric in table:
             row, decimals = table[metric][row_name], METRICS[metric].decimals
             cell = f"{row['mean']:.{decimals}f} ± {row['std']:.{decimals}f}"
             if "difference" in row and metric != "seconds":
                 cell += interval(row, decimals)
             cells.append(cell)
-        lines.append(f"| {row_name} | {' | '.join(cells)} |")
+        grid.append(cells)
+    differences = [["difference", *(METRICS[metric].short for metric in table)]]
+    at_equal_time = {(row.rpartition(TIME_OF)[2], row): one["gain"] for row, one in found["equal_time"].items()}
+    from_controls = controls(found["runs"], paired=found["paired"])
+    for (ours, other), gains in (at_equal_time | from_controls).items():
+        cells = [
+            f"{gains[metric]['difference']:+.{METRICS[metric].decimals}f}"
+            + interval(gains[metric], METRICS[metric].decimals)
+            for metric in table
+        ]
+        differences.append([f"{ours} minus {other}", *cells])
     ms = [row_name.removeprefix("m = ") for row_name in table["clean"] if re.fullmatch(r"m = \d+", row_name)]
     kinds = (*CONTROLS, "SmoothAdv")
     others = [
@@ -48,18 +61,21 @@ def comparison(name: str, command: str, metrics: Collection[str] = METRICS) -> s
         certify += f" --certify_n {certified['n']}"
     robustness = " --robustness" * ("corrupted" in found["summary"])
     images = f" --images {found['images']}" if found.get("images") else ""
-    options = f"{objectives}{certify}{robustness}{images}"
+    fast = " --fast" * any(row_name.endswith(FAST) for row_name in table["clean"])
+    alone = " --no_equal_time" * (not found["equal_time"])
+    options = f"{fast}{objectives}{certify}{robustness}{images}{alone}"
     command = f"{command} --seeds {len(found['seeds'])} --m {' '.join(ms)}{options}"
-    equal = []
-    for row_name, record in found["equal_time"].items():
-        gains = {metric: row for metric, row in record["gain"].items() if metric in metrics}
-        equal.append(f"- {at_equal_time(row_name, {'gain': gains})}")
-    parts = [*lines, "", f"`{command}` {origin(found['environment'])} At equal time:", "", *equal]
-    if any(row_name.startswith(CONTROLS) for row_name in table["clean"]):
-        runs = {row: [{m: run[m] for m in metrics if m in run} for run in one] for row, one in found["runs"].items()}
-        shown = against_controls(found | {"runs": runs})
-        parts += ["", "Against the controls:", "", *(f"- {line}" for line in shown)]
-    return "\n".join(parts)
+    parts = [_markdown(grid, transpose), f"`{command}` {origin(found['environment'])}"]
+    if at_equal_time:
+        parts[1] += f" Differences at equal time{' and from the controls' * bool(from_controls)}:"
+        parts.append(_markdown(differences, transpose))
+    return "\n\n".join(parts)
+
+
+def _markdown(grid: list[list[str]], transpose: bool) -> str:
+    """Return rows of cells as a Markdown table."""
+    first, *rows = zip(*grid, strict=True) if transpose else grid
+    return "\n".join(f"| {' | '.join(row)} |" for row in (first, ["---"] * len(first), *rows))
 
 
 def sweep(title: str, files: dict[str, str], metrics: Collection[str]) -> str:
@@ -160,7 +176,7 @@ def digits_certified() -> str:
 def digits_robustness() -> str:
     """Accuracy on corrupted digits, and calibration."""
     metrics = ["clean", "corrupted", *(f"corrupted_{kind}" for kind in CORRUPTED), "nll", "ece", "seconds"]
-    return comparison("digits-cause", "maxup compare digits/mlp-gaussian-maxup", metrics)
+    return comparison("digits-cause", "maxup compare digits/mlp-gaussian-maxup", metrics, transpose=True)
 
 
 def cifar16() -> str:

@@ -336,8 +336,13 @@ def percent(device: str) -> str:
     return f"{100 * result(f'overhead-{device}')['select_overhead_of_one_forward']:.0f} %"
 
 
+def _block(table: Callable[..., str], *args: str) -> str:
+    return f"\n{table(*args)}\n"
+
+
 FILLERS: dict[str, Callable[[], str]] = {
-    "claims": lambda: f"\n{claims.table()}\n",
+    **{f"claims-{question}": partial(_block, claims.table, question) for question in claims.QUESTIONS},
+    "claims-tally": partial(_block, claims.tally),
     "digits": lambda: f"\n{comparisons.comparison('digits', 'maxup compare digits/mlp-gaussian-maxup')}\n",
     "digits-m": lambda: f"\n{comparisons.which_m()}\n",
     "digits-cause": lambda: f"\n{comparisons.digits_cause()}\n",

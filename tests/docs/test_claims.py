@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 
 import pytest
 import scipy.stats
@@ -18,10 +19,10 @@ NAME = "cifar10/resnet110-cutout"
 @pytest.mark.parametrize(
     ("low", "high", "higher", "lower"),
     [
-        (0.1, 0.9, "supported", "not supported (worse)"),
-        (-0.1, 0.9, "not supported", "not supported"),
-        (-0.9, -0.1, "not supported (worse)", "supported"),
-        (0.0, 0.9, "not supported", "not supported"),
+        (0.1, 0.9, "better", "worse"),
+        (-0.1, 0.9, "undecided", "undecided"),
+        (-0.9, -0.1, "worse", "better"),
+        (0.0, 0.9, "undecided", "undecided"),
         (None, None, "untested", "untested"),
     ],
 )
@@ -44,12 +45,12 @@ def test_longest_runs_with_an_interval_count():
     short = {"m1_60": [90.0, 90.2, 90.1], "m4_60": [91.0, 91.2, 91.3]}
     found = claims.measure(runs(**short, m1_200=[95.0, 95.1], m4_200=[94.0, 94.1]), ROW, "test_accuracy", 100)
     assert found.what == "ResNet-110, m = 4, 60 of 200 epochs"
-    assert claims.verdict(found.difference) == "supported"
+    assert claims.verdict(found.difference) == "better"
     assert found.at_equal_time is None
     long = {"m1_200": [95.0, 95.1, 95.2], "m4_200": [94.0, 94.1, 94.2], "m10_200": [99.0, 99.1, 99.2]}
     found = claims.measure(runs(**short, **long), ROW, "test_accuracy", 100)
     assert found.what == "ResNet-110, m = 4, full length"
-    assert claims.verdict(found.difference) == "not supported (worse)"
+    assert claims.verdict(found.difference) == "worse"
     found = claims.measure(runs(m1_200=[95.0], m4_200=[96.0]), ROW, "test_accuracy", 100)
     assert (claims.verdict(found.difference), found.difference.n) == ("untested", 1)
     assert claims.measure(runs(m4_200=[96.0] * 3, m1_240=[95.0] * 3), ROW, "test_accuracy", 100) is None
@@ -63,7 +64,7 @@ def test_equal_time_is_the_measured_ratio_of_epochs():
     assert found.at_equal_time is None  # 190 epochs take longer
     found = claims.measure(runs(**values, **{f"m1_{epochs}": [92.0, 92.1, 92.3]}), ROW, "test_accuracy", 100)
     assert found.at_equal_time.mean == pytest.approx(91.1 - 92.133333)
-    assert claims.verdict(found.at_equal_time) == "not supported (worse)"
+    assert claims.verdict(found.at_equal_time) == "worse"
 
 
 def test_cifar_row_is_that_of_scipy():
@@ -76,28 +77,49 @@ def test_cifar_row_is_that_of_scipy():
     assert (found.difference.low, found.difference.high) == pytest.approx((test.low, test.high))
 
 
+def read_table(question):
+    """The rows of a table, with the text of a row whose first cell is empty."""
+    text = ""
+    for line in claims.table(question).splitlines()[2:]:
+        first, *cells = [cell.strip() for cell in line.strip("|").split("|")]
+        text = first or text
+        yield text, *cells
+
+
 def test_every_verdict_of_the_page_follows_from_its_interval():
-    rows = [line.split(" | ") for line in claims.table().splitlines()[2:]]
-    assert len(rows) > 10
-    seen = set()
-    for text, _, *cells, n, link in rows:
-        for cell in cells:
-            word, _, number = cell.partition(", ")
-            ends = [
-                float(end.replace("\N{MINUS SIGN}", "-"))
-                for end in re.findall(r"[+\N{MINUS SIGN}][\d.]+(?=[,\]])", number)
-            ]
-            if ends:
-                low, high = ends
-                better = -high if "perplexity" in text or "gradient norm" in text else low
-                if better:  # not rounded to 0
-                    assert (word == "supported") == (better > 0), text
-                assert int(n) >= 3
-            elif "cost" not in text:
-                assert word == "untested"
-            seen.add(word)
-        assert "](" in link
-    assert {"supported", "not supported", "untested"} <= seen
+    counts = {question: [Counter(), Counter()] for question in claims.QUESTIONS}
+    for question in claims.QUESTIONS:
+        rows = [row for row in read_table(question) if not row[0].startswith("cost")]
+        assert len(rows) > 5
+        for text, link, *cells, n in rows:
+            for cell, count in zip(cells, counts[question], strict=True):
+                word, _, number = cell.partition(", ")
+                ends = [
+                    float(end.replace("\N{MINUS SIGN}", "-"))
+                    for end in re.findall(r"[+\N{MINUS SIGN}-][\d.]+(?=[,\]])", number)
+                ]
+                if ends:
+                    low, high = ends
+                    better, worse = (-high, -low) if "perplexity" in text or question == "gradient" else (low, high)
+                    expected = "better" if better > 0 else "worse" if worse < 0 else "undecided"
+                    if question == "paper":
+                        expected = "supported" if expected == "better" else f"not supported ({expected})"
+                    if better and worse:  # not rounded to 0
+                        assert word == expected, (text, link)
+                    assert int(n) >= 3
+                else:
+                    assert word == "untested"
+                    assert question == "paper" or text.startswith("perplexity"), text
+                count[word] += 1
+            assert "](#" in link
+    for row, columns in zip(claims.tally().splitlines()[2:], counts.values(), strict=True):
+        numbers = [int(cell) for cell in row.split("|")[2:-1]]
+        words = ("better", "undecided", "worse", "untested")
+        assert numbers == [
+            sum(count[word] for word in {name, claims.OF_A_CLAIM.get(name, name)})
+            for count in columns
+            for name in words
+        ]
 
 
 def test_costs_are_those_of_the_benchmarks():

@@ -133,7 +133,8 @@ def plot(result: dict[str, Any], path: Path, title: str) -> None:
         panel.axvline(table[metric][names[0]]["mean"], color="0.75", linewidth=1, linestyle="--", zorder=0)
         spread = np.linspace(0.12, 0.3, values.shape[1])
         for place, name, seeds in zip(places, names, values, strict=True):
-            color = "0.35" if name == names[0] else "C1" if name in result["equal_time"] else "C0"
+            color = "C0" if is_maxup(name) else "C1" if name in result["equal_time"] else "C2"
+            color = "0.35" if name == names[0] else color
             panel.plot(seeds, place + spread, "o", color=color, alpha=0.3, markersize=3, markeredgewidth=0)
             row = table[metric][name]
             panel.errorbar(row["mean"], place, xerr=row["std"], color=color, marker="o", markersize=6, capsize=3)
@@ -147,7 +148,8 @@ def plot(result: dict[str, Any], path: Path, title: str) -> None:
         panel.margins(x=0.12)
     panels[0][0].set_yticks(places, names)
     panels[0][0].set_ylim(len(names) - 0.5, -0.6)
-    images = f", {result['images']} test examples" if result.get("images") else ""
+    other = set(metrics) - set(certified)
+    images = f", {result['images']} test examples except for clean accuracy" if result.get("images") and other else ""
     about = f"mean ± std of {len(result['seeds'])} seeds{images}; small dots are single seeds"
     figure.suptitle(f"{title}: {about}", fontsize=10)
     save_figure(figure, path, dpi=140)
