@@ -205,13 +205,14 @@ class Smooth:
         return ((x[p].to(counter.x.device, torch.float32), [int(i) for i in indices[p]], counter) for p in parts)
 
     def _make_counter(self, shape: tuple[int, ...], device: torch.device, batch_size: int) -> NoiseCounter:
-        key = shape, device, batch_size
+        settings = self.num_classes, self.sigma, self.dtype, self.seed, self.capture  # they may change between calls
+        key = id(self.base_classifier), settings, shape, device, batch_size
         if self._counter is None or self._counter[0] != key:
             counter = NoiseCounter(
                 self.base_classifier, self.num_classes, self.sigma, shape=shape, device=device, batch_size=batch_size,
                 rows=TOGETHER, dtype=self.dtype, seed=self.seed, capture=self.capture,
             )  # fmt: skip
-            self._counter = key, counter
+            self._counter = key, counter  # the counter keeps the classifier alive, so that its id stays unique
         return self._counter[1]
 
     def device_of(self, x: Tensor) -> torch.device:

@@ -137,3 +137,21 @@ def test_invalid_input_is_refused(build, message):
     with pytest.raises((ValueError, TypeError), match=message) as error:
         build()
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("changes", [{"sigma": 1.0}, {"seed": 5}, {"dtype": torch.bfloat16}, {"base_classifier": None}])
+def test_a_setting_that_changes_between_calls_takes_effect(changes):
+    """Otherwise the noise has the old sigma, and the radius the new one: the certificate is wrong."""
+    line, other = nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)
+    line.weight.data.copy_(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]))
+    other.weight.data.copy_(-line.weight)
+    if "base_classifier" in changes:
+        changes = {"base_classifier": other}
+    smooth, x = Smooth(line, num_classes=2, sigma=0.1), torch.tensor([0.2, 0.0])
+    smooth.counts(x, 1000, 1000)
+    for name, value in changes.items():
+        setattr(smooth, name, value)
+    fresh = Smooth(**{"base_classifier": line, "num_classes": 2, "sigma": 0.1} | changes)
+    assert smooth.counts(x, 1000, 1000) == fresh.counts(x, 1000, 1000)
+    _, radius = smooth.certify(x, n0=100, n=10_000, alpha=0.001, batch_size=1000)
+    assert radius < 0.2  # the distance to the boundary
