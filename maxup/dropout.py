@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
 from torch import nn
 
 
@@ -12,13 +11,9 @@ def without_dropout(model: nn.Module) -> Iterator[None]:
     """Turn dropout inside a model off: modules that apply it, except for the model itself, are in evaluation mode.
 
     A recurrent layer has its dropout set to 0 instead, because cuDNN computes no gradients in evaluation mode.
-    Torch's fast path for attention in evaluation mode is off, because it computes another function than the training
-    pass: it ignores hooks and subclasses, and returns zeros for padding.
     """
     roots = (model, getattr(model, "_orig_mod", None))  # in evaluation they may return something else
     active = [m for m in model.modules() if m.training and m not in roots and has_dropout(m)]
-    fast_path = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
     recurrent = {m: m.dropout for m in active if isinstance(m, nn.RNNBase)}
     for module in active:
         if module in recurrent:
@@ -32,7 +27,6 @@ def without_dropout(model: nn.Module) -> Iterator[None]:
             module.training = True
         for layer, dropout in recurrent.items():
             layer.dropout = dropout
-        torch.backends.mha.set_fastpath_enabled(fast_path)
 
 
 def refuse_dropout(model: nn.Module) -> None:

@@ -1,0 +1,45 @@
+"""Torch's fast path for attention, which computes another function than the training pass."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+ATTENTION = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
+
+
+@contextmanager
+def attention_as_in_training(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Let passes without gradients compute attention as the training pass does.
+
+    Without gradients, attention in evaluation mode takes a fast path that ignores hooks and subclasses, and returns
+    zeros for padding. It is off inside this context if the training pass will not take it.
+
+    Args:
+        modules: The modules of the model, in order, in the modes of the training pass.
+    """
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(before and not trains_attention(modules))
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+def trains_attention(modules: Iterable[nn.Module]) -> bool:
+    """Whether an attention layer is in training mode, or it or a layer before it has weights that are trained.
+
+    Example:
+        >>> layer = nn.MultiheadAttention(8, 2).eval()
+        >>> trains_attention([layer]), trains_attention([layer.requires_grad_(False)])
+        (True, False)
+    """
+    before = False
+    for module in modules:
+        if isinstance(module, ATTENTION):
+            if module.training or before or any(weight.requires_grad for weight in module.parameters()):
+                return True
+        elif not before:
+            before = any(weight is not None and weight.requires_grad for weight in module._parameters.values())
+    return False
