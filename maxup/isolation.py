@@ -21,6 +21,8 @@ from maxup.rng import get_rng_state, remember_rng
 from maxup.validate import is_capturing
 
 RECORDED = {"running_mean", "running_var", "num_batches_tracked"}
+PLAIN = (bool, int, float, str, type(None), Tensor)  # attributes that are restored
+KEPT = {"training", "_compiled_call_impl"}  # restored otherwise, or not changed by a forward pass
 TORCH_FORWARDS = (_BatchNorm.forward, nn.SyncBatchNorm.forward)  # obey track_running_stats
 
 
@@ -30,10 +32,11 @@ def preserve_state(
 ) -> Iterator[Callable[[], None]]:
     """Restore the state that forward passes change, whether they succeed or raise.
 
-    Restored by value: all buffers, the training flags, and the random states of torch (on the CPU and on the model's
-    devices), Python and numpy. Torch's BatchNorm layers do not update their statistics at all, which costs nothing.
-    The autocast cache and the weights cached by `parametrize.cached()` are dropped, because they were computed without
-    a graph and the training pass would lose gradients. Disable gradients yourself (`torch.no_grad`).
+    Restored by value: all buffers, plain attributes of modules with buffers (a cache may consist of both), the training
+    flags, and the random states of torch (on the CPU and on the model's devices), Python and numpy. Torch's BatchNorm
+    layers do not update their statistics at all, which costs nothing. The autocast cache and the weights cached by
+    `parametrize.cached()` are dropped, because they were computed without a graph and the training pass would lose
+    gradients. Disable gradients yourself (`torch.no_grad`).
 
     Args:
         model: The model to be called.
@@ -63,6 +66,7 @@ def preserve_state(
     for layer, _ in norms:
         _silence(layer, norm)
     between = [(module._buffers, dict(module._buffers)) for module in watched]
+    attributes = [(vars(module), _plain(vars(module))) for module in watched]
     restore_values = remember_values(
         buffer
         for module in watched
@@ -73,6 +77,7 @@ def preserve_state(
     def rewind() -> None:
         restore_rng()
         _set_buffers(between)
+        _set_attributes(attributes)
         restore_values()
 
     cache = parametrize._cache
@@ -81,6 +86,7 @@ def preserve_state(
         yield rewind
     finally:
         parametrize._cache = cache
+        _set_attributes(attributes)
         for layer, tracking in norms:
             layer.track_running_stats = tracking
         _set_buffers(before)
@@ -157,7 +163,7 @@ def _parts(value: Any) -> Iterator[Any]:
     elif inspect.ismethod(value):
         yield from (value.__self__, value.__func__)
     elif inspect.isfunction(value):
-        if value.__module__.partition(".")[0] not in ("torch", "maxup"):
+        if (value.__module__ or "").partition(".")[0] not in ("torch", "maxup"):
             yield from (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), *vars(value).values())
             for cell in value.__closure__ or ():
                 with suppress(ValueError):  # not assigned yet
@@ -184,10 +190,12 @@ def remember_values(tensors: Iterable[Tensor]) -> Callable[[], None]:
     memory = [(tensor, tensor.data) for tensor in {id(tensor): tensor for tensor in tensors}.values()]
     groups: dict[Any, list[Tensor]] = {}
     for _, data in memory:
-        groups.setdefault((data.device, data.dtype, data.layout), []).append(_dense(data))
+        # DTensors cannot be copied as a group.
+        alone = id(data) if type(data) not in (Tensor, nn.Parameter, nn.Buffer) else None
+        groups.setdefault((data.device, data.dtype, data.layout, alone), []).append(_dense(data))
     kept = [(group, [torch.empty_like(tensor) for tensor in group]) for group in groups.values()]
     for group, values in kept:
-        torch._foreach_copy_(values, group)
+        _copy(values, group)
 
     def restore() -> None:
         if not memory:
@@ -197,9 +205,16 @@ def remember_values(tensors: Iterable[Tensor]) -> Callable[[], None]:
                 tensor.data = data  # a pass assigned to .data
         with torch.inference_mode():  # buffers made in inference mode can only be written there
             for group, values in kept:
-                torch._foreach_copy_(group, values)
+                _copy(group, values)
 
     return restore
+
+
+def _copy(to: list[Tensor], values: list[Tensor]) -> None:
+    if len(to) == 1:
+        to[0].copy_(values[0])
+    else:
+        torch._foreach_copy_(to, values)
 
 
 def autocast(batch: Batch, dtype: torch.dtype | None) -> AbstractContextManager[Any]:
@@ -213,7 +228,8 @@ def autocast(batch: Batch, dtype: torch.dtype | None) -> AbstractContextManager[
 def forbid_side_effects(batch: Batch, who: str) -> Iterator[None]:
     """Raise if the code inside, `who`, draws from a global random state or changes the batch in place."""
     devices = {leaf.device for leaf in leaves(batch) if not is_capturing(leaf.device)}
-    before, versions = get_rng_state(devices), [leaf._version for leaf in leaves(batch)]
+    tracked = [leaf for leaf in leaves(batch) if not leaf.is_inference()]  # the others cannot be changed outside it
+    before, versions = get_rng_state(devices), [leaf._version for leaf in tracked]
     rewind = remember_rng(devices)
     yield
     if before != get_rng_state(devices):
@@ -222,7 +238,7 @@ def forbid_side_effects(batch: Batch, who: str) -> Iterator[None]:
             f"{who} drew from a global random state, which is restored before every copy, so all copies would be the "
             "same; draw from the generator passed to draw(batch, generator), or wrap a transform in Transform(...)"
         )
-    if versions != [leaf._version for leaf in leaves(batch)]:
+    if versions != [leaf._version for leaf in tracked]:
         raise ValueError(f"{who} changed the batch in place; return new tensors instead")
 
 
@@ -255,6 +271,19 @@ def _set_buffers(saved: list[tuple[dict[str, Tensor | None], dict[str, Tensor | 
         if isinstance(buffers, dict):  # TorchScript buffers cannot be replaced
             buffers.clear()
             buffers.update(before)
+
+
+def _plain(attributes: dict[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a module that a forward pass may use as a cache, with the buffers."""
+    return {name: value for name, value in attributes.items() if isinstance(value, PLAIN) and name not in KEPT}
+
+
+def _set_attributes(saved: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
+    """Make the plain attributes of modules the saved ones again."""
+    for attributes, before in saved:
+        for name in _plain(attributes).keys() - before.keys():
+            del attributes[name]
+        attributes.update(before)
 
 
 def _dense(tensor: Tensor) -> Tensor:

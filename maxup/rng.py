@@ -8,7 +8,7 @@ import pickle
 import random
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy
@@ -172,7 +172,7 @@ def seed_globals(seed: int, device: torch.device | None = None) -> Iterator[None
     torch.default_generator.manual_seed(seed)
     if device is not None and device.type not in ("cpu", "meta"):
         module = torch.get_device_module(device)
-        with module.device(device):  # only this device, since the others are not restored
+        with getattr(module, "device", nullcontext)(device):  # only this device, since the others are not restored
             module.manual_seed(seed)
     random.seed(seed)
     numpy.random.seed(seed % 2**32)

@@ -62,7 +62,7 @@ def _recomputed(module: nn.Module, key: str) -> bool:
 def _function_state(function: Any, where: str) -> Iterator[tuple[str, Any]]:
     """Yield the closure variables of a function and the globals that it names."""
     function = inspect.unwrap(getattr(function, "__func__", function))
-    if not isinstance(function, types.FunctionType) or function.__module__.partition(".")[0] == "torch":
+    if not isinstance(function, types.FunctionType) or (function.__module__ or "").partition(".")[0] == "torch":
         return
     names = function.__code__.co_freevars
     for name, cell in zip(names, function.__closure__ or (), strict=True):

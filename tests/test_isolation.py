@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import maxup as mu
-from maxup.isolation import preserve_state
+from maxup.isolation import called_modules, preserve_state
 from tests.tiny import CLASSES, SIZE, B, C, batch, batch_norm_net, generator, net
 
 
@@ -200,3 +200,66 @@ def test_sync_batch_norm_scores_with_the_local_batch():
     torch.testing.assert_close(*scores)
     assert len(scores[0][0]) == B
     assert_same(before, snapshot(sync))
+
+
+class Cache(nn.Module):
+    """A buffer that grows with the input, and its size as a number: Llama's dynamic rotary embedding does this."""
+
+    def __init__(self):
+        super().__init__()
+        self.size = 2
+        self.register_buffer("table", torch.ones(2), persistent=False)
+
+    def forward(self, x):
+        if x.shape[1] > self.size:
+            self.size = x.shape[1]
+            self.register_buffer("table", torch.full((self.size,), 5.0), persistent=False)
+        return x * self.table[: x.shape[1]]
+
+
+class DataDependent(nn.Module):
+    """A buffer that the first pass computes, and a flag."""
+
+    def __init__(self):
+        super().__init__()
+        self.ready = False
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x):
+        if not self.ready:
+            self.mean.copy_(x.mean(0))
+            self.ready = True
+            self.when = 3
+        return x - self.mean
+
+
+@pytest.mark.parametrize("kind", [Cache, DataDependent])
+def test_caches_of_buffers_and_attributes_stay_consistent(kind):
+    model, x = kind(), torch.rand(6, 4)
+    expected = kind()(x)
+    attributes, buffers = dict(vars(model)), {name: buffer.clone() for name, buffer in model.named_buffers()}
+    with torch.no_grad(), preserve_state(model, (x, None)) as rewind:
+        for _ in range(3):
+            rewind()
+            assert torch.equal(model(x), expected)
+    assert vars(model).keys() == attributes.keys()
+    assert {name: vars(model)[name] for name in ("size", "ready") if name in attributes} == {
+        name: attributes[name] for name in ("size", "ready") if name in attributes
+    }
+    torch.testing.assert_close(dict(model.named_buffers()), buffers)
+    assert torch.equal(model(x), expected)  # the training pass
+
+
+def test_functions_without_a_module_can_be_searched():
+    names = {}
+    exec("def loss_fn(output, target):\n    return output.sum(1)", names)
+    names["loss_fn"].__module__ = None
+    assert called_modules(names["loss_fn"]) == []
+    mu.MaxUp(mu.Gaussian(0.1), m=2, loss_fn=names["loss_fn"])(nn.Linear(4, 3), torch.rand(5, 4), torch.zeros(5))
+
+
+def test_x_may_be_an_inference_tensor():
+    with torch.inference_mode():
+        x = torch.rand(5, 4)
+    loss = mu.MaxUp(mu.Gaussian(0.1), m=3)(nn.Linear(4, 3), x, torch.randint(3, (5,)))
+    loss.backward()
