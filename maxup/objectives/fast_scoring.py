@@ -18,7 +18,7 @@ HALVE_FROM = 96  # height and width from which images are scored at half their s
 CHECK_EVERY = 500  # steps between two comparisons with exact scoring
 
 
-Way = tuple[str | int, ...]  # ("half", height, width), ("copies", copies per pass), or ("eager",)
+Way = tuple[str | int | bool, ...]  # ("half", height, width, compiled) or ("copies", copies per pass, compiled)
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class FastScoring:
     def __init__(self) -> None:
         self.works: set[Way] = set()
         self.failed: set[Way] = set()
+        self.no_compiler = False
 
     def score(
         self,
@@ -69,15 +70,18 @@ class FastScoring:
         """
         x = batch[0]
         on_gpu = device_of(batch).type == "cuda"
-        wanted, compile = compile, compile or (on_gpu and not _has_compiled_parts(model))
+        may_fail = on_gpu and not (compile or self.no_compiler or _has_compiled_parts(model))
+        compile = compile or may_fail
         ways: dict[Way, Scoring] = {}
-        if may_halve and is_large(x) and (rewind or ("half", *x.shape[2:]) in self.works):
-            # Running statistics are those of the full size.
-            ways["half", *x.shape[2:]] = Scoring("batch", 1, dropout=False, compile=compile, half=True)
+        for compiled in (True, False) if may_fail else (compile,):
+            half = ("half", *x.shape[2:], compiled) if may_halve and is_large(x) else ()
+            if half and (rewind or half in self.works):
+                # Running statistics are those of the full size.
+                ways[half] = Scoring("batch", 1, dropout=False, compile=compiled, half=True)
         for copies in (max(chunk_size, FAST_COPIES) if on_gpu else chunk_size, 1):
-            ways["copies", copies] = Scoring("running", copies, dropout=False, compile=compile)
-        if compile and not wanted:
-            ways["eager",] = Scoring("running", 1, dropout=False, compile=False)  # Triton may not work here
+            ways["copies", copies, compile] = Scoring("running", copies, dropout=False, compile=compile)
+        if may_fail:
+            ways["copies", 1, False] = Scoring("running", 1, dropout=False, compile=False)
         errors: dict[Way, Exception] = {}
         for way, how in ways.items():
             if way in self.failed:
@@ -85,17 +89,20 @@ class FastScoring:
             try:
                 worst = score(how)
                 break
-            except (RuntimeError, ValueError, AssertionError) as error:
+            except (RuntimeError, ValueError, AssertionError, LookupError, TypeError) as error:
                 if rewind is None or way == list(ways)[-1] or isinstance(error, torch.OutOfMemoryError):
                     raise
                 errors[way] = error
                 rewind()
         self.works.add(way)
         self.failed |= errors.keys()  # another way works, so the way is the reason
-        for half in (why for tried, why in errors.items() if tried[0] == "half"):
-            warn(f"fast=True scores images at full size, because half the size failed: {error_message(half)}")
-        if way == ("eager",) and errors:
-            why = error_message(errors["copies", 1])
+        halves = [error for tried, error in errors.items() if tried[0] == "half"]
+        if halves and not how.half:
+            warn(f"fast=True scores images at full size, because half the size failed: {error_message(halves[-1])}")
+        compiled_ones = [error for tried, error in errors.items() if tried[0] == way[0] and tried[-1]]
+        if compiled_ones and not how.compile:  # Triton may not work here
+            self.no_compiler = True
+            why = error_message(compiled_ones[-1])
             warn(f"fast=True scores copies without compiling, because compiling failed: {why}")
         return worst
 

@@ -8,7 +8,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from maxup import Compose, CutMix, Cutout, FeatureNoise, Gaussian, MaxUp, MaxUpWarning
-from maxup.objectives.fast_scoring import halve, is_large, share_of_gap
+from maxup.objectives.fast_scoring import FastScoring, halve, is_large, share_of_gap
+from maxup.objectives.running_max import RunningMax
 from maxup.perturb.adapters import Views
 
 
@@ -367,3 +368,35 @@ def test_without_a_compiler_copies_are_scored_eagerly(monkeypatch):
     torch.testing.assert_close(chosen, [exact.select(model, x, y)[0] for _ in range(2)])
     with pytest.raises(RuntimeError, match="Cannot find a working triton"):
         MaxUp(Gaussian(0.5), m=4, fast=True, compile=True).select(model, x, y)
+
+
+def test_without_a_compiler_images_of_any_size_are_scored_at_half_their_size(monkeypatch):
+    monkeypatch.setattr("maxup.objectives.fast_scoring.device_of", lambda batch: torch.device("cuda"))
+    tried = []
+
+    def score(how):
+        tried.append((how.half, how.compile))
+        if how.compile:
+            raise RuntimeError("Cannot find a working triton installation")
+        return RunningMax()
+
+    scoring, settings = FastScoring(), {"chunk_size": 1, "compile": False, "may_halve": True}
+    with pytest.warns(MaxUpWarning, match="without compiling, because compiling failed: Cannot find") as found:
+        scoring.score(score, nn.Linear(1, 1), (torch.rand(2, 3, 128, 128), None), lambda: None, **settings)
+    scoring.score(score, nn.Linear(1, 1), (torch.rand(2, 3, 160, 160), None), lambda: None, **settings)
+    assert tried == [(True, True), (True, False), (True, False)]
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("error", [IndexError, TypeError])
+def test_a_model_that_raises_any_error_at_half_the_size_is_scored_at_full_size(error):
+    def score(how):
+        if how.half:
+            raise error("too small")
+        return RunningMax()
+
+    with pytest.warns(MaxUpWarning, match="at full size, because half the size failed"):
+        FastScoring().score(
+            score, nn.Linear(1, 1), (torch.rand(2, 3, 128, 128), None), lambda: None, chunk_size=1, compile=False,
+            may_halve=True,
+        )  # fmt: skip
