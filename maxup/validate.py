@@ -76,6 +76,16 @@ def check_copy(copy: Batch, size: int) -> None:
             raise ValueError(f"the perturbation turned {size} examples into {len(leaf)}; it must keep the batch size")
 
 
+def check_gradient(batch: Batch, copy: Batch, perturbation: Any) -> None:
+    """Raise if x needs a gradient and its copy has none, so that what computed x would not be trained."""
+    needed, kept = (any(leaf.requires_grad for leaf in leaves((one[0], None))) for one in (batch, copy))
+    if needed and not kept:
+        raise ValueError(
+            f"x requires a gradient, but the copies of {type(perturbation).__name__} have none, so the network that "
+            "computed x would not be trained; pass x.detach() if that is intended, or use another perturbation"
+        )
+
+
 def check_classification(output: Any, target: Any, read_values: bool) -> None:
     """Raise unless the default loss accepts these: logits (B, C, ...), class ids (B, ...) or probabilities (B, C, ...).
 

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from maxup.cuda.graph import WARMUP
+from maxup.cuda.graph import WARMUP, on_device
 from maxup.dropout import drop_probability
+from maxup.rng import get_rng_state
 
 Batch = tuple[Tensor, ...]
 
@@ -50,7 +51,7 @@ class CapturedStep:
     ) -> None:
         self.step, self.key, self.generators, self.say, self.needs_eager = step, key, generators, say, needs_eager
         self.seed, self.replayed = seed, replayed
-        self.side = torch.cuda.Stream()
+        self.side: torch.cuda.Stream | None = None  # for eager steps, on the GPU of the batches
         self.graph: torch.cuda.CUDAGraph | None = None
         self.captured_for: Any = None
         self.eager: float = 0  # eager steps since the key changed
@@ -59,6 +60,10 @@ class CapturedStep:
 
     def __call__(self, batch: Batch) -> Tensor:
         """Train on a batch and return the loss."""
+        with on_device(batch[0].device):
+            return self._train(batch)
+
+    def _train(self, batch: Batch) -> Tensor:
         if self.captured_for != self.key():
             self.graph, self.captured_for, self.eager = None, self.key(), min(self.eager, 0)
         shapes, expected = [part.shape for part in batch], self.shapes
@@ -84,15 +89,17 @@ class CapturedStep:
 
     def _eager_step(self, batch: Batch) -> Tensor:
         """Run a step on the side stream. The last one is monitored; earlier ones may still initialize things."""
-        before, monitored = torch.cuda.get_rng_state(), self.eager == WARMUP
+        before, monitored = get_rng_state([batch[0].device]), self.eager == WARMUP
+        self.side = self.side or torch.cuda.Stream()
         self.side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.side), _record_syncs() if monitored else nullcontext() as syncs:
             loss = self.step(batch)
         torch.cuda.current_stream().wait_stream(self.side)
         if monitored:
             reason = "synchronizes with the device, which a CUDA graph cannot do" if syncs else ""
-            if not torch.equal(before, torch.cuda.get_rng_state()):  # functional dropout, for example
-                reason = "uses the global CUDA generator, which cannot be restored inside a CUDA graph"
+            after = get_rng_state([batch[0].device])
+            if drawn := [name for name in after if after[name] != before[name]]:  # functional dropout, LayerDrop
+                reason = f"draws from the global random state of {drawn[-1]}, which a CUDA graph cannot restore"
             if reason:
                 self.say(f"the step is not captured: the network {reason}")
                 self.eager = -math.inf  # never try again

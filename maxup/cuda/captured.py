@@ -60,6 +60,7 @@ class _Captured:
         self.graphed: CapturedStep | None = None
         self.settings: Any = None
         self.changes: float = 0  # calls in a row with new settings
+        self.state, self.loads = optimizer.state, 0  # loading a state_dict replaces the state that a graph updates
 
     def __call__(self, *batch: Tensor) -> Tensor:
         """Train on a batch and return the loss, without a graph."""
@@ -121,7 +122,9 @@ class _Captured:
             for name, value in group.items()
             if name not in ("params", "lr", "initial_lr") and not isinstance(value, Tensor)
         ]
-        return self.objective.depends_on(), settings
+        if self.optimizer.state is not self.state:
+            self.state, self.loads = self.optimizer.state, self.loads + 1
+        return self.objective.depends_on(), settings, self.loads
 
     def _generators(self) -> list[Generator]:
         return [self.objective.generator] if self.objective.generator is not None else []

@@ -8,12 +8,14 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Generator, Tensor, nn
 
+from maxup.attention import attention_as_in_training
 from maxup.batch import Batch, Draw, batch_size, cat, device_of, tile
-from maxup.call_repr import call_repr
+from maxup.call_repr import call_repr, settings
 from maxup.dropout import without_dropout
 from maxup.isolation import called_modules, forbid_side_effects, preserve_state
 from maxup.losses import TOKENS, cross_entropy, mean_loss, without_arguments
 from maxup.objectives.outcome import Outcome
+from maxup.perturb.base import remember_draws
 from maxup.perturb.in_model import clear, in_model_parts
 from maxup.rng import objective_seed, reserve_seed, step_seed
 from maxup.snapshot import changed, state
@@ -22,6 +24,7 @@ from maxup.validate import (
     check_batch,
     check_classification,
     check_copy,
+    check_gradient,
     check_losses,
     check_model,
     check_perturbation,
@@ -153,7 +156,7 @@ class Objective:
 
     def depends_on(self) -> Any:
         """Return what a step depends on besides batch and draws. A CUDA graph is captured again when it changes."""
-        return self.copies()
+        return self.copies(), settings(self)
 
     def needs_eager(self) -> bool:
         """Whether this step must not be replayed from a CUDA graph."""
@@ -172,14 +175,14 @@ class Objective:
         self._read_values = can_read_without_sync(device) or (self._first_batch and not capturing)
         if self._read_values:
             check_values(x)
-        before = None if capturing else generator.get_state()
+        rewind = None if capturing else remember_draws(self.perturbation, generator)
         if not capturing:  # a captured step is seeded before its replay
             self.seed_step()
         try:
             yield batch, generator
         except BaseException:
-            if before is not None:
-                generator.set_state(before)
+            if rewind is not None:
+                rewind()
             raise
         finally:
             clear(self.perturbation)
@@ -208,6 +211,8 @@ class Objective:
         with self._forbid_side_effects(tiled, "apply"):
             copy = self.perturbation.apply(tiled, draw)
         check_copy(copy, copies * batch_size(batch))
+        if torch.is_grad_enabled():
+            check_gradient(batch, copy, self.perturbation)
         return copy
 
     def _forbid_side_effects(self, batch: Batch, method: str) -> AbstractContextManager[None]:
@@ -242,6 +247,7 @@ class Objective:
             hook.scoring = True
         try:
             with (
+                attention_as_in_training(model.modules()),
                 nullcontext() if dropout else without_dropout(model),
                 preserve_state(model, batch, norm=norm, others=modules[1:]) as rewind_all,
             ):

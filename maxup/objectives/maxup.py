@@ -132,10 +132,6 @@ class MaxUp(Objective):
         """Share of the loss gap that `fast` or `shortlist` kept in the last check: 1 is exact, 0 is random."""
         return None if self._gap_kept is None else float(self._gap_kept)
 
-    def depends_on(self) -> Any:
-        """Return what a step depends on besides batch and draws: m, and how copies are scored."""
-        return self.copies(), self._scoring, self.strategy, self.fast, self.shortlist, self.score, self.dtype
-
     def needs_eager(self) -> bool:
         """Whether this step also scores exactly to check the selection, which cannot run in a CUDA graph."""
         if not self._is_approximate(self.copies()):

@@ -9,6 +9,7 @@ The attack uses the same k noise samples as training, with the model in evaluati
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
@@ -60,18 +61,21 @@ class SmoothAdv(Objective):
         self.steps, self.clip = check_positive_int("steps", steps), check_clip("SmoothAdv", clip)
         self.sigma, self.samples, self.attack = sigma, samples, check_choice("attack", attack, "pgd", "ddn")
 
-    def depends_on(self) -> tuple[int, float]:
-        """Return the copies and the radius of this step."""
+    def depends_on(self) -> Any:
+        """Return what a step depends on besides batch and draws, with the radius of this step."""
+        return super().depends_on(), self._radius()
+
+    def _radius(self) -> float:
         radius = self.radius(self.step) if callable(self.radius) else self.radius
-        return self.copies(), check_nonnegative("SmoothAdv", "radius", radius)
+        return check_nonnegative("SmoothAdv", "radius", radius)
 
     def run(self, model: object, x: Tensor, y: Tensor) -> Outcome:
         """Return the mean loss of k noisy copies of the point that the attack reached. Outputs are (k * B, ...)."""
         with self._step(x, y) as (batch, generator):
             if not isinstance(y, Tensor) or y.is_floating_point() or y.ndim != 1:
                 raise TypeError("SmoothAdv needs class ids (B,) as y, not probabilities")
-            copies, radius = self.depends_on()
-            draws = self._draws(batch, generator, copies)
+            radius = self._radius()
+            draws = self._draws(batch, generator, self.copies())
             network, noise = unwrap(model), [draw[0] for draw in draws]
             with isolated_eval(network, batch, called_modules(self.forward)) as rewind:
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from maxup.cuda.graph import capture_graph
+from maxup.cuda.graph import capture_graph, on_device
 from maxup.isolation import eval_mode
 from maxup.rng import hash_seed
 
@@ -120,12 +120,14 @@ class NoiseCounter:
                 yield r.row, block[max(r.start - first, 0) : min(r.stop - first, BLOCK)]
 
     def _count_batch(self) -> None:
-        if self.capture and self.graph is None:
-            self._capture()
-        if self.graph is not None:
-            self.graph.replay()
-        else:
+        if not self.capture:
             self._forward_and_count()
+            return
+        with on_device(self.x.device):
+            if self.graph is None:
+                self._capture()
+            assert self.graph is not None
+            self.graph.replay()
 
     def _forward_and_count(self) -> None:
         """Run a forward pass and add the predicted classes to the counts. This is the part that is captured."""

@@ -1,6 +1,8 @@
 """When a step cannot be captured, and how synchronization is detected. tests/gpu tests the capture itself."""
 
+import contextlib
 import math
+import random
 import warnings
 from types import SimpleNamespace
 
@@ -165,3 +167,25 @@ def test_a_step_prepares_until_it_is_captured_and_again_when_the_key_changes(mon
         preparing.append(step.preparing)
     once = [True] * (WARMUP + 1) + [False] * 2
     assert preparing == (once * 2 if possible else [True] * WARMUP + [False] * 9)
+
+
+@pytest.mark.parametrize(
+    ("draw", "name"),
+    [(lambda: None, None), (lambda: torch.rand(()), "torch"), (lambda: random.random(), "Python")],
+)
+def test_a_step_that_draws_random_numbers_on_the_host_is_not_captured(events, monkeypatch, draw, name):
+    """LayerDrop decides on the CPU which layers run. A graph would run the same layers forever."""
+    stream = SimpleNamespace(wait_stream=lambda other: None)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda side: contextlib.nullcontext())
+    monkeypatch.setattr("maxup.cuda.capture._record_syncs", lambda: contextlib.nullcontext([]))
+    said = []
+    step = captured_step(events)
+    step.step, step.say = lambda batch: draw(), said.append
+    for _ in range(WARMUP):
+        step((torch.zeros(4),))
+    reason = f"the network draws from the global random state of {name}, which a CUDA graph cannot restore"
+    expected = [f"the step is not captured: {reason}"]
+    assert said == (expected if name else [])
+    assert (step.eager == -math.inf) == bool(name)

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from maxup import Gaussian, MaxUp, captured
+from maxup import Adversarial, Cutout, Gaussian, MaxUp, captured
+from maxup.perturb import Views
 
 
 def loop(wrap):
@@ -88,3 +89,53 @@ def test_an_optimizer_that_cannot_be_captured_is_refused(kind, settings, setting
     function = captured(len, MaxUp(Gaussian(0.5)), optimizer)
     with pytest.raises(ValueError, match=f"{kind.__name__} cannot be captured as it is; build it with {setting}=True"):
         function._check_optimizer()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda o: setattr(o.perturbation, "sigma", 5.0),
+        lambda o: setattr(o, "perturbation", Cutout(3)),
+        lambda o: setattr(o, "loss_fn", len),
+        lambda o: setattr(o, "forward", len),
+        lambda o: setattr(o, "masks", "independent"),
+    ],
+)
+def test_a_graph_depends_on_what_is_drawn_and_on_the_loss(change):
+    objective = MaxUp(Gaussian(0.5))
+    function = captured(objects()[0], objective, objects()[2])
+    before = function._key()
+    objective.step += 1
+    assert function._key() == before
+    change(objective)
+    assert function._key() != before
+
+
+@pytest.mark.parametrize(("name", "value"), [("radius", 9.0), ("steps", 3), ("step_size", 1.0), ("norm", "running")])
+def test_a_graph_depends_on_the_attack(name, value):
+    objective = Adversarial(0.1)
+    before = objective.depends_on()
+    setattr(objective, name, value)
+    assert objective.depends_on() != before
+
+
+def test_views_that_advance_in_every_step_are_not_a_new_setting():
+    objective = MaxUp(Views(), m=2)
+    before = objective.depends_on()
+    objective.select(nn.Linear(3, 2), torch.rand(6, 4, 3), torch.zeros(6, dtype=torch.long))
+    assert objective.depends_on() == before
+
+
+def test_a_graph_is_captured_again_after_the_optimizer_loads_its_state():
+    """Loading replaces the tensors that the graph updates."""
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model(torch.rand(2, 4)).sum().backward()
+    optimizer.step()
+    function = captured(len, MaxUp(Gaussian(0.5)), optimizer)
+    before = function._key()
+    assert function._key() == before
+    optimizer.load_state_dict(optimizer.state_dict())
+    after = function._key()
+    assert after != before
+    assert function._key() == after

@@ -8,6 +8,7 @@ import torch
 
 import maxup as mu
 from maxup.objectives import schedules
+from maxup.perturb import Views
 from maxup.rng import hash_seed
 from tests.tiny import batch, net
 
@@ -125,3 +126,21 @@ def test_a_seed_and_a_passed_generator_are_refused():
     with pytest.raises(ValueError, match="load the state into an objective without generator="):
         other.load_state_dict(objective.state_dict())
     assert other.step == 0
+
+
+def test_a_failed_step_also_rewinds_views():
+    views, fails = Views(), [True]
+
+    def forward(model, x):
+        if fails[0]:
+            raise RuntimeError("out of memory")
+        return model(x)
+
+    objective, model = mu.MaxUp(views, m=2, forward=forward), torch.nn.Linear(3, 2)
+    x, y = torch.rand(6, 4, 3), torch.zeros(6, dtype=torch.long)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        objective.select(model, x, y)
+    fails[0] = False
+    again = mu.MaxUp(Views(), m=2)
+    torch.manual_seed(0)
+    assert torch.equal(objective.select(model, x, y)[0], again.select(model, x, y)[0])
