@@ -43,7 +43,13 @@ class Compose(Perturbation):
                 inside.append(part.draw(original, generator))
             else:
                 batch = part.apply(batch, part.draw(batch, generator))
-        return {"result": [leaf for leaf in tree_flatten(batch)[0] if is_batched(leaf)], "inside": inside}
+        (result, structure), (_, expected) = tree_flatten(batch), tree_flatten(original)
+        if structure != expected:  # apply puts the result into the structure of its batch
+            raise TypeError(
+                f"{self!r} changes the structure of (x, y), for example from a tensor to a dict; a Compose cannot do "
+                "that, so use the part that does it alone, or change the structure before"
+            )
+        return {"result": [leaf for leaf in result if is_batched(leaf)], "inside": inside}
 
     def apply(self, batch: Batch, draw: dict[str, list[Draw]]) -> Batch:
         leaves, spec = tree_flatten(batch)

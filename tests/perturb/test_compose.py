@@ -64,3 +64,26 @@ def test_a_batch_is_mixed_at_one_layer_whatever_comes_before():
         chosen |= layers
         mixup.clear()
     assert chosen == {0, 1, 2}
+
+
+def test_a_part_must_keep_the_structure_of_the_batch():
+    """The result is put into the structure of the original batch, so the second target would be lost."""
+    views = mu.Transform(lambda x, y: (x, {"a": y, "b": 10 * y}), labels=True, batched=True)
+    assert set(views(torch.rand(4, 3), torch.arange(4))[1]) == {"a", "b"}
+    with pytest.raises(TypeError, match="changes the structure of \\(x, y\\), for example from a tensor to a dict"):
+        mu.Compose(mu.Gaussian(0.1), views)(torch.rand(4, 3), torch.arange(4))
+
+
+@pytest.mark.parametrize("m", [1, 3])
+def test_a_network_before_maxup_gets_its_gradient_or_an_error(m):
+    torch.manual_seed(0)
+    encoder, head, x, y = torch.nn.Linear(5, 5), torch.nn.Linear(5, 3), torch.rand(8, 5), torch.randint(3, (8,))
+    mu.MaxUp(mu.Gaussian(0.1), m)(head, encoder(x), y).backward()
+    assert encoder.weight.grad.norm() > 0
+    both = mu.MaxUp(mu.Compose(mu.Gaussian(0.1), mu.Gaussian(0.1)), m)
+    if m > 1:
+        with pytest.raises(ValueError, match="x requires a gradient, but the copies of Compose have none"):
+            both(head, encoder(x), y)
+    else:
+        both(head, encoder(x), y).backward()
+    both(head, encoder(x).detach(), y).backward()
