@@ -35,7 +35,7 @@ class EmbeddingDropout(InModelPerturbation):
         self.p = check_real("EmbeddingDropout", "p", p, "at least 0 and below 1", 0, BELOW_1)
         self.layer = layer if layer is None else str(layer)  # YAML may read "1" as a number
         self.keep = check_ids("EmbeddingDropout", "keep", keep)
-        self.words: Tensor | None = None  # the embedding's weight, for the size of the vocabulary
+        self.words: nn.Embedding | None = None  # not its weight, which FSDP and `to_empty` replace
 
     def attach(self, model: nn.Module) -> nn.Module:
         layer = self._embedding(model)
@@ -44,7 +44,7 @@ class EmbeddingDropout(InModelPerturbation):
                 f"EmbeddingDropout(keep=...): id {max(self.keep)} is not in the vocabulary of {len(layer.weight)} "
                 "words; remove it"
             )
-        self.hooks, self.words = (attach_to(layer, scale_words),), layer.weight
+        self.hooks, self.words = (attach_to(layer, scale_words),), layer
         return model
 
     def _embedding(self, model: nn.Module) -> nn.Embedding:
@@ -64,8 +64,9 @@ class EmbeddingDropout(InModelPerturbation):
     def draw(self, batch: Batch, generator: Generator | None) -> SharedDraw:
         self._require_hooks()
         assert self.words is not None
-        like = self.words.detach()
-        u = uniform((1, len(like)), 0, 1, like, generator)  # (1, V)
+        weight = self.words.weight
+        like = torch.empty(0, dtype=weight.dtype, device=weight.device)
+        u = uniform((1, len(weight)), 0, 1, like, generator)  # (1, V)
         scale = (u >= self.p).to(u.dtype) / (1 - self.p)
         if self.keep:
             scale.index_fill_(1, constant(self.keep, like.device, torch.long), 1)

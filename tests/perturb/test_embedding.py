@@ -155,3 +155,15 @@ def test_a_hugging_face_text_classifier():
         assert all(words[w].abs().sum() > 0 for w in kept), row
     dropped = {w for w in range(VOCABULARY) if all(masks[j, w] == 0 for j in copy.unique())}
     assert all(words[w].abs().sum() == 0 for w in dropped)
+
+
+def test_the_embedding_may_get_its_weight_after_attaching():
+    """As when a model is created on the meta device, or sharded."""
+    with torch.device("meta"):
+        model = text_net()
+    drop = mu.EmbeddingDropout(0.5)
+    drop.attach(model)
+    model.to_empty(device="cpu")
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight)
+    mu.MaxUp(drop, m=2)(model, *tokens()).backward()
