@@ -238,7 +238,8 @@ class Run:
                 if isinstance(self.objective, Average):
                     loss = self.objective(self.call, images, labels) * len(images)
                 else:
-                    batch = self.objective.select(self.proxy_call or self.call, images, labels)
+                    scorer = self.call if self.proxy_call is None else self.proxy_call
+                    batch = self.objective.select(scorer, images, labels)
                     loss = smoothed(self.call(batch[0]), batch[1]).sum()
                 if self.proxy_call is not None:
                     smoothed(self.proxy_call(batch[0]), batch[1]).mean().backward()
