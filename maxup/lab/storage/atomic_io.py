@@ -74,9 +74,9 @@ def write_json(path: Path, document: Any) -> None:
     replace(path, (json.dumps(encode_nonfinite(document), indent=1, allow_nan=False) + "\n").encode())
 
 
-def read_json(path: Path) -> Any:
-    """Read what `write_json` wrote. Raises a ValueError if the file is invalid."""
-    return decode_nonfinite(parse(path.name, read(path)))
+def read_json(path: Path, *, most: int = 1 << 16) -> Any:
+    """Read what `write_json` wrote. Raises a ValueError if the file is invalid or has more than `most` bytes."""
+    return decode_nonfinite(parse(path.name, read(path, most=most)))
 
 
 def encode_nonfinite(document: Any) -> Any:

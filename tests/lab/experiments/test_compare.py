@@ -108,3 +108,24 @@ def test_one_slow_run_does_not_change_equal_time(tmp_path, monkeypatch):
     options = {"seeds": 3, "ms": [2], "objectives": [], "attack": Attack(0.1), "say": lambda line: None}
     result = compare(recipe_from(RECIPE), tmp_path, **options)
     assert result["equal_time"]["m = 1, time of m = 2"]["ratio"] == pytest.approx(2.2)
+
+
+def test_a_large_or_damaged_earlier_result_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "run_once", lambda *args, **options: ({"clean": 50.0, "seconds": 1.0}, {}))
+    options = {"ms": [2], "objectives": [], "attack": Attack(0.1), "equal_time": False}
+    file, said = tmp_path / "compare.json", []
+    compare(recipe_from(RECIPE), tmp_path, seeds=600, say=said.append, **options)
+    first = file.read_bytes()
+    assert len(first) > 1 << 16
+    compare(recipe_from(RECIPE), tmp_path, seeds=600, say=said.append, **options)
+    assert [path.name for path in tmp_path.iterdir()] == ["compare.json"], "the same settings"
+    said.clear()
+    compare(recipe_from(RECIPE), tmp_path, seeds=2, say=said.append, **options)
+    assert (tmp_path / "compare-1.json").read_bytes() == first
+    assert said[-1] == f"note: {file} was written with different settings (seeds); it is now compare-1.json"
+    for number, damaged in enumerate(("[", "[]", '{"runs": 3}'), start=2):
+        file.write_text(damaged)
+        compare(recipe_from(RECIPE), tmp_path, seeds=2, say=said.append, **options)
+        assert (tmp_path / f"compare-{number}.json").read_text() == damaged
+        assert said[-1] == f"note: {file} cannot be read; it is now compare-{number}.json"
+    assert json.loads(file.read_text())["seeds"] == [0, 1]
