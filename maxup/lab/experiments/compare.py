@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any
 
 from maxup.errors import RunError
+from maxup.lab.certify.target import check_certifiable
 from maxup.lab.data.images import evenly_spaced
 from maxup.lab.environment import environment
 from maxup.lab.experiments.certification import Certification, certify_run, check_noise
@@ -159,6 +160,8 @@ def compare(
         check_noise(recipe)
     for row in planned.values():
         task = build_task(row, **user_code)  # an invalid recipe fails before anything is trained
+    if certification is not None:
+        check_certifiable(task.test, task.identity["data_from"] or recipe.data.name)
     if robustness:
         check_images(task.test)
         if not task.test.in_unit_range:
