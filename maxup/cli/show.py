@@ -46,7 +46,6 @@ def main(argv: Sequence[str]) -> int:
     )
     add_run(parser)
     args = parser.parse_args(argv)
-    _reject_recipe(args.run)
     from maxup.errors import RunError
     from maxup.lab.recipes.schema import num_copies
     from maxup.lab.report.contact_sheet import contact_sheet, copies_of_run
@@ -76,15 +75,3 @@ def _unused(path: Path) -> Path:
     """Return the path, or with the next free number if it exists."""
     numbered = (path.with_stem(f"{path.stem}-{number}") for number in count(2))
     return path if not path.exists() else next(new for new in numbered if not new.exists())
-
-
-def _reject_recipe(folder: Path) -> None:
-    from maxup.errors import RecipeError
-    from maxup.lab.recipes.load import list_recipes
-
-    name = str(folder)
-    if not folder.is_dir() and (name in list_recipes() or name.endswith((".yaml", ".yml"))):
-        raise RecipeError(
-            f"{name} is a recipe, but this command needs a trained network; train it first (maxup train {name}), then "
-            "give the run folder"
-        )

@@ -14,7 +14,8 @@ from typing import Any
 
 from maxup.errors import UserCodeError, format_error, unknown_name
 
-NOT_USER_CODE = {*map(sysconfig.get_path, ("stdlib", "platlib", "purelib")), str(Path(__file__).parents[1])}
+_INSTALLED = (*map(sysconfig.get_path, ("stdlib", "platlib", "purelib")), str(Path(__file__).parents[1]))
+NOT_USER_CODE = tuple(folder + os.sep for folder in _INSTALLED)
 
 
 def find_function(spec: str) -> Callable[..., Any]:
@@ -105,7 +106,7 @@ def where_raised(error: BaseException) -> str:
     """
     for frame, line in reversed(list(walk_tb(error.__traceback__))):
         file = frame.f_code.co_filename
-        if os.path.exists(file) and not any(file.startswith(folder) for folder in NOT_USER_CODE):
+        if os.path.exists(file) and not file.startswith(NOT_USER_CODE):
             return f" ({os.path.basename(file)}, line {line})"
     return ""
 

@@ -75,6 +75,17 @@ def recipes(table):
     return {row.recipe for row in table.rows.values()}
 
 
+@pytest.mark.parametrize("name", ["table-certified", "table-ablation"])
+def test_a_list_with_the_file_name_of_a_table_of_the_paper_is_yours(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / f"{name}.yaml").write_text("recipes: [digits/mlp-gaussian]\n")
+    write_run(tmp_path / "runs", "digits/mlp-gaussian", 0, 0.75, known=True, curve="")
+    assert main(["report", f"{name}.yaml"]) == 0
+    out = capsys.readouterr().out
+    assert "75.00 (n = 1)" in out
+    assert "paper" not in out
+
+
 def test_without_results_it_says_where_it_looked(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["report"]) == 0

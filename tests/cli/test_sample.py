@@ -9,6 +9,7 @@ import torch
 
 import maxup
 from maxup.cli.main import main
+from maxup.errors import DataError
 from maxup.lab.tasks import dynamic_evaluation
 from maxup.lab.tasks.sample import sample
 from maxup.lab.train import loop
@@ -197,3 +198,28 @@ def test_a_prompt_is_split_like_the_text_of_a_file(tmp_path, capsys):
 def test_a_prompt_for_a_folder_is_split_at_spaces(run, capsys):
     assert main(["sample", str(run), "--prompt", "N1"]) == 1
     assert "'N1' in the prompt is not in the vocabulary" in capsys.readouterr().err
+
+
+def test_a_text_without_ends_of_sentences_needs_a_prompt(tmp_path, capsys):
+    """Token ids; and one paragraph, whose end is in the test split."""
+    ids, book = torch.arange(400) % 7, tmp_path / "book.txt"
+    loop.train(recipe(tmp_path, epochs=1), tmp_path / "ids", quiet=True, data_from=lambda: ids)
+    book.write_text("the cat sat on the mat . " * 80)
+    loop.train(recipe(book, epochs=1), tmp_path / "book", quiet=True)
+    for run, prompt, data_from in ((tmp_path / "ids", "3", lambda: ids), (tmp_path / "book", "the cat", None)):
+        opened = open_run(run, data_from=data_from)
+        assert "<eos>" not in opened.task.text.words
+        options = {"words": 4, "temperature": 0.0, "generator": torch.Generator()}
+        words = sample(opened.model, opened.task.text, prompt=prompt, **options).split()
+        given = prompt.split()
+        assert words[: len(given)] == given
+        tokens = torch.tensor([[opened.task.text.words.index(word) for word in words]])
+        with torch.no_grad():  # against one pass over what was written
+            best = opened.model.decode(opened.model(tokens, opened.model.start(1)).output)[0].argmax(1)
+        assert torch.equal(best[len(given) - 1 : -1], tokens[0, len(given) :])
+        with pytest.raises(
+            DataError, match=r"^the prompt is empty, but the vocabulary has no <eos> .*; give a prompt$"
+        ):
+            sample(opened.model, opened.task.text, prompt=" ", **options)
+    assert main(["sample", str(tmp_path / "book")]) == 1
+    assert "; give a prompt\n" in capsys.readouterr().err

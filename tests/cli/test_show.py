@@ -96,3 +96,18 @@ def test_a_mistake_gives_one_message(run, tmp_path, monkeypatch, capsys, argumen
     assert words in err
     assert "Traceback" not in err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("verb", ["show", "eval", "sample", "export", "certify"])
+@pytest.mark.parametrize("recipe", ["digits/mlp-gaussian-maxup", "mine.yaml", "mine.yml"])
+def test_a_recipe_in_place_of_a_run_is_named(tmp_path, monkeypatch, capsys, verb, recipe):
+    monkeypatch.chdir(tmp_path)
+    more = ["model"] if verb == "export" else []
+    assert main([verb, recipe, *more]) == 1
+    assert capsys.readouterr().err == (
+        f"maxup {verb}: {recipe} is a recipe, but this command needs a trained network; train it first (maxup "
+        f"train {recipe}), then give the run folder\n"
+    )
+    (tmp_path / recipe / "checkpoints").mkdir(parents=True)  # a folder of this name is a run
+    assert main([verb, recipe, *more]) == 1
+    assert "is a recipe" not in capsys.readouterr().err

@@ -1,9 +1,11 @@
 import importlib
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
+import maxup
 from maxup.errors import UserCodeError
 from maxup.lab.user_code import find_function, raised_in_user_code, where_raised
 
@@ -91,3 +93,15 @@ def test_where_raised_is_the_innermost_line_of_the_users_files(tmp_path):
     with pytest.raises(ValueError, match="Expecting property name") as caught:
         scope["f"]()
     assert where_raised(caught.value) == " (mine.py, line 4)"
+
+
+def test_a_file_beside_the_package_is_the_users(monkeypatch):
+    """Its path starts with that of the package, such as maxup_mine.py beside maxup/."""
+    package, where = Path(maxup.__file__).parent, []
+    monkeypatch.setattr("os.path.exists", lambda path: True)
+    for file in (f"{package}_mine.py", f"{package}/lab/mine.py"):
+        with pytest.raises(ValueError, match="no") as caught:
+            exec(compile("raise ValueError('no')", file, "exec"), {})
+        caught.value.__traceback__ = caught.value.__traceback__.tb_next  # without this file
+        where.append(where_raised(caught.value))
+    assert where == [" (maxup_mine.py, line 1)", ""]

@@ -128,10 +128,15 @@ def probe_logits(
     return [float(f"{value:.4g}") for value in logits.flatten()[:20].float().nan_to_num().tolist()]
 
 
-def _target(name: str, model: nn.Module, recipe: Recipe, images: Any) -> Target:
+def check_certifiable(images: Any, name: str) -> None:
+    """Raise a RunError if these test images, of the run or data `name`, cannot be certified."""
     if not isinstance(images, Images) or not len(images):
         raise RunError(f"{name} has no test images in memory to certify on; give images with --data or --data_from")
     _check_pixels(images, name)
+
+
+def _target(name: str, model: nn.Module, recipe: Recipe, images: Any) -> Target:
+    check_certifiable(images, name)
     if not recipe.model.normalize:  # certified radii are in units of pixels
         model = Normalized(model, images.mean, images.std).to(next(iter(model.parameters())).device)
     return Target(name, model.eval(), images, gaussian_sigma(recipe))

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from maxup.errors import DataError
 from maxup.rng import make_generator
+from maxup.validate import is_int
 
 SHORTEST, SPREAD, HALVED = 5, 5.0, 0.05
 
@@ -61,6 +62,7 @@ class Windows:
         self.bptt, self.seed = bptt, seed
         self.epoch = self.position = 0
         self._done = [0]  # windows before each epoch, filled on demand
+        self._counted = (-1, 0)  # an epoch and the number of its windows
 
     def lengths(self, epoch: int) -> list[int]:
         """Return the lengths of the windows of an epoch."""
@@ -85,7 +87,9 @@ class Windows:
 
     def __len__(self) -> int:
         """Return the number of windows in this epoch."""
-        return self.steps(self.epoch + 1) - self.steps(self.epoch)
+        if self._counted[0] != self.epoch:
+            self._counted = (self.epoch, len(self.lengths(self.epoch)))
+        return self._counted[1]
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         lengths = self.lengths(self.epoch)
@@ -103,4 +107,14 @@ class Windows:
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Continue where another instance with the same arguments stopped."""
-        self.epoch, self.position = int(state["epoch"]), int(state["position"])
+        if set(state) != {"epoch", "position"} or not all(is_int(value, 0) for value in state.values()):
+            raise DataError(
+                f"{dict(state)} is not the state of a loader; it must have 'epoch' and 'position', 0 or more"
+            )
+        count = len(self.lengths(state["epoch"]))
+        if state["position"] > count:
+            raise DataError(
+                f"position {state['position']} is after the {count} windows of epoch {state['epoch']}; use the batch "
+                "size, data and number of processes that the state was saved with"
+            )
+        self.epoch, self.position = state["epoch"], state["position"]

@@ -27,7 +27,7 @@ def names(tables: Sequence[Table]) -> list[str]:
             while len(parts) > 1 and min(map(len, parts)) > 1 and len({part[end] for part in parts}) == 1:
                 for part in parts:
                     part.pop(end)
-        short = [("/".join(part) or ".") + end for part, end in zip(parts, ends, strict=True)]
+        short = [str(Path(*part)) + end for part, end in zip(parts, ends, strict=True)]
         if len(set(short)) == len(short):
             break
     return short

@@ -27,7 +27,7 @@ def plots(comparison: Comparison, results: Sequence[Result]) -> list[Plot]:
             models.setdefault(line.row.model, {}).setdefault(_family(line.row), []).append(_drawable(line))
     drawn: list[Plot | None] = []
     with rc_context(STYLE):
-        if comparison.name == "table-certified":
+        if comparison.name == "table-certified" and comparison.table.number:  # the paper's
             drawn.append(accuracy_against_radius(comparison))
         for model, families in models.items():
             for lines in families.values():

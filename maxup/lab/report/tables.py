@@ -81,7 +81,7 @@ def grid(comparison: Comparison) -> Grid:
             ]
         out.rows.append(cells)
     for misprint in load_misprints():
-        if comparison.name in misprint.tables:
+        if comparison.name in misprint.tables and table.number:  # the paper's
             printed = misprint.printed.replace("$", "").replace("\\%", " %")
             out.remarks.append(f"The paper's text has {printed}; it should be {misprint.corrected}: {misprint.why}.")
     full = [any(row[i].text != DASH for row in out.rows) for i in range(len(headings))]

@@ -17,6 +17,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+NONFINITE = re.compile(r"(\\*)(?:nan|inf|-inf)")  # with backslashes, it is a string
 LONG = 1 << 28  # maximum size of metrics.jsonl in bytes: a hundred million steps
 
 
@@ -71,30 +72,41 @@ def replace(path: Path, data: bytes) -> None:
 
 def write_json(path: Path, document: Any) -> None:
     """Write an indented JSON file atomically. NaN and infinity become strings."""
-    replace(path, (json.dumps(encode_nonfinite(document), indent=1, allow_nan=False) + "\n").encode())
+    replace(path, (json.dumps(encode_nonfinite(document, escape=True), indent=1, allow_nan=False) + "\n").encode())
 
 
-def read_json(path: Path) -> Any:
-    """Read what `write_json` wrote. Raises a ValueError if the file is invalid."""
-    return decode_nonfinite(parse(path.name, read(path)))
+def read_json(path: Path, *, most: int = 1 << 16) -> Any:
+    """Read what `write_json` wrote. Raises a ValueError if the file is invalid or has more than `most` bytes."""
+    return decode_nonfinite(parse(path.name, read(path, most=most)))
 
 
-def encode_nonfinite(document: Any) -> Any:
-    """Replace NaN and infinity, which JSON does not have, by strings."""
+def encode_nonfinite(document: Any, *, escape: bool = False) -> Any:
+    r"""Replace NaN and infinity, which JSON does not have, by strings.
+
+    With `escape`, strings that look like these get a backslash, so that `decode_nonfinite` returns strings.
+
+    Example:
+        >>> encode_nonfinite([float("inf"), "inf"]), encode_nonfinite([float("inf"), "inf"], escape=True)
+        (['inf', 'inf'], ['inf', '\\inf'])
+    """
     if isinstance(document, dict):
-        return {key: encode_nonfinite(value) for key, value in document.items()}
+        return {key: encode_nonfinite(value, escape=escape) for key, value in document.items()}
     if isinstance(document, list | tuple):
-        return [encode_nonfinite(value) for value in document]
+        return [encode_nonfinite(value, escape=escape) for value in document]
+    if escape and isinstance(document, str) and NONFINITE.fullmatch(document):
+        return f"\\{document}"
     return str(document) if isinstance(document, float) and not math.isfinite(document) else document
 
 
 def decode_nonfinite(document: Any) -> Any:
-    """Invert `encode_nonfinite`. Tuples come back as lists."""
+    """Invert `encode_nonfinite` with `escape`. Tuples come back as lists."""
     if isinstance(document, dict):
         return {key: decode_nonfinite(value) for key, value in document.items()}
     if isinstance(document, list):
         return [decode_nonfinite(value) for value in document]
-    return float(document) if document in ("nan", "inf", "-inf") else document
+    if isinstance(document, str) and (match := NONFINITE.fullmatch(document)):
+        return document[1:] if match[1] else float(document)
+    return document
 
 
 def make_folder(folder: Path) -> None:

@@ -70,10 +70,11 @@ def dynamic_evaluation(
     done = _read(folder / FILE).get(key, {})
     grid = {f"lr {lr:g} decay {decay:g}": (lr, decay) for lr in rates for decay in decays}
     names, tuned_on = ("validation", "test"), max(2, min(tuned_on, len(text.validation) // 4))
-    if any(name not in done for name in (*grid, *names)):
+    parts = dict.fromkeys(grid, text.validation[:tuned_on]) | {name: getattr(text, name) for name in names}
+    if left := [name for name in parts if name not in done]:
         train = _windows(text.train, max(1, min(COLUMNS, len(text.train) // (2 * SEGMENT))), model)
-        words = len(grid) * tuned_on + len(text.validation) + len(text.test)
-        with Progress(train.steps(1) + words // SEGMENT, quiet=quiet) as progress:
+        segments = sum(_windows(parts[name], 1, model).steps(1) for name in left)
+        with Progress(train.steps(1) + segments, quiet=quiet) as progress:
 
             def advance(what: str, words: int) -> None:
                 if should_stop():
@@ -86,12 +87,9 @@ def dynamic_evaluation(
                     progress.show(progress.done, f"dynamic evaluation: {what}", words, "tokens")
 
             rms = statistics(model, train, lambda: advance("statistics", len(train.columns) * SEGMENT))
-            for name in (*grid, *names):
-                if name in done:
-                    continue
-                part = text.validation[:tuned_on] if name in grid else getattr(text, name)
+            for name in left:
                 lr, decay = grid[name] if name in grid else grid[min(grid, key=done.__getitem__)]
-                loss = adapt(model, rms, part, lr, decay, advance=partial(advance, name, SEGMENT))
+                loss = adapt(model, rms, parts[name], lr, decay, advance=partial(advance, name, SEGMENT))
                 done[name] = loss if math.isfinite(loss) else DIVERGED
                 atomic_io.write_json(folder / FILE, _read(folder / FILE) | {key: done})
     lr, decay = grid[min(grid, key=done.__getitem__)]

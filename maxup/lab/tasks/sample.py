@@ -18,7 +18,8 @@ def sample(model: Any, text: Text, *, words: int, temperature: float, prompt: st
         text: The text with its vocabulary.
         words: Number of words to draw.
         temperature: Below 1 prefers probable words. 0 always takes the most probable one.
-        prompt: The first words. They start a sentence, and a line break ends one.
+        prompt: The first words. They start a sentence, and a line break ends one. If the vocabulary has no `<eos>`, it
+            must not be empty.
         generator: Source of randomness, on the device of the model.
     """
     ids = {word: i for i, word in enumerate(text.words)}
@@ -27,7 +28,10 @@ def sample(model: Any, text: Text, *, words: int, temperature: float, prompt: st
     if None in given:
         raise DataError(f"{first[given.index(None)]!r} in the prompt is not in the vocabulary; choose another word")
     device = model.bias.device
-    tokens: list[int] = [ids[END], *given]  # type: ignore[list-item]
+    start = [ids[END]] if END in ids else []  # token ids, or one paragraph, may not have it
+    tokens: list[int] = [*start, *given]  # type: ignore[list-item]
+    if not tokens:
+        raise DataError(f"the prompt is empty, but the vocabulary has no {END} to start from; give a prompt")
     read = model(torch.tensor([tokens], device=device), model.start(1))
     for _ in range(words):
         scores = model.decode(read.output[0, -1]).float()  # (V,)
@@ -42,4 +46,4 @@ def sample(model: Any, text: Text, *, words: int, temperature: float, prompt: st
             token = int(torch.multinomial(scores.softmax(0), 1, generator=generator))
         tokens.append(token)
         read = model(torch.tensor([[token]], device=device), read.hidden)
-    return text.read(tokens[1:]).strip()
+    return text.read(tokens[len(start) :]).strip()

@@ -20,8 +20,11 @@ def load_splits(recipe: Recipe, data_from: Callable[[], Any] | None = None) -> t
     """Return the training, validation and test images, and whether the seed selects the training images.
 
     Data without test images are split: `TEST` of them, stratified by class, are the test images, but each class keeps
-    an image for training. Validation is None if there is none. Mean and std of the user's data are computed from the
-    training images only.
+    an image for training. Validation is None if there is none.
+
+    Mean and std of the user's data are never computed from test images. They include images that `data.validation`
+    holds out, and, if the data have a test set, those that `data.train_size` leaves out. Runs do not record them, so
+    another choice would change the input of existing runs.
     """
     load = from_user(data_from(), recipe.data.workers) if data_from else load_data(recipe.data.name, recipe.data.root)
     if not isinstance(load, tuple):

@@ -71,7 +71,7 @@ class Metrics:
 
     def write(self, **record: Any) -> None:
         with report_disk_errors(self.path):
-            self.file.write(json.dumps(encode_nonfinite(record)) + "\n")
+            self.file.write(json.dumps(encode_nonfinite(record, escape=True)) + "\n")
 
     def flush(self) -> int:
         """Sync the file to disk and return its length, which a checkpoint stores."""

@@ -12,7 +12,7 @@ from torch import nn
 from maxup.errors import RunError, error_message
 from maxup.lab.data.find import root_exists
 from maxup.lab.output import say
-from maxup.lab.recipes.load import recipe_from
+from maxup.lab.recipes.load import SUFFIXES, list_recipes, recipe_from
 from maxup.lab.recipes.schema import Recipe
 from maxup.lab.storage import checkpoint
 from maxup.lab.storage.signature import code_names, is_signed
@@ -127,6 +127,11 @@ def build_task(recipe: Recipe, **options: Callable[..., Any] | None) -> Any:
 
 def _load(folder: Path, which: str) -> tuple[dict[str, Any], int]:
     checkpoints, warnings = folder / "checkpoints", list[str]()
+    if not folder.is_dir() and (str(folder) in list_recipes() or folder.suffix in SUFFIXES):
+        raise RunError(
+            f"{folder} is a recipe, but this command needs a trained network; train it first (maxup train {folder}), "
+            "then give the run folder"
+        )
     if not checkpoints.is_dir():
         inside = sorted(folder.glob(f"*/{checkpoints.name}"))
         hint = f"; did you mean {inside[0].parent}?" if inside else ""

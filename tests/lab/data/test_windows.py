@@ -68,6 +68,37 @@ def test_resuming_in_the_middle():
     assert all(torch.equal(a, b) for a, b in zip(rest, expected, strict=True))
 
 
+@pytest.mark.parametrize(
+    "state",
+    [
+        {},
+        {"epoch": 1},
+        {"epoch": 0, "position": -1},
+        {"epoch": 0.5, "position": 0},
+        {"epoch": True, "position": 0},
+        {"epoch": 0, "position": 1000},
+        {"epoch": 10**12, "position": 1000},
+        {"epoch": 0, "position": 0, "x": 1},
+    ],
+    ids=repr,
+)
+def test_invalid_states_are_an_error(state):
+    part = windows()
+    with pytest.raises(
+        DataError, match=r"is not the state of a loader|^position 1000 is after the \d+ windows of epoch"
+    ):
+        part.load_state_dict(state)
+    assert part.state_dict() == {"epoch": 0, "position": 0}
+
+
+def test_the_length_of_a_late_epoch_needs_no_earlier_epoch(monkeypatch):
+    part, epochs = windows(), []
+    monkeypatch.setattr(part, "lengths", lambda epoch: epochs.append(epoch) or [5] * (epoch % 7))
+    part.load_state_dict({"epoch": 1000, "position": 0})
+    assert len(part) == len(part) == 1000 % 7
+    assert set(epochs) == {1000}
+
+
 def test_processes_split_the_columns():
     parts = [[x for _, x, _ in windows(rank=rank, world_size=2)] for rank in range(2)]
     together = [x for _, x, _ in windows()]

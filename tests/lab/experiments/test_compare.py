@@ -5,13 +5,16 @@ import torch
 from torch import nn
 
 from maxup.errors import RunError
+from maxup.lab.data import user_data
 from maxup.lab.experiments import compare as module
+from maxup.lab.experiments.certification import Certification
 from maxup.lab.experiments.compare import Attack, compare, run_once
 from maxup.lab.recipes.load import recipe_from
 from maxup.lab.results.comparison import CORRUPTED
 from maxup.lab.robustness.corruptions import CORRUPTIONS
 from maxup.lab.robustness.measure import measure
 from maxup.lab.train.runs import open_run
+from tests.lab.data.fake import write_folders
 from tests.lab.train.test_loop import RECIPE
 
 
@@ -88,6 +91,34 @@ def test_robustness_of_other_examples_fails_before_training(tmp_path, x, message
     assert not list(tmp_path.iterdir())
 
 
+IN_MEMORY = "has no test images in memory to certify on; give images with --data or --data_from"
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("floats", r"<lambda> has pixels from -1 to 2, but certification needs pixels in \[0, 1\]; scale them"),
+        ("stream", f"<lambda> {IN_MEMORY}"),
+        ("folder", f"^imagefolder {IN_MEMORY}"),
+    ],
+)
+def test_images_that_cannot_be_certified_fail_before_training(data, message, tmp_path, monkeypatch):
+    settings, options = {"train_size": None, "workers": 0}, {}
+    if data == "folder":
+        settings |= {"name": "imagefolder", "root": str(write_folders(tmp_path / "images")), "size": 8}
+    else:
+        x = torch.linspace(-1, 2, 60)[:, None, None, None].expand(60, 1, 4, 4).contiguous()
+        rows = [(image.clamp(0, 1), i % 3) for i, image in enumerate(x)]
+        options["data_from"] = (lambda: (x, torch.arange(60) % 3) * 2) if data == "floats" else lambda: rows
+    if data == "stream":
+        monkeypatch.setattr(user_data, "MEMORY", 0)
+    noise = {"perturb": [{"name": "gaussian", "sigma": 0.5}], "model": {"name": "mlp", "normalize": True}}
+    options |= {"seeds": 2, "ms": [2], "objectives": [], "attack": Attack(0.1), "certification": Certification(5)}
+    with pytest.raises(RunError, match=message):
+        compare(recipe_from(noise | {"data": settings, "epochs": 1}), tmp_path / "c", **options)
+    assert not (tmp_path / "c").exists()
+
+
 def test_a_shortlist_of_token_ids_fails_before_training(tmp_path):
     tokens = torch.randint(9, (60, 6))
     recipe = recipe_from(
@@ -108,3 +139,24 @@ def test_one_slow_run_does_not_change_equal_time(tmp_path, monkeypatch):
     options = {"seeds": 3, "ms": [2], "objectives": [], "attack": Attack(0.1), "say": lambda line: None}
     result = compare(recipe_from(RECIPE), tmp_path, **options)
     assert result["equal_time"]["m = 1, time of m = 2"]["ratio"] == pytest.approx(2.2)
+
+
+def test_a_large_or_damaged_earlier_result_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "run_once", lambda *args, **options: ({"clean": 50.0, "seconds": 1.0}, {}))
+    options = {"ms": [2], "objectives": [], "attack": Attack(0.1), "equal_time": False}
+    file, said = tmp_path / "compare.json", []
+    compare(recipe_from(RECIPE), tmp_path, seeds=600, say=said.append, **options)
+    first = file.read_bytes()
+    assert len(first) > 1 << 16
+    compare(recipe_from(RECIPE), tmp_path, seeds=600, say=said.append, **options)
+    assert [path.name for path in tmp_path.iterdir()] == ["compare.json"], "the same settings"
+    said.clear()
+    compare(recipe_from(RECIPE), tmp_path, seeds=2, say=said.append, **options)
+    assert (tmp_path / "compare-1.json").read_bytes() == first
+    assert said[-1] == f"note: {file} was written with different settings (seeds); it is now compare-1.json"
+    for number, damaged in enumerate(("[", "[]", '{"runs": 3}'), start=2):
+        file.write_text(damaged)
+        compare(recipe_from(RECIPE), tmp_path, seeds=2, say=said.append, **options)
+        assert (tmp_path / f"compare-{number}.json").read_text() == damaged
+        assert said[-1] == f"note: {file} cannot be read; it is now compare-{number}.json"
+    assert json.loads(file.read_text())["seeds"] == [0, 1]

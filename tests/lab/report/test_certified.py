@@ -46,6 +46,9 @@ def test_the_paper_s_rows_are_shown_for_cifar_10_only():
 def test_names_of_tables_differ():
     assert names([table()]) == ["runs/a/seed-0"]
     assert names([table(".")]) == ["."]
+    assert names([table("/tmp/run")]) == ["/tmp/run"]
+    assert names([table("/tmp/one/run"), table("/tmp/two/run")]) == ["one", "two"]
+    assert names([table("/"), table("/tmp")]) == ["/", "/tmp"]
     assert names([table(), table(file="b.tsv")]) == ["a.tsv", "b.tsv"]
     assert names([table(file="x/one/c.tsv"), table(file="x/two/c.tsv")]) == ["one", "two"]
     assert names([table(), table(sigma=1)]) == ["seed-0, sigma 0.5", "seed-0, sigma 1"]

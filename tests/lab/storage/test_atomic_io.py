@@ -64,6 +64,19 @@ def test_numbers_that_json_does_not_know_are_words_in_the_file(tmp_path):
     assert again == {"last": {"accuracy": 0.1}, "p": [math.inf, [-math.inf, 3]], "name": "n"}
 
 
+def test_strings_that_look_like_numbers_stay_strings(tmp_path):
+    strings = ["nan", "inf", "-inf", "\\inf", "\\\\-inf", "infinity", "\\", "a\\inf", "inf\n", "INF", ""]
+    document = {"recipe": {"data": {"root": "inf"}}, "strings": strings, "numbers": [math.inf, -math.inf, 0.5, 3, None]}
+    for _ in range(2):  # also if a document that was read is written again
+        atomic_io.write_json(tmp_path / "a.json", document)
+        document = atomic_io.read_json(tmp_path / "a.json")
+    assert document["recipe"] == {"data": {"root": "inf"}}
+    assert document["strings"] == strings
+    assert document["numbers"] == [math.inf, -math.inf, 0.5, 3, None]
+    (tmp_path / "old.json").write_text('{"loss": "inf", "p": ["-inf", "infinity"]}')  # of an older version
+    assert atomic_io.read_json(tmp_path / "old.json") == {"loss": math.inf, "p": [-math.inf, "infinity"]}
+
+
 @pytest.mark.parametrize("text", ["NaN", "[Infinity]", '{"a": 1, "a": 1}', "", "é", "\x80", "[1", "9" * 5000])
 def test_json_is_strict(text):
     with pytest.raises(ValueError, match=r"^state.json cannot be read: "):

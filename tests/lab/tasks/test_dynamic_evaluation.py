@@ -123,6 +123,24 @@ def test_it_resumes_with_the_unfinished_parts(model, text, tmp_path, monkeypatch
     assert len(calls) == 10
 
 
+@pytest.mark.parametrize("finished", [0, 1, 3])
+def test_progress_is_of_the_unfinished_parts(model, text, tmp_path, monkeypatch, finished):
+    options = {"rates": (1e-3, 1e-2), "decays": (0.01,), "tuned_on": 30, "quiet": True}
+    de.dynamic_evaluation(model, text, tmp_path, **options)
+    ((key, parts),) = json.loads((tmp_path / de.FILE).read_text()).items()
+    (tmp_path / de.FILE).write_text(json.dumps({key: dict(list(parts.items())[:finished])}))
+    shown = []
+
+    class Recorded(de.Progress):
+        def __exit__(self, *error):
+            shown.append((self.done, self.total))
+
+    monkeypatch.setattr(de, "Progress", Recorded)
+    de.dynamic_evaluation(model, text, tmp_path, **options)
+    ((done, total),) = shown
+    assert done == total
+
+
 @pytest.mark.parametrize("part", ["train", "validation", "test"])
 def test_another_text_of_the_same_words_is_evaluated_anew(model, text, tmp_path, part):
     options = {"rates": (1e-3,), "decays": (0.01,), "tuned_on": 30, "quiet": True}

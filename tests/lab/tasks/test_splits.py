@@ -87,6 +87,18 @@ def test_the_normalization_of_user_data_ignores_the_test_images():
     assert train.std == test.std == pytest.approx(pixels.transpose(0, 1).flatten(1).std(1).tolist())
 
 
+@pytest.mark.parametrize("said", [{"validation": 0.2}, {"train_size": 20}, {}])
+def test_the_normalization_does_not_depend_on_what_is_held_out(said):
+    """Runs do not record it, so this must not change."""
+    x, y = torch.randint(256, (60, 2, 8, 8), dtype=torch.uint8), torch.arange(60) % 3
+    recipe = recipe_from({"data": {"train_size": None} | said})
+    train, validation, test, _ = load_splits(recipe, lambda: (x, y, 255 - x, y))
+    pixels = x.double() / 255
+    for part in (train, test, *([validation] if validation else [])):
+        assert part.mean == pytest.approx(pixels.mean((0, 2, 3)).tolist())
+        assert part.std == pytest.approx(pixels.transpose(0, 1).flatten(1).std(1).tolist())
+
+
 def test_data_without_test_images_are_split_by_the_seed():
     """20 % of every class, the same for the same seed."""
     x, y = torch.arange(60, dtype=torch.uint8)[:, None, None].repeat(1, 8, 8), torch.arange(60) % 3

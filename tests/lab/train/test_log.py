@@ -35,9 +35,9 @@ def test_a_file_that_was_truncated_ends_with_a_whole_line(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1}\n{"step": 2}\n{"st')
     metrics = Metrics(path, 1000)
-    metrics.write(step=3, loss=float("-inf"))
+    metrics.write(step=3, loss=float("-inf"), text="-inf")
     metrics.file.close()
-    assert read_records(path) == [{"step": 1}, {"step": 2}, {"step": 3, "loss": float("-inf")}]
+    assert read_records(path) == [{"step": 1}, {"step": 2}, {"step": 3, "loss": float("-inf"), "text": "-inf"}]
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]\n", b'{"step": "1"}\n', b"\x80\n", b"[" * 100_000 + b"\n"])
