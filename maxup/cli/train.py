@@ -26,7 +26,10 @@ EXAMPLES = """examples:
 def main(argv: Sequence[str]) -> int:
     """Train a recipe."""
     parser = parser_of("train", "Train a recipe. The same command resumes.", EXAMPLES)
-    parser.appendix = _settings
+    if {"-h", "--help"} & set(argv):
+        from maxup.lab.recipes.settings import help_text
+
+        parser.epilog = f"{EXAMPLES}\n{help_text()}"
     parser.add_argument("recipe", help="name of a recipe (see maxup ls), or a YAML file")
     parser.add_argument("--out", type=new_folder, metavar="DIR", help="run folder (default: runs/RECIPE/seed-N)")
     parser.add_argument("--print_config", action="store_true", help="print all settings of the recipe and exit")
@@ -96,12 +99,6 @@ def main(argv: Sequence[str]) -> int:
         options = [(f"--{name}", value) for name in ("model_from", "data_from") if (value := getattr(args, name))]
         return certify([str(out), *(word for pair in options for word in pair)])
     return 0
-
-
-def _settings() -> str:
-    from maxup.lab.recipes.settings import help_text
-
-    return help_text()
 
 
 def _check_certifiable(name: str, recipe: "Recipe") -> None:
