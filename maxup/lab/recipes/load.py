@@ -72,7 +72,6 @@ def parse_recipe(name: str, overrides: list[str]) -> Recipe:
     """Load and check a recipe with options such as ["--objective.m", "8", "--seed", "1"]."""
     content, parser = read_recipe(name), recipe_parser()
     try:
-        check_document(content)
         values = parser.parse_object(content)
     except Exception as error:  # jsonargparse raises many types, such as OverflowError
         raise RecipeError(f"{name}: {explain(error)}") from None
