@@ -50,10 +50,6 @@ class ObjectiveContext:
             raise RecipeError(f"objective {name!r} draws copies, but the recipe's perturb is empty; set perturb")
         return self.perturbation
 
-    def warmup_epochs(self, epochs: int) -> int:
-        """Return the number of warmup epochs, reduced in a short run."""
-        return cap_warmup(epochs, self.recipe.epochs)
-
     def warmup_steps(self, warmup: int, start: float) -> int:
         """Return the number of steps with m = 1 at the start."""
         return self.steps(epochs_without_selection({"warmup": warmup, "start": start}, self.recipe.epochs))
@@ -236,7 +232,7 @@ def smoothadv(
             f"{recipe.perturb} and model.normalize {recipe.model.normalize}; set perturb to "
             "[{name: gaussian, sigma: ...}] and model.normalize to true"
         )
-    schedule = rising(radius, epochs=context.warmup_epochs(warmup), steps_per_epoch=context.steps(1))
+    schedule = rising(radius, epochs=cap_warmup(warmup, recipe.epochs), steps_per_epoch=context.steps(1))
     return SmoothAdv(sigma, schedule, samples=samples, steps=steps, attack=attack)
 
 
