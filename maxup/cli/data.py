@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from maxup.cli.parser import add_json, parser_of
+from maxup.errors import DataError
 from maxup.lab.output import say, say_json
 
 GROUP = "Recipes and data"
@@ -26,7 +27,6 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--root", metavar="DIR", help="folder to search first")
     add_json(parser)
     args = parser.parse_args(argv)
-    from maxup.errors import DataError
     from maxup.lab.data import list_data
     from maxup.lab.data.find import how_to_get, locate
 

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from maxup.cli.parser import add_json, folder, parser_of
+from maxup.errors import ModelError
 from maxup.lab.output import say, say_json
 
 GROUP = "Recipes and data"
@@ -110,7 +111,6 @@ def _count(name: str) -> Network:
     """Count the parameters of a network, and its multiply-adds if the input size is known."""
     import torch
 
-    from maxup.errors import ModelError
     from maxup.lab.models import create_model
     from maxup.lab.models.count import count_multiply_adds, count_parameters
     from maxup.lab.models.external import PAPER, is_external

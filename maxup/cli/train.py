@@ -2,10 +2,12 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from maxup.cli.parser import add_accept, new_folder, parser_of
 from maxup.cli.user_code import add_user_code, user_functions
+from maxup.errors import RecipeError
 from maxup.lab.limits import option
 from maxup.lab.output import say
 
@@ -59,8 +61,6 @@ def main(argv: Sequence[str]) -> int:
     if args.certify:
         _check_certifiable(args.recipe, recipe)
     if args.print_config:
-        from dataclasses import asdict
-
         import yaml
 
         say(yaml.safe_dump(asdict(recipe), sort_keys=False), end="")
@@ -102,7 +102,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _check_certifiable(name: str, recipe: "Recipe") -> None:
-    from maxup.errors import RecipeError
     from maxup.lab.recipes.schema import gaussian_sigma
 
     if recipe.task == "language":
