@@ -85,8 +85,7 @@ def main(argv: Sequence[str]) -> int:
     if process_rank() == 0:
         from maxup.lab.progress import format_metrics
 
-        hidden = ("epoch", "skipped_images")
-        metrics = {k: v for k, v in result["last"].items() if k not in hidden and "certified" not in k}
+        metrics = {k: v for k, v in result["last"].items() if "certified" not in k}
         epoch = f"after epoch {result['last']['epoch']}"
         if recipe.optim.restarts:
             epoch = f"at epoch {result['best']['epoch']}, the best of {result['last']['epoch']}"
