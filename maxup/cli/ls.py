@@ -58,19 +58,18 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _list_models(word: str, *, as_json: bool) -> int:
-    found = 0
     networks = []
-    for found, network in enumerate(_models(word), 1):
+    for network in _models(word):
         networks.append(network)
         if not as_json:
-            say(*[HEADING] * (found == 1), network.line(), sep="\n", flush=True)
+            say(*[HEADING] * (len(networks) == 1), network.line(), sep="\n", flush=True)
     if as_json:
         say_json({"models": [asdict(network) for network in networks]})
-    if not found:
+    if not networks:
         say(f"no network has {word!r:.80} in its name", file=sys.stderr)
     elif not word and not as_json:
         say("Recipes can also name networks of timm and pytorchcv: maxup ls --models timm/ or pytorchcv/ lists them.")
-    return 0 if found else 1
+    return 0 if networks else 1
 
 
 @dataclass(frozen=True)
