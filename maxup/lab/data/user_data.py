@@ -137,8 +137,7 @@ def _load(
     if augmented or count * x.numel() * x.element_size() > MEMORY:
         check_layout(tuple(x.shape))
         labels = labels or _labels(source, count, workers)
-        stream = _stream(source, labels, classes, augmented=augmented, kind=f"{part} " if like else "")
-        stream = replace(stream, columns=columns)
+        stream = _stream(source, x, labels, classes, columns, augmented=augmented, kind=f"{part} " if like else "")
         return _match(stream, like, names, part) if like else stream.with_statistics()
     return make_images(*_read(source, count, x, columns), classes, like=like, names=names, part=part, columns=columns)
 
@@ -262,14 +261,18 @@ def _equal(some: list[Tensor], others: list[Tensor]) -> bool:
     return all(map(torch.equal, some, others))
 
 
-def _stream(source: Any, labels: list[Label], classes: Names | None, *, augmented: bool, kind: str) -> Stream:
-    x, _ = read_example(source, 0)
+def _stream(
+    source: Any, x: Tensor, labels: list[Label], classes: Names | None, columns: Names, *, augmented: bool, kind: str
+) -> Stream:
+    """Make a stream. `x` is its first example."""
     y, classes = to_classes(labels, classes, kind)
     numbers = dict(zip(labels, y.tolist(), strict=True))
     mean = (0.0,) * (0 if x.dtype == torch.int64 else len(x))
     shape, std = tuple(x.shape), (1.0,) * len(mean)
     rows = torch.arange(len(labels))
-    return Stream(source, rows, y, classes, shape, x.dtype, mean, std, augmented=augmented, numbers=numbers)
+    return Stream(
+        source, rows, y, classes, shape, x.dtype, mean, std, augmented=augmented, numbers=numbers, columns=columns
+    )
 
 
 def _match(stream: Stream, like: Data, names: Names | None, part: str) -> Stream:
