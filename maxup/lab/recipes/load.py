@@ -13,7 +13,8 @@ from maxup.errors import RecipeError, error_message, first_names, format_value, 
 from maxup.lab.limits import MAX_BASES, check_range
 from maxup.lab.recipes.document import check_document, parse_yaml, read_yaml
 from maxup.lab.recipes.explain import explain
-from maxup.lab.recipes.objectives import arguments_of, override_objective, resolve_objective
+from maxup.lab.recipes.objectives import arguments_of
+from maxup.lab.recipes.resolve import override_objective, resolve_objective
 from maxup.lab.recipes.schema import SECTIONS, Recipe, flat
 from maxup.lab.upgrade import REMOVED, upgrade_recipe
 
