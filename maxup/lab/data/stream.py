@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from maxup.errors import DataError, error_message, format_error
-from maxup.lab.data.arrays import prepare
 from maxup.lab.data.example import Label, to_example
 from maxup.lab.data.images import check_statistics, in_unit_range, mean_and_std, normalize
 from maxup.lab.data.loader import Batch, Loader
+from maxup.lab.data.tensors import prepare
 from maxup.lab.data.workers import batches_from_workers
 from maxup.lab.user_code import where_raised
 from maxup.rng import hash_seed, seed_globals

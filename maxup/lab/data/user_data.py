@@ -13,21 +13,12 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset
 
 from maxup.errors import DataError, first_names, format_error
-from maxup.lab.data.arrays import (
-    Names,
-    are_numbers,
-    check_layout,
-    check_seen,
-    from_arrays,
-    is_array,
-    make_images,
-    match_classes,
-    to_classes,
-)
+from maxup.lab.data.arrays import from_arrays, make_images
 from maxup.lab.data.catalog import SPLITS
 from maxup.lab.data.disk_cache import DiskCache
 from maxup.lab.data.example import Label, label_column, row_columns, to_label
 from maxup.lab.data.images import Images
+from maxup.lab.data.labels import Names, are_numbers, check_seen, match_classes, to_classes
 from maxup.lab.data.stream import (
     PROBE,
     Reader,
@@ -38,6 +29,7 @@ from maxup.lab.data.stream import (
     read_example,
     read_item,
 )
+from maxup.lab.data.tensors import check_layout, is_array
 from maxup.lab.data.user_loader import kind_of, of_loader
 from maxup.lab.output import say
 from maxup.lab.user_code import where_raised
