@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from glob import escape
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 from maxup.cli.parser import add_checkpoint, add_root, check_count, figure_file, output_file, parser_of
 from maxup.cli.user_code import add_user_code, load_function, user_functions
+from maxup.errors import CertificateError, InterruptedRunError, RunError, error_message
 from maxup.lab.limits import option as limited
 from maxup.lab.output import say
 
@@ -157,7 +159,6 @@ def _number(name: str, text: str) -> float:
 
 
 def _certify(args: argparse.Namespace) -> None:
-    from maxup.errors import InterruptedRunError, RunError
     from maxup.lab.certify.run import Settings, certify
     from maxup.lab.certify.tsv import read
     from maxup.lab.results.certificates import check_step, write_certified_metrics
@@ -217,7 +218,6 @@ def _certify(args: argparse.Namespace) -> None:
 
 
 def _target(args: argparse.Namespace) -> "Target":
-    from maxup.errors import RunError
     from maxup.lab.certify.target import load_target, target_from_module
     from maxup.lab.data import load_data
     from maxup.lab.data.user_data import from_user
@@ -238,10 +238,6 @@ def _target(args: argparse.Namespace) -> "Target":
 
 def _check_writable(path: Path) -> None:
     """Raise a RunError if a file cannot be written, before hours of work."""
-    from tempfile import TemporaryFile
-
-    from maxup.errors import RunError, error_message
-
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         TemporaryFile(dir=path.parent).close()
@@ -250,7 +246,6 @@ def _check_writable(path: Path) -> None:
 
 
 def _show(tables: "Mapping[Path, tuple[dict[str, Any], list[Row]]]", plot: Path | None) -> None:
-    from maxup.errors import CertificateError
     from maxup.lab.report.certified import draw, show
 
     for path, (_, rows) in tables.items():
@@ -265,7 +260,6 @@ def _show(tables: "Mapping[Path, tuple[dict[str, Any], list[Row]]]", plot: Path 
 
 
 def _picture(args: argparse.Namespace, target: "Target", settings: "Settings") -> None:
-    from maxup.errors import RunError
     from maxup.lab.certify.run import find_device, make_smooth
     from maxup.lab.report.smoothing import picture
 

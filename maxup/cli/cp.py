@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from maxup.cli.parser import parser_of
+from maxup.errors import RecipeError
 from maxup.lab.output import say
 
 GROUP = "Recipes and data"
@@ -22,7 +23,6 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("recipe", help="name of a recipe, or a YAML file")
     parser.add_argument("file", type=Path, help="new file, must end in .yaml")
     args = parser.parse_args(argv)
-    from maxup.errors import RecipeError
     from maxup.lab.recipes.load import find_recipe
 
     source = find_recipe(args.recipe)
@@ -39,7 +39,6 @@ def main(argv: Sequence[str]) -> int:
 
 def _relocate(source: Path, file: Path) -> str:
     """Return the text of a recipe. If its base is a user's file, the path becomes relative to the copy's folder."""
-    from maxup.errors import RecipeError
     from maxup.lab.recipes.document import read_yaml
     from maxup.lab.recipes.load import FOLDER, find_base
 

@@ -2,11 +2,11 @@
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from maxup.cli.parser import add_json, parser_of
+from maxup.errors import DataError
 from maxup.lab.output import say, say_json
 
 GROUP = "Recipes and data"
@@ -26,7 +26,6 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--root", metavar="DIR", help="folder to search first")
     add_json(parser)
     args = parser.parse_args(argv)
-    from maxup.errors import DataError
     from maxup.lab.data import list_data
     from maxup.lab.data.find import how_to_get, locate
 
@@ -35,20 +34,16 @@ def main(argv: Sequence[str]) -> int:
     root = os.environ.get("MAXUP_DATA")
     if root and not Path(root).expanduser().is_dir():
         say(f"MAXUP_DATA is {root}, but there is no such folder", file=sys.stderr)
-    found = {name: BUILT_IN.get(name) or locate(name, args.root) for name in list_data()}
+    entries = []
+    for name in list_data():
+        place = None if name in BUILT_IN else locate(name, args.root)
+        note = BUILT_IN.get(name) or ("" if place else how_to_get(name))
+        found = place is not None or name in BUILT_IN
+        entries.append({"name": name, "found": found, "path": str(place) if place else None, "note": note})
     if args.json:
-        say_json({"data": [_entry(name, place, how_to_get) for name, place in found.items()]})
+        say_json({"data": entries})
         return 0
-    for name, place in found.items():
-        say(f"{name:<14} {place if place else 'not found. ' + how_to_get(name)}")
+    for entry in entries:
+        status = "" if entry["found"] else "not found. "
+        say(f"{entry['name']:<14} {status}{entry['path'] or entry['note']}")
     return 0
-
-
-def _entry(name: str, place: Any, how_to_get: Callable[[str], str]) -> dict[str, Any]:
-    """Return a data set as plain data: whether it is found, and where or how to get it."""
-    if name in BUILT_IN:
-        return {"name": name, "found": True, "path": None, "note": BUILT_IN[name]}
-    return {
-        "name": name, "found": bool(place), "path": str(place) if place else None,
-        "note": "" if place else how_to_get(name),
-    }  # fmt: skip

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from maxup.cli.parser import parser_of
+from maxup.errors import InputsError, format_error
 from maxup.lab.output import say
 
 GROUP = "Your code"
@@ -35,7 +36,6 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     from maxup.diagnostics.checks import run_checks
     from maxup.diagnostics.inputs import make_inputs
-    from maxup.errors import InputsError, format_error
     from maxup.lab.user_code import find_function
 
     function = find_function(args.function)

@@ -1,6 +1,8 @@
 """Write the model of a run, with a model card."""
 
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 
 from maxup.cli.parser import add_run, open_from, parser_of
@@ -32,9 +34,6 @@ def main(argv: Sequence[str]) -> int:
     )
     add_run(parser)
     args = parser.parse_args(argv)
-    from contextlib import suppress
-    from dataclasses import asdict
-
     from maxup.lab.models.card import model_card
     from maxup.lab.models.export import save
     from maxup.lab.models.hub import check_repo, push_to_hub

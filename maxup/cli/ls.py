@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from maxup.cli.parser import add_json, folder, parser_of
+from maxup.errors import ModelError
 from maxup.lab.output import say, say_json
 
 GROUP = "Recipes and data"
@@ -57,19 +58,18 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _list_models(word: str, *, as_json: bool) -> int:
-    found = 0
     networks = []
-    for found, network in enumerate(_models(word), 1):
+    for network in _models(word):
         networks.append(network)
         if not as_json:
-            say(*[HEADING] * (found == 1), network.line(), sep="\n", flush=True)
+            say(*[HEADING] * (len(networks) == 1), network.line(), sep="\n", flush=True)
     if as_json:
         say_json({"models": [asdict(network) for network in networks]})
-    if not found:
+    if not networks:
         say(f"no network has {word!r:.80} in its name", file=sys.stderr)
     elif not word and not as_json:
         say("Recipes can also name networks of timm and pytorchcv: maxup ls --models timm/ or pytorchcv/ lists them.")
-    return 0 if found else 1
+    return 0 if networks else 1
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,6 @@ def _count(name: str) -> Network:
     """Count the parameters of a network, and its multiply-adds if the input size is known."""
     import torch
 
-    from maxup.errors import ModelError
     from maxup.lab.models import create_model
     from maxup.lab.models.count import count_multiply_adds, count_parameters
     from maxup.lab.models.external import PAPER, is_external

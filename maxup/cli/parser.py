@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -21,13 +21,7 @@ FORMATS = (".png", ".svg", ".pdf")
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are one line, and whose help can end with a long appendix.
-
-    Attributes:
-        appendix: Returns the appendix. Called only for `--help`.
-    """
-
-    appendix: Callable[[], str] | None = None
+    """An ArgumentParser whose errors are one line."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         for word in args or ():
@@ -37,10 +31,6 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {sentence(message)} (see {self.prog} --help)\n")
-
-    def format_help(self) -> str:
-        text = super().format_help()
-        return text if self.appendix is None else f"{text}\n{self.appendix()}"
 
 
 def parser_of(verb: str, description: str, examples: str) -> Parser:

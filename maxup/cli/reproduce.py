@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from maxup.cli.parser import new_folder, parser_of, wrap
+from maxup.errors import DataError, RecipeError
 from maxup.lab.limits import option as limited
 from maxup.lab.output import say
 
@@ -53,7 +54,6 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--trackers", default="tensorboard", metavar="NAMES", help="as in maxup train")
     parser.add_argument("--dry_run", "--dry-run", action="store_true", help="print the runs and exit")
     args = parser.parse_args(argv)
-    from maxup.errors import RecipeError
     from maxup.lab.experiments.jobs import describe, keep, make_jobs, state
     from maxup.lab.report.custom_tables import find_table
 
@@ -96,7 +96,6 @@ def _data_of(job: "Job") -> tuple[str, str | None]:
 
 def _without_data(jobs: "Sequence[Job]") -> dict[tuple[str, str | None], str]:
     """Return a message for each data set that is missing."""
-    from maxup.errors import DataError
     from maxup.lab.data.find import find
 
     messages = {}

@@ -5,6 +5,7 @@ from itertools import count
 from pathlib import Path
 
 from maxup.cli.parser import add_run, figure_file, open_from, parser_of
+from maxup.errors import RunError
 from maxup.lab.limits import option
 from maxup.lab.output import say
 
@@ -46,7 +47,6 @@ def main(argv: Sequence[str]) -> int:
     )
     add_run(parser)
     args = parser.parse_args(argv)
-    from maxup.errors import RunError
     from maxup.lab.recipes.schema import num_copies
     from maxup.lab.report.contact_sheet import contact_sheet, copies_of_run
 

@@ -2,10 +2,12 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from maxup.cli.parser import add_accept, new_folder, parser_of
 from maxup.cli.user_code import add_user_code, user_functions
+from maxup.errors import RecipeError
 from maxup.lab.limits import option
 from maxup.lab.output import say
 
@@ -26,7 +28,10 @@ EXAMPLES = """examples:
 def main(argv: Sequence[str]) -> int:
     """Train a recipe."""
     parser = parser_of("train", "Train a recipe. The same command resumes.", EXAMPLES)
-    parser.appendix = _settings
+    if {"-h", "--help"} & set(argv):
+        from maxup.lab.recipes.settings import help_text
+
+        parser.epilog = f"{EXAMPLES}\n{help_text()}"
     parser.add_argument("recipe", help="name of a recipe (see maxup ls), or a YAML file")
     parser.add_argument("--out", type=new_folder, metavar="DIR", help="run folder (default: runs/RECIPE/seed-N)")
     parser.add_argument("--print_config", action="store_true", help="print all settings of the recipe and exit")
@@ -56,8 +61,6 @@ def main(argv: Sequence[str]) -> int:
     if args.certify:
         _check_certifiable(args.recipe, recipe)
     if args.print_config:
-        from dataclasses import asdict
-
         import yaml
 
         say(yaml.safe_dump(asdict(recipe), sort_keys=False), end="")
@@ -82,8 +85,7 @@ def main(argv: Sequence[str]) -> int:
     if process_rank() == 0:
         from maxup.lab.progress import format_metrics
 
-        hidden = ("epoch", "skipped_images")
-        metrics = {k: v for k, v in result["last"].items() if k not in hidden and "certified" not in k}
+        metrics = {k: v for k, v in result["last"].items() if "certified" not in k}
         epoch = f"after epoch {result['last']['epoch']}"
         if recipe.optim.restarts:
             epoch = f"at epoch {result['best']['epoch']}, the best of {result['last']['epoch']}"
@@ -98,14 +100,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _settings() -> str:
-    from maxup.lab.recipes.settings import help_text
-
-    return help_text()
-
-
 def _check_certifiable(name: str, recipe: "Recipe") -> None:
-    from maxup.errors import RecipeError
     from maxup.lab.recipes.schema import gaussian_sigma
 
     if recipe.task == "language":

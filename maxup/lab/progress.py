@@ -8,6 +8,8 @@ from typing import Any
 
 from maxup.lab.output import make_console, say
 
+HIDDEN = ("epoch", "skipped_images")  # counts among the metrics of a run; other messages have them
+
 
 class Progress:
     """A progress bar with loss, speed and time left. If stdout is not a terminal, it prints a line now and then.
@@ -85,13 +87,13 @@ class Progress:
 
 
 def format_metrics(metrics: Mapping[str, float]) -> str:
-    """Format metrics.
+    """Format metrics, without those in `HIDDEN`.
 
     Example:
         >>> format_metrics({"test_loss": 0.25, "test_accuracy": 0.915, "dynamic_lr": 7e-5})
         'test loss 0.2500  test accuracy 91.50 %  dynamic lr 7e-05'
     """
-    shown = {name: format_metric(name, value) for name, value in metrics.items() if name != "epoch"}
+    shown = {name: format_metric(name, value) for name, value in metrics.items() if name not in HIDDEN}
     return "  ".join(f"{name.replace('_', ' ')} {text}" for name, text in shown.items())
 
 

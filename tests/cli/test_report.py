@@ -53,7 +53,7 @@ def test_a_folder_that_cannot_be_written_gives_one_message(tmp_path, capsys):
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_your_runs_come_first_and_empty_tables_are_folded(tmp_path, monkeypatch, capsys):
+def test_your_runs_come_first_and_empty_tables_are_left_out(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write_run(tmp_path / "runs", "cifar10/resnet110-cutout", 0, 0.9, known=True, curve="")
     write_run(tmp_path / "runs", "mine", 0, 0.75, curve="")

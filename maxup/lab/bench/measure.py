@@ -73,7 +73,7 @@ def bench(
     optimizer = torch.optim.SGD(work.model.parameters(), lr=0.0, momentum=0.9, fused=work.device.type == "cuda")
     steps = {variant.key: _step(variant, optimizer) for variant in variants}
     notes: dict[str, str] = {}
-    batch, device = work.batches(0), str(work.device)
+    batch = work.batches(0)
     say("warming up")
     for key in list(steps):
         _attempt(work, steps, key, partial(steps[key], batch), notes)
@@ -84,7 +84,7 @@ def bench(
         fidelity |= measure_fidelity(work, m, running, sizes["fidelity_batches"])
     notes |= {key: OTHER_COPIES for key, value in fidelity.items() if value is None}
     say("measuring memory")
-    memory = {key: peak_bytes(partial(step, batch), device) for key, step in steps.items()}
+    memory = {key: peak_bytes(partial(step, batch), work.device) for key, step in steps.items()}
     if captured:
         say("capturing")
         for variant in variants:
@@ -94,15 +94,17 @@ def bench(
     say("measuring time")
     timed: dict[str, Callable[[], object]] = {key: partial(step, batch) for key, step in steps.items()}
     timed[FORWARD] = _forward(work, batch, captured=captured)
-    seconds = interleaved(timed, rounds, device, calls=sizes["calls"])
+    seconds = interleaved(timed, rounds, work.device, calls=sizes["calls"])
     rows = [
         {
             "name": v.name,
             "m": v.m,
             "settings": {k: repr(value) for k, value in v.settings.items()},
             "seconds": seconds.get(v.key),
+            "peak_bytes": memory.get(v.key),
+            **to_record(fidelity.get(v.key)),
+            "note": notes.get(v.key),
         }
-        | {"peak_bytes": memory.get(v.key), **to_record(fidelity.get(v.key)), "note": notes.get(v.key)}
         for v in variants
     ]
     return {

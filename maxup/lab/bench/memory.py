@@ -7,7 +7,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 
-def peak_bytes(step: Callable[[], object], device: str) -> int:
+def peak_bytes(step: Callable[[], object], device: torch.device | str) -> int:
     """Return the peak number of bytes allocated during step(), relative to before the call.
 
     CUDA: from the statistics of PyTorch's allocator. CPU: from the profiler, which records every allocation and

@@ -9,7 +9,7 @@ WARMUP = 2  # rounds before the first one that counts
 
 
 def interleaved(
-    variants: Mapping[str, Callable[[], object]], rounds: int, device: str, *, calls: int = 1
+    variants: Mapping[str, Callable[[], object]], rounds: int, device: torch.device | str, *, calls: int = 1
 ) -> dict[str, list[float]]:
     """Return the seconds per call of every variant, one value per round. The variants alternate.
 

@@ -60,9 +60,9 @@ class Workload:
         bf16 = self.precision == "bf16"
         return torch.autocast(self.device.type, torch.bfloat16) if bf16 else nullcontext()
 
-    def generator(self, seed: int = 0) -> Generator:
+    def generator(self) -> Generator:
         """Return a new generator for draws."""
-        return Generator(self.device).manual_seed(seed)
+        return Generator(self.device).manual_seed(0)
 
     def describe(self) -> dict[str, Any]:
         """Return what identifies the workload in a result file."""

@@ -1,7 +1,7 @@
-"""Metrics of certificates: certified accuracy at a radius, the best model at each radius, the average radius."""
+"""Metrics of certificates: certified accuracy at a radius, the average radius, the fraction of abstentions."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from maxup.lab.certify.tsv import Row
@@ -39,22 +39,6 @@ def average_radius(rows: Sequence[Row]) -> float:
 def abstained(rows: Sequence[Row]) -> float:
     """Return the fraction of images on which the classifier abstains."""
     return sum(row.predict < 0 for row in rows) / len(rows)
-
-
-def best_per_radius(
-    models: Mapping[str, Sequence[Row]], radii: Sequence[float] = RADII
-) -> dict[float, tuple[str, Proportion]]:
-    """Return the best model at each radius and its certified accuracy, as the paper reports them.
-
-    The result is optimistic: the best model is selected on the images that it is reported on. The intervals do not
-    account for this selection.
-    """
-    best = {}
-    for radius in radii:
-        shares = {name: certified_accuracy(rows, radius) for name, rows in models.items()}
-        name = max(shares, key=lambda name: shares[name].mean)
-        best[radius] = name, shares[name]
-    return best
 
 
 def metrics(rows: Sequence[Row]) -> dict[str, float]:

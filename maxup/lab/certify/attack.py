@@ -29,6 +29,7 @@ from maxup.smoothing.bounds import ABSTAIN
 from maxup.smoothing.smooth import Smooth
 
 GROUP = 8  # images attacked at once
+SAMPLES = 32  # of the noise, per gradient
 
 
 @dataclass
@@ -108,7 +109,6 @@ def check(
     batch_size: int,
     factor: float = 1.0,
     steps: int = 20,
-    samples: int = 32,
     seed: int = 0,
 ) -> AttackReport:
     """Attack every certified image at `factor` times its radius.
@@ -123,7 +123,6 @@ def check(
         batch_size: Noisy copies per forward pass.
         factor: Scale of the radii. Above 1 nothing is guaranteed, and broken predictions show that the attack works.
         steps: Gradient steps.
-        samples: Noise samples per gradient.
         seed: Seed of the attack's noise.
     """
     if not 0 < factor < math.inf:
@@ -134,7 +133,7 @@ def check(
         part = chosen[start : start + GROUP]
         classes = torch.tensor([predict[i] for i in part])
         lengths = factor * torch.tensor([radius[i] for i in part])
-        moved = attack(smooth, x[part], classes, lengths, steps=steps, samples=samples, seed=seed + start)
+        moved = attack(smooth, x[part], classes, lengths, steps=steps, seed=seed + start)
         for predicted, certified in zip(
             smooth.predict_many(moved, n, alpha, batch_size), classes.tolist(), strict=True
         ):
@@ -146,9 +145,7 @@ def check(
     return report
 
 
-def attack(
-    smooth: Smooth, x: Tensor, y: Tensor, radius: Tensor, *, steps: int = 20, samples: int = 32, seed: int = 0
-) -> Tensor:
+def attack(smooth: Smooth, x: Tensor, y: Tensor, radius: Tensor, *, steps: int = 20, seed: int = 0) -> Tensor:
     """Return the images that PGD finds, each within its radius: (B, C, H, W) -> (B, C, H, W)."""
     model = smooth.base_classifier
     device = smooth.device_of(x)
@@ -157,7 +154,7 @@ def attack(
     scale = expand_like(radius.to(x), x).clamp_min(1e-12)  # image = x + scale * delta, delta in the unit ball
 
     def scores(moved: Tensor) -> Tensor:
-        noise = [smooth.sigma * torch.randn(x.shape, generator=generator, device=device) for _ in range(samples)]
+        noise = [smooth.sigma * torch.randn(x.shape, generator=generator, device=device) for _ in range(SAMPLES)]
         with torch.autocast(device.type, smooth.dtype, enabled=smooth.dtype != torch.float32):
             return soft(model, noise, x + scale * moved)
 

@@ -9,12 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, autocast, nn
 
-from maxup.errors import RunError, format_error
+from maxup.errors import RecipeError, RunError, format_error
 from maxup.lab.data.images import Images
+from maxup.lab.models import export
 from maxup.lab.models.normalize import Normalized
 from maxup.lab.output import say
+from maxup.lab.recipes.load import recipe_from
 from maxup.lab.recipes.schema import Recipe, gaussian_sigma
-from maxup.lab.tasks.vision import load_splits
+from maxup.lab.tasks.splits import load_splits
+from maxup.lab.train.runs import open_run
 from maxup.lab.user_code import raised_in_user_code
 from maxup.rng import process_rank
 
@@ -46,18 +49,12 @@ def load_target(folder: Path, which: str = "last", *, root: str | None = None, *
         root: Folder of the data, if it is not the recipe's.
         user_code: `model_from` and `data_from`, for a run that was trained with them.
     """
-    from maxup.lab.models.export import CONFIG, load
-    from maxup.lab.train.runs import open_run
-
-    if (folder / CONFIG).is_file():
-        from maxup.errors import RecipeError
-        from maxup.lab.recipes.load import recipe_from
-
-        model = load(folder, user_code.get("model_from"))
+    if (folder / export.CONFIG).is_file():
+        model = export.load(folder, user_code.get("model_from"))
         try:
             recipe = recipe_from(model.config["recipe"])  # type: ignore[index, arg-type]
         except RecipeError as error:
-            raise RunError(f"the recipe in {folder / CONFIG} is invalid: {error}") from None
+            raise RunError(f"the recipe in {folder / export.CONFIG} is invalid: {error}") from None
         if recipe.task != "vision":
             raise RunError(f"{folder} holds a language model, but only image classifiers can be certified")
         recipe.data.root = root or recipe.data.root

@@ -148,8 +148,8 @@ def gather(path: Path, header: dict[str, Any], labels: Sequence[int] | None = No
                     f"{part} and another file in its folder have different certificates for image {row.idx}; remove one"
                 )
     rows = [merged[idx] for idx in sorted(merged)]
-    if parts or not path.exists() or rows != _read(path)[1]:
-        old = read(path)[0] if path.exists() else header
+    old, written = read(path) if path.exists() else (header, [])
+    if parts or rows != written:
         atomic_io.replace(path, _text(old, rows).encode())
     for part in parts:
         atomic_io.remove(part)

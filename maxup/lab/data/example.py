@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from maxup.errors import DataError, first_names
-from maxup.lab.data.arrays import as_tensor, check_columns
+from maxup.lab.data.arrays import check_columns
+from maxup.lab.data.tensors import as_tensor
 
 INPUTS = ("image", "img", "pixel_values", "x", "input_ids", "tokens", "features")
 LABELS = ("label", "labels", "y", "target", "class", "fine_label")

@@ -27,16 +27,13 @@ class FolderLoader(Loader):
 
     Args:
         batch_size: Images per batch and rank.
-        training: Random crops in random order, with equal batches on all ranks. Otherwise center crops in order, each
-            image exactly once.
-        options: Options of `Loader`: seed, drop_last, rank, world_size.
+        options: Options of `Loader`: training, seed, device, drop_last, rank, world_size. Crops are random in training,
+            otherwise in the center.
     """
 
-    def __init__(
-        self, folder: Folder, batch_size: int, *, device: torch.device | str, training: bool, **options: Any
-    ) -> None:
-        super().__init__(len(folder), batch_size, shuffle=training, pad=training, **options)
-        self.folder, self.device, self.training = folder, torch.device(device), training
+    def __init__(self, folder: Folder, batch_size: int, **options: Any) -> None:
+        super().__init__(len(folder), batch_size, **options)
+        self.folder = folder
         self.unreadable: set[int] = set()
 
     def state_dict(self) -> dict[str, Any]:
@@ -64,9 +61,6 @@ class FolderLoader(Loader):
                 raise DataError(f"none of the {len(unreadable)} images of a batch can be read, for example {why}")
             if len(x):
                 yield self._to_device(indices), self._to_device(x), self._to_device(self.folder.y[indices])
-
-    def _to_device(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self.device, non_blocking=True)
 
 
 class _Decoded(Dataset[tuple[Tensor, Tensor, Tensor]]):

@@ -87,7 +87,7 @@ class Images:
 
     def loader(self, batch_size: int, *, training: bool, **options: Any) -> DeviceLoader:
         """Return a loader: shuffled, with equal ranks, in training; otherwise in order, each image exactly once."""
-        return DeviceLoader(self, batch_size, shuffle=training, pad=training, **options)
+        return DeviceLoader(self, batch_size, training=training, **options)
 
     def subset(self, indices: Tensor | Sequence[int]) -> "Images":
         """Return these images, in this order."""

@@ -26,16 +26,15 @@ class Loader(ABC):
     runs.
 
     The ranks share one global order: step k on all ranks is step k of one process with `world_size` times the batch
-    size. With `pad`, a few images are used twice at the end of an epoch, so that all ranks have the same number of
-    batches of the same size.
+    size. In training, a few images are used twice at the end of an epoch, so that all ranks have the same number of
+    batches of the same size. Otherwise, every image comes exactly once.
 
     Args:
         batch_size: Images per batch and rank.
-        shuffle: Whether every epoch has a new random order. The order is the same on all devices.
+        training: Whether every epoch has a new random order, which is the same on all devices.
         seed: Seed of the orders.
+        device: Device of the batches.
         drop_last: Drop the last batch of an epoch if it is not full on every rank, so that all shapes are the same.
-        pad: Whether all ranks get the same number of images. Without it, every image comes exactly once, as needed in
-            evaluation.
         alternating_flip: Whether an image is flipped horizontally in every other epoch. The seed determines for every
             image whether it is flipped in the first epoch.
     """
@@ -45,10 +44,10 @@ class Loader(ABC):
         n: int,
         batch_size: int,
         *,
-        shuffle: bool,
+        training: bool,
         seed: int,
+        device: torch.device | str,
         drop_last: bool = False,
-        pad: bool = True,
         alternating_flip: bool = False,
         rank: int = 0,
         world_size: int = 1,
@@ -65,7 +64,7 @@ class Loader(ABC):
                 f"{n} images do not fill one batch of {batch_size} on {world_size} ranks, so drop_last leaves "
                 "nothing; use smaller batches"
             )
-        self.batch_size, self.shuffle, self.seed, self.pad = batch_size, shuffle, seed, pad
+        self.batch_size, self.training, self.seed, self.device = batch_size, training, seed, torch.device(device)
         self.fixed_shapes = drop_last
         self.n, self.rank, self.world_size = n, rank, world_size
         self.epoch = self.position = 0
@@ -117,27 +116,30 @@ class Loader(ABC):
 
     def _share(self) -> int:
         """Return the number of images of this rank per epoch."""
-        return -(-self.n // self.world_size) if self.pad else len(range(self.rank, self.n, self.world_size))
+        return -(-self.n // self.world_size) if self.training else len(range(self.rank, self.n, self.world_size))
 
     def _rows(self) -> Tensor:
         """Return the indices of this rank's images in this epoch, (share,): every world_size-th of the global order."""
         order = torch.arange(self.n)
-        if self.shuffle:
+        if self.training:
             order = torch.randperm(self.n, generator=make_generator("order", self.seed, self.epoch))
         turns = self.rank + self.world_size * torch.arange(self._share())
-        return order[turns % self.n]  # wraps around if pad
+        return order[turns % self.n]  # wraps around in training
+
+    def _to_device(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.device, non_blocking=True)
 
 
 class DeviceLoader(Loader):
     """A loader of images that are kept on the device. `options` are those of `Loader`."""
 
-    def __init__(self, images: "Images", batch_size: int, *, device: torch.device | str, **options: Any) -> None:
+    def __init__(self, images: "Images", batch_size: int, **options: Any) -> None:
         super().__init__(len(images), batch_size, **options)
-        self.x, self.y = images.x.to(device), images.y.to(device)
+        self.x, self.y = images.x.to(self.device), images.y.to(self.device)
 
     def _batches(self, rows: tuple[Tensor, ...]) -> Iterator[Batch]:
         if rows:
             sizes = [len(part) for part in rows]
-            rows = torch.cat(rows).to(self.x.device).split(sizes)  # one copy per epoch: batches do not synchronize
+            rows = torch.cat(rows).to(self.device).split(sizes)  # one copy per epoch: batches do not synchronize
         for batch in rows:
             yield batch, self.x[batch], self.y[batch]

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from maxup.errors import DataError, error_message, format_error
-from maxup.lab.data.arrays import prepare
 from maxup.lab.data.example import Label, to_example
 from maxup.lab.data.images import check_statistics, in_unit_range, mean_and_std, normalize
 from maxup.lab.data.loader import Batch, Loader
+from maxup.lab.data.tensors import prepare
 from maxup.lab.data.workers import batches_from_workers
 from maxup.lab.user_code import where_raised
 from maxup.rng import hash_seed, seed_globals
@@ -116,14 +116,12 @@ class StreamLoader(Loader):
 
     Args:
         batch_size: Examples per batch and rank.
-        options: Options of `Loader`: seed, drop_last, rank, world_size.
+        options: Options of `Loader`: training, seed, device, drop_last, rank, world_size.
     """
 
-    def __init__(
-        self, stream: Stream, batch_size: int, *, device: torch.device | str, training: bool, **options: Any
-    ) -> None:
-        super().__init__(len(stream), batch_size, shuffle=training, pad=training, **options)
-        self.stream, self.device, self.training = stream, torch.device(device), training
+    def __init__(self, stream: Stream, batch_size: int, **options: Any) -> None:
+        super().__init__(len(stream), batch_size, **options)
+        self.stream = stream
 
     def _batches(self, rows: tuple[Tensor, ...]) -> Iterator[Batch]:
         stream = self.stream
@@ -147,9 +145,6 @@ class StreamLoader(Loader):
                     "same labels there"
                 )
         return torch.tensor([numbers[label] for label in labels])
-
-    def _to_device(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self.device, non_blocking=True)
 
 
 class Reader(Dataset[tuple[Tensor, list[Label]] | str]):

@@ -1,10 +1,8 @@
 """The data that a user's function returns: arrays, data sets, DataLoaders, or rows of Hugging Face `datasets`."""
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from itertools import chain
-from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -13,21 +11,11 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset
 
 from maxup.errors import DataError, first_names, format_error
-from maxup.lab.data.arrays import (
-    Names,
-    are_numbers,
-    check_layout,
-    check_seen,
-    from_arrays,
-    is_array,
-    make_images,
-    match_classes,
-    to_classes,
-)
+from maxup.lab.data.arrays import from_arrays, make_images
 from maxup.lab.data.catalog import SPLITS
-from maxup.lab.data.disk_cache import DiskCache
 from maxup.lab.data.example import Label, label_column, row_columns, to_label
 from maxup.lab.data.images import Images
+from maxup.lab.data.labels import Names, are_numbers, check_seen, match_classes, to_classes
 from maxup.lab.data.stream import (
     PROBE,
     Reader,
@@ -38,15 +26,13 @@ from maxup.lab.data.stream import (
     read_example,
     read_item,
 )
+from maxup.lab.data.tensors import check_layout, is_array
+from maxup.lab.data.user_iterable import check_dtype, exhaust
 from maxup.lab.data.user_loader import kind_of, of_loader
 from maxup.lab.output import say
-from maxup.lab.user_code import where_raised
 from maxup.rng import process_rank
 
 MEMORY = 2**31  # bytes of examples that are kept in memory; a larger data set is streamed
-BLOCK = 2**26  # bytes of examples of an iterable that are written to disk at a time
-MOST_EXAMPLES = 10**8  # from an iterable
-PAUSE = 60  # seconds between messages while an iterable is read
 EXPECTED = "return (x, y), (x, y, x_test, y_test), a data set, or (train, test)"
 Data = Images | Stream
 
@@ -126,7 +112,7 @@ def _load(
     if not hasattr(source, "__getitem__") or isinstance(source, IterableDataset):
         if not isinstance(source, Iterable):
             raise DataError(f"your data is a {type(source).__name__}; {EXPECTED}")
-        read, labels, columns = _exhaust(source, columns)
+        read, labels, columns = exhaust(source, columns, MEMORY)
         if isinstance(read, Tensor):
             return make_images(read, labels, classes, like=like, names=names, part=part, columns=columns)
         source = read
@@ -137,8 +123,7 @@ def _load(
     if augmented or count * x.numel() * x.element_size() > MEMORY:
         check_layout(tuple(x.shape))
         labels = labels or _labels(source, count, workers)
-        stream = _stream(source, labels, classes, augmented=augmented, kind=f"{part} " if like else "")
-        stream = replace(stream, columns=columns)
+        stream = _stream(source, x, labels, classes, columns, augmented=augmented, kind=f"{part} " if like else "")
         return _match(stream, like, names, part) if like else stream.with_statistics()
     return make_images(*_read(source, count, x, columns), classes, like=like, names=names, part=part, columns=columns)
 
@@ -163,76 +148,10 @@ def _read(source: Any, count: int, first: Tensor, columns: Names) -> tuple[Tenso
     for row in range(count):
         value, label = read_example(source, row, columns=columns)
         check_shape(row, tuple(value.shape), tuple(first.shape))
-        _check_dtype(row, value, first)
+        check_dtype(row, value, first)
         x[row] = value
         labels.append(label)
     return x, labels
-
-
-def _exhaust(source: Iterable[Any], columns: Names) -> tuple[Tensor | DiskCache, list[Label], Names]:
-    """Read an iterable to its end: x, on disk above `MEMORY` bytes, the labels, and the columns if x are rows."""
-    blocks, labels, cache, name = list[Tensor](), list[Label](), None, kind_of(source)
-    items, said = enumerate(iterate(source)), monotonic()
-    first = next(items, None)
-    if first is None:
-        raise DataError(f"your {name} is empty; return at least one example")
-    columns = columns or row_columns(first[1])
-    for x, y in _blocks(chain([first], items), columns, name):
-        blocks.append(x)
-        labels += y
-        if cache is None and len(labels) * x[0].nbytes > MEMORY:
-            check_layout(tuple(x.shape[1:]))
-            cache = DiskCache(name, tuple(x.shape[1:]), x.dtype)
-        if cache is not None:
-            for block in blocks:
-                cache.write(block, labels[len(cache) : len(cache) + len(block)])
-            blocks.clear()
-        if monotonic() > said + PAUSE and process_rank() == 0:
-            said = monotonic()
-            say(f"your {name} has more than {len(labels):,} examples; still reading", file=sys.stderr)
-    return torch.cat(blocks) if cache is None else cache, labels, columns
-
-
-def _blocks(items: Iterable[tuple[int, Any]], columns: Names, name: str) -> Iterator[tuple[Tensor, list[Label]]]:
-    """Yield numbered examples in blocks, (B, ...), with their labels."""
-    block, labels, known, first = list[Tensor](), list[Label](), dict[Label, Label](), None
-    for row, item in items:
-        if row == MOST_EXAMPLES:
-            raise DataError(
-                f"your {name} did not end after {row:,} examples, which is the most that an iterable may have; return "
-                "a Dataset with __len__ and __getitem__, which is read batch by batch"
-            )
-        x, label = convert_example(item, row, columns)
-        first = x if first is None else first
-        check_shape(row, tuple(x.shape), tuple(first.shape))
-        _check_dtype(row, x, first)
-        block.append(x.clone())  # an iterable may reuse its buffer
-        labels.append(known.setdefault(label, label))  # one object per class
-        if len(block) == 2**16 or len(block) * x.nbytes > BLOCK:
-            yield torch.stack(block), labels
-            block, labels = [], []
-    if block:
-        yield torch.stack(block), labels
-
-
-def iterate(source: Iterable[Any]) -> Iterator[Any]:
-    """Yield the items of a user's iterable. Raise its errors as DataError."""
-    iterator = None
-    while True:
-        try:
-            iterator = iter(source) if iterator is None else iterator
-            item = next(iterator)
-        except StopIteration:
-            return
-        except Exception as error:  # of any type: it is not our code
-            why = f"{format_error(error)}{where_raised(error)}"
-            raise DataError(f"your {kind_of(source)} raised {why}; fix it") from error
-        yield item
-
-
-def _check_dtype(row: int, x: Tensor, first: Tensor) -> None:
-    if x.dtype != first.dtype:
-        raise DataError(f"example {row} of your data is {x.dtype}, but the first one is {first.dtype}; return one type")
 
 
 def _is_augmented(source: Any, count: int) -> bool:
@@ -262,14 +181,18 @@ def _equal(some: list[Tensor], others: list[Tensor]) -> bool:
     return all(map(torch.equal, some, others))
 
 
-def _stream(source: Any, labels: list[Label], classes: Names | None, *, augmented: bool, kind: str) -> Stream:
-    x, _ = read_example(source, 0)
+def _stream(
+    source: Any, x: Tensor, labels: list[Label], classes: Names | None, columns: Names, *, augmented: bool, kind: str
+) -> Stream:
+    """Make a stream. `x` is its first example."""
     y, classes = to_classes(labels, classes, kind)
     numbers = dict(zip(labels, y.tolist(), strict=True))
     mean = (0.0,) * (0 if x.dtype == torch.int64 else len(x))
     shape, std = tuple(x.shape), (1.0,) * len(mean)
     rows = torch.arange(len(labels))
-    return Stream(source, rows, y, classes, shape, x.dtype, mean, std, augmented=augmented, numbers=numbers)
+    return Stream(
+        source, rows, y, classes, shape, x.dtype, mean, std, augmented=augmented, numbers=numbers, columns=columns
+    )
 
 
 def _match(stream: Stream, like: Data, names: Names | None, part: str) -> Stream:

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from maxup.errors import DataError, first_names
 from maxup.lab.data.text import END, MAX_BYTES, Text, from_tokens, paragraphs, split_tokens
-from maxup.lab.data.user_data import iterate, named_parts
+from maxup.lab.data.user_data import named_parts
+from maxup.lab.data.user_iterable import iterate
 from maxup.lab.limits import MAX_VOCABULARY
 
 EXPECTED = "return a string, lines, rows with a text column, or token ids; or (train, validation, test) of them"

@@ -22,7 +22,8 @@ from maxup.lab.experiments.certification import Certification, certify_run, chec
 from maxup.lab.experiments.measure import measure, merge_last_single
 from maxup.lab.recipes.build import build_perturbation
 from maxup.lab.recipes.difference import difference
-from maxup.lab.recipes.objectives import override_objective, resolve_objective, warmup_note
+from maxup.lab.recipes.objectives import warmup_note
+from maxup.lab.recipes.resolve import override_objective, resolve_objective
 from maxup.lab.recipes.schema import Recipe
 from maxup.lab.results.comparison import FAST, METRICS, TIME_OF, Runs, gain, is_maxup, summary
 from maxup.lab.robustness.measure import average, check_images

@@ -98,12 +98,12 @@ def run_queue(
     scan_at = 0.0  # time to try the waiting tasks again
     with _requests() as requests:
         while True:
-            for i, worker in enumerate(workers):
+            for worker in workers:
                 if worker.task is not None:
                     _update(worker, progress, len(requests))
                 if worker.task is None and not requests and time.monotonic() >= scan_at:
-                    workers[i] = _take(_Worker(worker.device), waiting, progress)
-                    if workers[i].task is None:  # others hold all of them
+                    _take(worker, waiting, progress)
+                    if worker.task is None:  # others hold all of them
                         scan_at = time.monotonic() + 10 * poll
             if not any(worker.task for worker in workers) and (requests or not waiting):
                 break
@@ -135,7 +135,7 @@ def last_lines(log: Path, start: int = 0) -> list[str]:
     return [line.rstrip()[:2000] for line in text.splitlines() if line.strip()][-5:]
 
 
-def _take(worker: _Worker, waiting: list[Task], progress: _Progress) -> _Worker:
+def _take(worker: _Worker, waiting: list[Task], progress: _Progress) -> None:
     """Start the first waiting task that no other process holds. Tasks that start or end leave `waiting`."""
     for task in tuple(waiting):
         try:
@@ -147,7 +147,6 @@ def _take(worker: _Worker, waiting: list[Task], progress: _Progress) -> _Worker:
         waiting.remove(task)
         if worker.task is not None:
             break
-    return worker
 
 
 def _update(worker: _Worker, progress: _Progress, requests: int) -> None:
@@ -199,7 +198,7 @@ def _start(worker: _Worker, task: Task, progress: _Progress) -> bool:
                 task.command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment,
                 pass_fds=[lock], start_new_session=True,  # Ctrl-C reaches it once, through the queue
             )  # fmt: skip
-        worker.task, worker.started = task, time.monotonic()
+        worker.task, worker.started, worker.signals = task, time.monotonic(), 0
         progress.say(f"{task.name}: started" + ("" if worker.device is None else f" on GPU {worker.device}"))
         return True
     finally:

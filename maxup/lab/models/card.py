@@ -5,9 +5,7 @@ from typing import Any
 
 from maxup.errors import first_names
 from maxup.lab.output import one_line
-from maxup.lab.progress import format_metric
-
-HIDDEN = ("epoch", "skipped_images")
+from maxup.lab.progress import HIDDEN, format_metric
 
 
 def model_card(config: Mapping[str, Any], record: Mapping[str, Any] | None = None) -> str:

@@ -23,7 +23,7 @@ def check_repo(repo: str) -> None:
 def push_to_hub(folder: Path, repo: str) -> str:
     """Upload the files of an exported model, and return the address of the repository.
 
-    A new repository is private. The token is the one of `hf auth login` or HF_TOKEN.
+    A new repository is private. The token is the one of `hf auth login` or HF_TOKEN. Call `check_repo` first.
 
     Args:
         folder: The folder that `maxup export` wrote.
@@ -32,7 +32,6 @@ def push_to_hub(folder: Path, repo: str) -> str:
     Raises:
         LoadError: The files cannot be uploaded. They stay in the folder.
     """
-    check_repo(repo)
     from huggingface_hub import HfApi
 
     try:

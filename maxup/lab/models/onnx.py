@@ -26,6 +26,8 @@ def check_onnx() -> None:
 def save_onnx(path: Path, model: nn.Module, shape: Sequence[int]) -> None:
     """Write the network with an input "images" of shape (batch, *shape) and an output "logits".
 
+    Call `check_onnx` first.
+
     Args:
         path: The file to write.
         model: The network. It is exported in evaluation mode, on the CPU.
@@ -34,7 +36,6 @@ def save_onnx(path: Path, model: nn.Module, shape: Sequence[int]) -> None:
     Raises:
         LoadError: The network has an operation that cannot be exported.
     """
-    check_onnx()
     model = model.cpu().eval()
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     try:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from maxup.lab.recipes.objectives import resolve_objective
+from maxup.lab.recipes.resolve import resolve_objective
 from maxup.lab.recipes.schema import Recipe, flat
 from maxup.lab.upgrade import upgrade_recipe
 

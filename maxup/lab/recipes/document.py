@@ -54,9 +54,10 @@ def parse_yaml(text: str) -> Any:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Return the mapping in a YAML file. Keys are not checked, and a `base` is not followed."""
+    """Return the mapping in a YAML file. Its size is checked, its keys are not, and a `base` is not followed."""
     try:
         content = parse_yaml(read_text(path)) or {}
+        check_document(content)
     except RecipeError as error:
         raise RecipeError(f"{path}: {error}") from None
     except Exception as error:  # of any type: "!!bool 3" raises KeyError, "!!int ''" raises IndexError

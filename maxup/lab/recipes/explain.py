@@ -5,7 +5,8 @@ import re
 from typing import Any, get_args, get_origin, get_type_hints
 
 from maxup.errors import unknown_name
-from maxup.lab.recipes.objectives import KINDS, OBJECTIVES, arguments_of
+from maxup.lab.recipes.objectives import OBJECTIVES, arguments_of
+from maxup.lab.recipes.resolve import KINDS
 from maxup.lab.recipes.schema import Recipe, Spec, flat
 
 SEE_HELP = "see maxup train --help"

@@ -13,7 +13,8 @@ from maxup.errors import RecipeError, error_message, first_names, format_value, 
 from maxup.lab.limits import MAX_BASES, check_range
 from maxup.lab.recipes.document import check_document, parse_yaml, read_yaml
 from maxup.lab.recipes.explain import explain
-from maxup.lab.recipes.objectives import arguments_of, override_objective, resolve_objective
+from maxup.lab.recipes.objectives import arguments_of
+from maxup.lab.recipes.resolve import override_objective, resolve_objective
 from maxup.lab.recipes.schema import SECTIONS, Recipe, flat
 from maxup.lab.upgrade import REMOVED, upgrade_recipe
 
@@ -72,7 +73,6 @@ def parse_recipe(name: str, overrides: list[str]) -> Recipe:
     """Load and check a recipe with options such as ["--objective.m", "8", "--seed", "1"]."""
     content, parser = read_recipe(name), recipe_parser()
     try:
-        check_document(content)
         values = parser.parse_object(content)
     except Exception as error:  # jsonargparse raises many types, such as OverflowError
         raise RecipeError(f"{name}: {explain(error)}") from None

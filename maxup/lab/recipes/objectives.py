@@ -7,13 +7,12 @@ describes them in `maxup train --help` and docs/settings.md. To add an objective
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from maxup.errors import RecipeError, format_value, unknown_name
-from maxup.lab.limits import COPIES, STEPS, Limit, check_range
+from maxup.errors import RecipeError, unknown_name
+from maxup.lab.limits import COPIES, STEPS, Limit
 from maxup.lab.recipes.schema import Recipe, Spec, gaussian_sigma
 
 if TYPE_CHECKING:
@@ -21,9 +20,6 @@ if TYPE_CHECKING:
 
 RADIUS, EPOCHS, NORMS = Limit(0, 1e9), Limit(0, 10**6, whole=True), (2.0, math.inf)
 UNBOUNDED = ("gaussian", "uniform_ball", "lighting")  # perturbations that can move pixels out of [0, 1]
-KINDS = {
-    int: "a whole number", float: "a number", bool: "true or false", str: "a string", list: "a list", dict: "a mapping"
-}  # fmt: skip
 
 
 @dataclass
@@ -49,10 +45,6 @@ class ObjectiveContext:
             name = self.recipe.objective["name"]
             raise RecipeError(f"objective {name!r} draws copies, but the recipe's perturb is empty; set perturb")
         return self.perturbation
-
-    def warmup_epochs(self, epochs: int) -> int:
-        """Return the number of warmup epochs, reduced in a short run."""
-        return cap_warmup(epochs, self.recipe.epochs)
 
     def warmup_steps(self, warmup: int, start: float) -> int:
         """Return the number of steps with m = 1 at the start."""
@@ -236,7 +228,7 @@ def smoothadv(
             f"{recipe.perturb} and model.normalize {recipe.model.normalize}; set perturb to "
             "[{name: gaussian, sigma: ...}] and model.normalize to true"
         )
-    schedule = rising(radius, epochs=context.warmup_epochs(warmup), steps_per_epoch=context.steps(1))
+    schedule = rising(radius, epochs=cap_warmup(warmup, recipe.epochs), steps_per_epoch=context.steps(1))
     return SmoothAdv(sigma, schedule, samples=samples, steps=steps, attack=attack)
 
 
@@ -258,67 +250,3 @@ def arguments_of(name: str) -> dict[str, inspect.Parameter]:
         raise RecipeError(unknown_name(str(name), OBJECTIVES, "objective"))
     parameters = inspect.signature(OBJECTIVES[name]).parameters
     return {k: v for k, v in parameters.items() if k != "context"}
-
-
-def resolve_objective(spec: Any) -> Spec:
-    """Check the objective of a recipe and fill in the defaults. A name alone is allowed.
-
-    Example:
-        >>> resolve_objective("standard"), resolve_objective({"name": "average", "m": 8})
-        ({'name': 'standard'}, {'name': 'average', 'm': 8, 'warmup': 5, 'start': 0.0})
-    """
-    spec = {"name": spec} if isinstance(spec, str) else spec
-    if not isinstance(spec, Mapping) or not isinstance(spec.get("name"), str):
-        raise RecipeError(f"objective must be {{name: ..., arguments}}, but is {format_value(spec)}")
-    name = spec["name"]
-    arguments = arguments_of(name)
-    hints = {key: parameter.annotation for key, parameter in arguments.items()}
-    for key in spec:
-        if key != "name" and not arguments:
-            raise RecipeError(f"objective {name!r} takes no arguments; remove {str(key)!r:.60}")
-        if key != "name" and key not in arguments:
-            raise RecipeError(unknown_name(str(key), arguments, f"argument of objective {name!r}"))
-    values = {key: parameter.default for key, parameter in arguments.items()} | dict(spec)
-    return {"name": name} | {key: _check(key, values[key], hints[key]) for key in arguments}
-
-
-def override_objective(spec: Spec, changes: Mapping[str, Any]) -> Spec:
-    """Return an objective with some keys changed. With a new name, the arguments that both objectives take are kept.
-
-    Example:
-        >>> override_objective({"name": "maxup", "m": 4, "norm": "running"}, {"name": "average", "warmup": 0})
-        {'name': 'average', 'm': 4, 'warmup': 0}
-    """
-    name = changes.get("name", spec.get("name"))
-    if not isinstance(name, str):
-        raise RecipeError(f"objective must be {{name: ..., arguments}}, but its name is {format_value(name)}")
-    for key in changes:
-        known_to = [one for one in OBJECTIVES if key in arguments_of(one)]
-        if key != "name" and known_to and name not in known_to:
-            raise RecipeError(
-                f"--objective.{key} has no effect, because objective.name is {name}; remove it, or add "
-                f"--objective.name {known_to[0]}"
-            )
-    kept = {k: v for k, v in spec.items() if k in arguments_of(name)}
-    return {"name": name, **kept, **{k: v for k, v in changes.items() if k != "name"}}
-
-
-def _check(key: str, value: Any, hint: Any) -> Any:
-    """Return the value of an argument as its type, after checking the type and the range."""
-    if type(None) in get_args(hint):
-        if value is None:
-            return None
-        hint = get_args(hint)[0]
-    annotated, hint = hint, get_args(hint)[0] if get_origin(hint) is Annotated else hint
-    if get_origin(hint) is Literal:
-        if value not in get_args(hint):
-            raise RecipeError(unknown_name(str(value), get_args(hint), f"objective.{key}"))
-        return value
-    if isinstance(value, str) and hint is float:
-        with suppress(ValueError):
-            value = float(value)  # YAML reads 1e-3 as a string
-    if isinstance(value, bool) != (hint is bool) or not isinstance(value, (int, float) if hint is float else hint):
-        raise RecipeError(f"objective.{key} must be {KINDS[hint]}, but is {format_value(value)}")
-    value = hint(value)
-    check_range(f"objective.{key}", value, annotated)
-    return value

@@ -22,9 +22,7 @@ FEWEST = 3  # different m that a plot needs
 TIMES = "×"  # noqa: RUF001
 
 
-def accuracy_against_m(
-    comparison: Comparison, subject: str, lines: Sequence[Line], results: Sequence[Result] = ()
-) -> Plot | None:
+def accuracy_against_m(comparison: Comparison, subject: str, lines: Sequence[Line]) -> Plot | None:
     """Plot the main metric against m, the paper's and ours. None if there are fewer than three m."""
     by_m = _by_m(lines)
     paper = [(m, p.mean, p.std) for m, line in by_m if (p := line.paper)]

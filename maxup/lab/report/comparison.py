@@ -109,10 +109,7 @@ def plot(result: dict[str, Any], path: Path, title: str) -> None:
 
     The dashed line is the mean of the baseline. `title` starts the title.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
+    from matplotlib.figure import Figure
 
     runs, table = result["runs"], result["summary"]
     # The others do not fit beside the certified accuracies.
@@ -125,7 +122,8 @@ def plot(result: dict[str, Any], path: Path, title: str) -> None:
     lines = 1 if len(metrics) <= WIDEST else 2
     columns = -(-len(metrics) // lines)
     size = (2.75 * columns + 1.3, 0.4 + lines * (1.2 + 0.42 * len(names)))
-    figure, panels = plt.subplots(lines, columns, figsize=size, sharey=True, layout="constrained", squeeze=False)
+    figure = Figure(figsize=size, layout="constrained")
+    panels = figure.subplots(lines, columns, sharey=True, squeeze=False)
     for unused in panels.flat[len(metrics) :]:
         unused.set_visible(False)
     for panel, metric in zip(panels.flat, metrics, strict=False):
@@ -153,4 +151,3 @@ def plot(result: dict[str, Any], path: Path, title: str) -> None:
     about = f"mean ± std of {len(result['seeds'])} seeds{images}; small dots are single seeds"
     figure.suptitle(f"{title}: {about}", fontsize=10)
     save_figure(figure, path, dpi=140)
-    plt.close(figure)

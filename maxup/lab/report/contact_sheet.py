@@ -13,7 +13,7 @@ from torch import Generator, Tensor, nn
 from maxup.errors import RunError
 from maxup.isolation import preserve_state
 from maxup.lab.recipes.build import build_perturbation
-from maxup.lab.recipes.objectives import override_objective, resolve_objective
+from maxup.lab.recipes.resolve import override_objective, resolve_objective
 from maxup.lab.report.figure import save_figure
 from maxup.objectives.maxup import MaxUp
 from maxup.perturb.in_model import in_model_parts

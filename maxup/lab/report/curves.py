@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -60,13 +61,12 @@ def read_curves(result: Result, line: Line) -> tuple[Curve, Curve]:
     """
     values: Curve = {}
     losses: Curve = {}
-    text = _text(result)
     loss, steps, before = 0.0, 0.0, 0.0  # sums over this epoch; a record covers the steps since the last one
-    for record in map(_parse, text.splitlines()):
+    for record in _records(result):
         numbers = {k: float(v) for k, v in record.items() if isinstance(v, int | float) and abs(v) < HUGE}
         if "train_loss" in numbers and (since := numbers.get("step", 0.0) - before) > 0:
             loss, steps, before = loss + since * numbers["train_loss"], steps + since, before + since
-        value = measured(Result(**{**vars(result), "last": numbers}), line.row, line.metric)
+        value = measured(replace(result, last=numbers), line.row, line.metric)
         if value is not None and "epoch" in numbers:
             values[numbers["epoch"]] = value
             if steps:
@@ -79,20 +79,26 @@ def cut_short(result: Result) -> str | None:
     """Return a message if metrics.jsonl is unreadable or ends before the run did, otherwise None."""
     if result.curve is None or result.steps is None or not os.path.lexists(result.curve):
         return None
-    steps = [record["step"] for line in _text(result).splitlines() if type((record := _parse(line)).get("step")) is int]
+    steps = [record["step"] for record in _records(result) if type(record.get("step")) is int]
     last = steps[-1] if steps else 0
     if last >= result.steps:
         return None
     return f"{result.curve} was truncated: records of steps {last + 1} to {result.steps} are missing"
 
 
-def _text(result: Result) -> str:
+def _records(result: Result) -> list[dict[str, Any]]:
+    """Return the valid records of a run's metrics.jsonl. Empty if the file cannot be read."""
+    if result.curve is None:
+        return []
     try:
-        if result.curve is not None:
-            return read(result.curve, most=LONG).decode()
+        lines = read(result.curve, most=LONG).decode().splitlines()
     except (OSError, ValueError):
-        pass
-    return ""
+        return []
+    records = []
+    for line in lines:
+        with suppress(ValueError, RecursionError):
+            records.append(json.loads(line))
+    return [record for record in records if isinstance(record, dict)]
 
 
 def _band(panel: "Axes", read: Sequence[Curve], name: str, style: dict[str, Any]) -> None:
@@ -112,11 +118,3 @@ def _zoom(panel: "Axes", read: Sequence[Curve]) -> None:
     late = [y for curve in read if curve for x, y in curve.items() if x >= 0.15 * max(curve)]
     margin = 0.08 * (max(late) - min(late)) or 0.1 * abs(max(late)) or 1.0
     panel.set_ylim(min(late) - margin, max(late) + margin)
-
-
-def _parse(line: str) -> dict[str, Any]:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    return record if isinstance(record, dict) else {}

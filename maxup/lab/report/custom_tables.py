@@ -5,14 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from maxup.errors import RecipeError, error_message
+from maxup.errors import RecipeError
 from maxup.lab.limits import COPIES
-from maxup.lab.recipes.load import check_document, parse_recipe, parse_yaml, run_name
+from maxup.lab.recipes.document import read_yaml
+from maxup.lab.recipes.load import parse_recipe, run_name
 from maxup.lab.recipes.schema import num_copies
 from maxup.lab.results.files import Result, known_recipe
 from maxup.lab.results.paper import Metric, Row, Table, load_paper, table_names
 from maxup.lab.results.tables import belongs
-from maxup.lab.storage.atomic_io import read_text
 
 
 def find_table(name: str) -> Table:
@@ -110,14 +110,8 @@ def _copies(recipe: str) -> int | None:
 
 
 def _read_list(path: Path) -> Table:
-    try:
-        content: Any = parse_yaml(read_text(path))
-        check_document(content)
-    except RecipeError as error:
-        raise RecipeError(f"{path}: {error}") from None
-    except Exception as error:  # many types: "!!bool 3" is a KeyError
-        raise RecipeError(f"{path} cannot be read as YAML: {error_message(error)}") from None
-    rows = content.get("recipes") if isinstance(content, dict) and set(content) == {"recipes"} else None
+    content = read_yaml(path)
+    rows = content.get("recipes") if set(content) == {"recipes"} else None
     example = "for example  recipes: [digits/mlp-gaussian, {recipe: digits/mlp-gaussian-maxup, m: 10}]"
     if not isinstance(rows, list) or not rows:
         raise RecipeError(f"{path} must have a list of recipes and nothing else, {example}")

@@ -11,7 +11,7 @@ def document(report: Report) -> dict[str, Any]:
     """Return the tables of a report, the names of the tables that are left out, and the notes."""
     return {
         "tables": [_table(comparison) for comparison in report.comparisons],
-        "tables_without_runs": report.folded,
+        "tables_without_runs": report.without_runs,
         "notes": report.notes,
     }
 

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from maxup.lab.output import printable
 from maxup.lab.report.tables import budget_label
@@ -59,12 +59,17 @@ def new_figure(panels: int = 1) -> tuple["Figure", Any]:
     return figure, figure.subplots(panels, 1, sharex=True, squeeze=False)[:, 0]
 
 
-def save_figure(figure: "Figure", file: Path | IO[bytes], **options: Any) -> None:
-    """Save a figure. Texts are shown literally, never parsed as math or TeX.
+def save_figure(figure: "Figure", path: Path, **options: Any) -> None:
+    """Write a figure atomically, in the format of the suffix. `options` are those of `Figure.savefig`."""
+    atomic_io.replace(path, render(figure, path.suffix.removeprefix(".").lower(), **options))
+
+
+def render(figure: "Figure", format: str, **options: Any) -> bytes:
+    """Return a figure as the content of a file. Texts are shown literally, never parsed as math or TeX.
 
     Args:
-        figure: The figure to save.
-        file: A path, which is written atomically in the format of its suffix, or an open file.
+        figure: The figure to render.
+        format: Such as png or svg.
         options: Options of `Figure.savefig`.
     """
     from matplotlib import rc_context
@@ -74,15 +79,12 @@ def save_figure(figure: "Figure", file: Path | IO[bytes], **options: Any) -> Non
         assert isinstance(text, Text)
         shown = printable(text.get_text(), keep="\n")
         text.set(text=shown if len(shown) <= LONGEST else f"{shown[:LONGEST]}...", parse_math=False, usetex=False)
+    content = io.BytesIO()
     with rc_context({"text.parse_math": False, "text.usetex": False}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from")  # the font draws a box
         warnings.filterwarnings("ignore", "constrained_layout not applied")  # a long name leaves no room
-        if isinstance(file, Path):
-            content = io.BytesIO()
-            figure.savefig(content, format=file.suffix.removeprefix(".").lower(), **options)
-            atomic_io.replace(file, content.getvalue())
-        else:
-            figure.savefig(file, **options)
+        figure.savefig(content, format=format, **options)
+    return content.getvalue()
 
 
 def finish_figure(
@@ -96,11 +98,10 @@ def finish_figure(
         width, height = figure.get_size_inches()
         figure.set_size_inches(width, height + 0.2 * len(labels) + 0.1)
         figure.legend(handles, labels, loc="outside lower center")
-    png, svg = io.BytesIO(), io.BytesIO()
-    save_figure(figure, png, format="png", dpi=160, metadata={"Software": None})
-    save_figure(figure, svg, format="svg", metadata={"Date": None, "Creator": None})
+    png = render(figure, "png", dpi=160, metadata={"Software": None})
+    svg = render(figure, "svg", metadata={"Date": None, "Creator": None})
     slug = re.sub(r"\W+", "_", subject.lower(), flags=re.ASCII).strip("_")[:100]
-    return Plot(f"{comparison.name}-{kind}-{slug}", f"{subject}: {title}", description, png.getvalue(), svg.getvalue())
+    return Plot(f"{comparison.name}-{kind}-{slug}", f"{subject}: {title}", description, png, svg)
 
 
 def main_metric(table: Table) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from maxup.lab.output import make_console, say
 from maxup.lab.recipes.load import find_recipe, list_recipes, read_recipe
-from maxup.lab.recipes.objectives import resolve_objective
+from maxup.lab.recipes.resolve import resolve_objective
 from maxup.lab.report.figure import main_metric
 from maxup.lab.report.tables import DASH, format_estimate, format_seconds
 from maxup.lab.report.your_runs import COLUMNS as YOUR_COLUMNS

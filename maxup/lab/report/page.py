@@ -12,11 +12,11 @@ from jinja2 import Environment, PackageLoader
 
 from maxup.lab.output import one_line
 from maxup.lab.report.figure import Plot, time_unit
-from maxup.lab.report.tables import DASH, LEGEND, Cell, grid, nonbreaking
+from maxup.lab.report.tables import DASH, LEGEND, NAMES, Cell, grid, nonbreaking
 from maxup.lab.results.files import Result
 from maxup.lab.results.tables import Comparison
 
-TEXT_COLUMNS = ("model", "size", "method", "m", "metric")  # the others hold numbers
+TEXT_COLUMNS = (*NAMES, "metric")  # the others hold numbers
 
 
 def page(
@@ -103,7 +103,7 @@ def _row(headings: Sequence[str], row: Sequence[Cell], *, again: bool) -> dict[s
     cells = []
     bare = all(c.text == DASH for h, c in zip(headings, row, strict=True) if _kind(h) == "number")
     for heading, cell in zip(headings, row, strict=True):
-        repeats = again and heading in ("model", "size", "method", "m")
+        repeats = again and heading in NAMES
         empty = " empty" if repeats or cell.text == DASH or (bare and heading == "metric") else ""
         text, small = _split(heading, "" if repeats else nonbreaking(cell.text))
         marks = () if repeats else cell.marks

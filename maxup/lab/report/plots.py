@@ -32,7 +32,10 @@ def plots(comparison: Comparison, results: Sequence[Result]) -> list[Plot]:
         for model, families in models.items():
             for lines in families.values():
                 subject = model if len(families) == 1 else f"{model}, {lines[0].row.method}"
-                drawn += [draw(comparison, subject, lines, results) for draw in (accuracy_against_m, cost_against_m)]
+                drawn += [
+                    accuracy_against_m(comparison, subject, lines),
+                    cost_against_m(comparison, subject, lines, results),
+                ]
             everything = [line for lines in families.values() for line in lines]
             drawn += [draw(comparison, model, everything, results) for draw in (curves, cost)]
     return [plot for plot in drawn if plot is not None]

@@ -20,7 +20,7 @@ class Report:
     """What `report` shows: your runs first, then the paper's tables."""
 
     comparisons: list[Comparison]
-    folded: list[str]
+    without_runs: list[str]
     """Names of the paper's tables without runs, which are left out."""
     results: list[Result]
     notes: list[str]
@@ -41,17 +41,17 @@ def collect(name: str | None, *, results: Path, runs: Path, full: bool = False) 
     found, notes = load_results(results, runs, recipes)
     notes += [note for result in found if (note := cut_short(result))]
     tables = {key: with_other_m(table, found) for key, table in tables.items()}
-    folded: list[str] = []
+    without_runs: list[str] = []
     if name is None:
         yours = {
             "your-runs": other_results(found, tables.values()),
             "your-text-runs": other_results(found, tables.values(), text=True),
         }
         comparisons = [compare(key, table, found) for key, table in tables.items()]
-        folded = [] if full else [one.name for one in comparisons if not any(line.ours for line in one.lines)]
+        without_runs = [] if full else [one.name for one in comparisons if not any(line.ours for line in one.lines)]
         comparisons = [
             *(compare(key, table, found) for key, table in yours.items() if table),
-            *(one for one in comparisons if one.name not in folded),
+            *(one for one in comparisons if one.name not in without_runs),
         ]
     else:
         changed = [r for r in found if r.name in recipes and r.recipe not in recipes]
@@ -60,9 +60,9 @@ def collect(name: str | None, *, results: Path, runs: Path, full: bool = False) 
         comparisons = [compare(key, table, found) for key, table in tables.items()]
     if not found:
         notes.append(f"no results in {results} and {runs}; --results and --runs name other folders")
-    if folded:
-        notes.append(f"{len(folded)} tables of the paper without runs: --all shows them")
-    return Report(comparisons, folded, found, notes)
+    if without_runs:
+        notes.append(f"{len(without_runs)} tables of the paper without runs: --all shows them")
+    return Report(comparisons, without_runs, found, notes)
 
 
 def write(report: Report, out: Path) -> Path:

@@ -12,6 +12,7 @@ from maxup.lab.results.tables import Comparison, Line
 
 DASH = "–"  # noqa: RUF001
 MINUS = "−"  # noqa: RUF001
+NAMES = ("model", "size", "method", "m")  # columns that are shown once for all metrics of a row
 LEGEND = (
     f"± is the standard deviation over n seeds. Difference: MaxUp {MINUS} its baseline without MaxUp. With 3 or more "
     "seeds, our difference has Welch's 95 % interval. The interval is paired if the seed selects the training images "

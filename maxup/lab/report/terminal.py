@@ -6,14 +6,13 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from maxup.lab.output import make_console, one_line
-from maxup.lab.report.tables import LEGEND, grid, nonbreaking, title
+from maxup.lab.report.tables import LEGEND, NAMES, grid, nonbreaking, title
 from maxup.lab.results.tables import Comparison
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 WORDS = ("model", "size", "method", "metric", "radius")
-NAMES = ("model", "size", "method", "m")  # shown once for all metrics of a row
 
 
 def show(comparisons: Sequence[Comparison]) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from maxup.errors import RecipeError, error_message, format_value
 from maxup.lab.recipes.difference import difference
 from maxup.lab.recipes.load import list_recipes, parse_recipe
-from maxup.lab.recipes.objectives import resolve_objective
+from maxup.lab.recipes.resolve import resolve_objective
 from maxup.lab.recipes.schema import Recipe, flat, num_copies
 from maxup.lab.storage import atomic_io
 from maxup.lab.upgrade import upgrade_recipe

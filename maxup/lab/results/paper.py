@@ -111,7 +111,7 @@ def load_paper() -> dict[str, Table]:
 
 def load_misprints() -> list[Misprint]:
     """Load the misprints in the paper's text. Those in tables are part of values, rows and metrics."""
-    return [Misprint(**raw) for raw in _read()["slips"]]
+    return [Misprint(**raw) for raw in _read()["misprints"]]
 
 
 def table_names() -> list[str]:

@@ -55,8 +55,8 @@ def difference(ours: Mapping[int, float], baseline: Mapping[int, float], *, pair
     return paired_t(ours, baseline) if paired else welch(ours.values(), baseline.values())
 
 
-def paired_t(ours: Mapping[int, float], baseline: Mapping[int, float], *, level: float = 0.95) -> Difference | None:
-    """Return the mean of ours - baseline over common seeds or images, with Student's interval of the differences.
+def paired_t(ours: Mapping[int, float], baseline: Mapping[int, float]) -> Difference | None:
+    """Return the mean of ours - baseline over common seeds or images, with Student's 95 % interval.
 
     Use it for values measured on the same images, not for runs that only share a seed. Returns None if there are no
     common keys, or if a value is infinite.
@@ -64,25 +64,23 @@ def paired_t(ours: Mapping[int, float], baseline: Mapping[int, float], *, level:
     Args:
         ours: Value per seed or image.
         baseline: Value per seed or image.
-        level: Confidence level.
     """
     found = estimate([ours[seed] - baseline[seed] for seed in sorted(ours.keys() & baseline.keys())])
     if found is None or not math.isfinite(found.mean):
         return None
     if found.n < FEWEST or not found.std:
         return Difference(found.mean, None, None, found.n)
-    return _difference(found.mean, found.std / math.sqrt(found.n), found.n - 1, found.n, level)
+    return _difference(found.mean, found.std / math.sqrt(found.n), found.n - 1, found.n)
 
 
-def welch(ours: Collection[float], baseline: Collection[float], *, level: float = 0.95) -> Difference | None:
-    """Return mean(ours) - mean(baseline) with Welch's interval, for independent samples with unequal variances.
+def welch(ours: Collection[float], baseline: Collection[float]) -> Difference | None:
+    """Return mean(ours) - mean(baseline) with Welch's 95 % interval, for independent samples with unequal variances.
 
     Returns None if one side is empty, or if a value is infinite.
 
     Args:
         ours: Values of one method.
         baseline: Values of the other.
-        level: Confidence level of the interval.
     """
     sides = [side for values in (ours, baseline) if (side := estimate(list(values)))]
     if len(sides) < 2 or not math.isfinite(mean := sides[0].mean - sides[1].mean):
@@ -94,11 +92,11 @@ def welch(ours: Collection[float], baseline: Collection[float], *, level: float 
         return Difference(mean, None, None, n)
     # Welch-Satterthwaite with relative variances, because squares of huge perplexities would overflow.
     freedom = 1 / sum((e / error) ** 4 / (side.n - 1) for e, side in zip(errors, sides, strict=True))
-    return _difference(mean, error, freedom, n, level)
+    return _difference(mean, error, freedom, n)
 
 
-def _difference(mean: float, error: float, freedom: float, n: int, level: float) -> Difference:
+def _difference(mean: float, error: float, freedom: float, n: int) -> Difference:
     from scipy.special import stdtrit
 
-    margin = float(stdtrit(freedom, (1 + level) / 2)) * error
+    margin = float(stdtrit(freedom, 0.975)) * error
     return Difference(mean, mean - margin, mean + margin, n)

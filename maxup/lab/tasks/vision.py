@@ -103,9 +103,7 @@ class Vision:
         if recipe.optim.sam is not None and name not in ("standard", "maxup"):
             raise RecipeError(f"optim.sam needs objective standard or maxup, but the objective is {name!r}")
         self.perturb_once = perturbation if name in DRAW_ONCE else None  # drawn once per example
-        self.objective = build_objective(
-            ObjectiveContext(recipe, perturbation, lambda epochs: epochs * len(self.loader), clip=self.clip)
-        )
+        self.objective = build_objective(ObjectiveContext(recipe, perturbation, self.loader.steps, clip=self.clip))
         for inside in in_model_parts(self.objective.perturbation) + in_model_parts(self.perturb_once):
             inside.attach(self.model)
         # Separate random streams for augmentation and copies. They depend only on the seed and the rank.

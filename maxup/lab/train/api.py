@@ -86,7 +86,7 @@ def train(
             extend=extend,
             restart=restart,
             save_every=save_every,
-            trackers=list(trackers),
+            trackers=trackers,
             accept_changed_data=accept_changed_data,
             quiet=quiet,
             model_from=model_from,

@@ -56,7 +56,7 @@ def resume(
         RunError: No checkpoint can be used, or the folder belongs to another run.
     """
     folder, size = run_folder / "checkpoints", None
-    foreign: dict[int, RunError] = {}
+    other_runs: dict[int, RunError] = {}
     for step, saved in checkpoint.each(folder, warn):
         changed: list[str] = []
         try:
@@ -69,16 +69,16 @@ def resume(
         except RunError as error:
             if changed and (extend or set(changed) <= set(SCHEDULE)):  # this run, longer or shorter: lose no steps
                 raise
-            foreign[step] = error
+            other_runs[step] = error
         except Exception as error:  # load_state_dict of models, optimizers and generators raise many types
             why = f"{error} is missing" if isinstance(error, KeyError) else error_message(error)
             warn(f"{folder / f'step-{step:06d}'} cannot be loaded into this run: {why}")
         else:
-            for other, refusal in foreign.items():
+            for other, refusal in other_runs.items():
                 warn(f"{folder / f'step-{other:06d}'} is skipped, and step {step} is used: {refusal}")
             break
-    if size is None and foreign:
-        raise next(iter(foreign.values()))
+    if size is None and other_runs:
+        raise next(iter(other_runs.values()))
     if size is None and any(folder.glob("step-*")):
         raise RunError(f"none of the checkpoints in {folder} can be used; remove {run_folder} to start over")
     steps = gather_object([state.step])

@@ -7,7 +7,7 @@ The task computes the loss of a batch (`task.step(model, batch) -> Outcome`), `s
 import math
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -50,7 +50,7 @@ def train(
     *,
     save_every: float = 60.0,
     save_best: bool = True,
-    trackers: list[str] | None = None,
+    trackers: Sequence[str] = (),
     quiet: bool = False,
     accept_changed_data: bool = False,
     name: str = "",
@@ -80,10 +80,10 @@ def train(
         The contents of run.json: metrics of the last and the best epoch, seed, environment, recipe, seconds of the
         run, seconds of the training steps alone, and the part of these in which steps were compiled and captured.
     """
-    check_trackers(trackers or [])
+    check_trackers(trackers)
     if data_from is None:
         check_root(recipe.data.name, recipe.data.root)
-    accelerator = start_accelerator(recipe.precision, trackers or [], folder)
+    accelerator = start_accelerator(recipe.precision, list(trackers), folder)
     try:
         with report_lost_peers(accelerator.num_processes, folder):
             sources = {"model_from": model_from, "data_from": data_from}

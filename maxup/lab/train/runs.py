@@ -138,10 +138,10 @@ def _load(folder: Path, which: str) -> tuple[dict[str, Any], int]:
         why = f"it has no {checkpoints.name}/" if folder.is_dir() else "it does not exist"
         raise RunError(f"{folder} is not a run folder: {why}{hint}")
     readers = {"best": checkpoint.best, "last": checkpoint.latest}
-    found = readers.pop(which)(checkpoints, warnings.append)
+    found = readers[which](checkpoints, warnings.append)
     if found is None:
-        (other, read_other), *_ = readers.items()
-        usable = read_other(checkpoints, lambda _: None)
+        other = "last" if which == "best" else "best"
+        usable = readers[other](checkpoints, lambda _: None)
         hint = f"try --checkpoint {other}" if usable else "there is no other checkpoint; train again"
         why = f" that can be read ({warnings[0]})" if warnings else ""
         raise RunError(f"{folder} has no {which} checkpoint{why}; {hint}")

@@ -3,7 +3,7 @@ import random
 import pytest
 from scipy import stats
 
-from maxup.lab.certify.analysis import RADII, abstained, average_radius, best_per_radius, certified_accuracy, metrics
+from maxup.lab.certify.analysis import RADII, abstained, average_radius, certified_accuracy, metrics
 from maxup.lab.certify.tsv import Row
 
 
@@ -32,13 +32,6 @@ def test_average_radius_is_the_area_under_the_curve():
     area = step * sum(certified_accuracy(found, step * (k + 0.5)).mean for k in range(2500))
     assert average_radius(found) == pytest.approx(area, abs=0.002)
     assert abstained(found) == sum(r.predict == -1 for r in found) / 60
-
-
-def test_best_per_radius_is_the_maximum_over_the_models():
-    models = {str(seed): rows(seed) for seed in range(4)}
-    for radius, (name, share) in best_per_radius(models).items():
-        assert share.mean == max(certified_accuracy(m, radius).mean for m in models.values())
-        assert share == certified_accuracy(models[name], radius)
 
 
 def test_reports_find_the_metrics():

@@ -2,25 +2,20 @@
 
 import errno
 import os
-import signal
-import subprocess
-import sys
 import tempfile
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
 from maxup.errors import DataError
-from maxup.lab.data import disk_cache, user_data
+from maxup.lab.data import disk_cache, user_data, user_iterable
 from maxup.lab.data.disk_cache import DiskCache
 from maxup.lab.data.images import Images
 from maxup.lab.data.stream import Stream
 from maxup.lab.data.user_data import from_user
-from tests.lab.data.test_user_data import ROOT, EndlessIterable, Iterable, X, Y
-from tests.waiting import PATIENCE, until_said
+from tests.lab.data.test_user_data import EndlessIterable, Iterable, X, Y
 
 ROWS = torch.rand(300, 2, generator=torch.Generator().manual_seed(0)).tolist()
 KINDS = {
@@ -38,7 +33,7 @@ KINDS = {
 @pytest.fixture(autouse=True)
 def _empty_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(user_data, "BLOCK", 300)
+    monkeypatch.setattr(user_iterable, "BLOCK", 300)
 
 
 @pytest.fixture
@@ -112,21 +107,6 @@ def test_the_file_has_no_name_and_is_closed_after_an_error(tmp_path):
     assert open_files(tmp_path) == []
 
 
-def test_sigterm_ends_the_reading_and_leaves_nothing(tmp_path):
-    code = (
-        "from itertools import repeat\nfrom maxup.lab.data import user_data\nuser_data.MEMORY = 0\n"
-        "user_data.BLOCK, user_data.PAUSE = 99, 0\nuser_data.from_user(repeat(([0.5], 0)))"
-    )
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)}
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    process = subprocess.Popen([sys.executable, "-c", code], env=env, **options)
-    until_said(process, "your repeat has more than 1,000 examples; still reading")
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=PATIENCE)
-    assert process.returncode == -signal.SIGTERM
-    assert os.listdir(tmp_path) == []
-
-
 @pytest.mark.usefixtures("_on_disk")
 def test_an_endless_iterable_leaves_space_on_the_disk(monkeypatch, tmp_path):
     free = os.statvfs(tmp_path)
@@ -163,18 +143,3 @@ def test_the_system_may_write_less_than_asked(monkeypatch):
     assert all(torch.equal(cache[i][0], X[i]) and cache[i][1] == Y[i] for i in range(30))
     with pytest.raises(IndexError):
         cache[30]
-
-
-@pytest.mark.parametrize("memory", [2**20, 100])
-def test_an_iterable_may_reuse_its_buffer(memory, monkeypatch):
-    monkeypatch.setattr(user_data, "MEMORY", memory)
-
-    def examples():
-        buffer = np.zeros((1, 2, 2), np.float32)
-        for i in range(20):
-            buffer[:] = i
-            yield buffer, i % 2
-
-    train, _ = user_data.from_user(examples(), workers=0)
-    found = train.x if memory > 100 else torch.stack([train.read(row) for row in range(20)])
-    assert found[:, 0, 0, 0].tolist() == list(range(20))

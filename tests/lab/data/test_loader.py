@@ -18,8 +18,8 @@ def numbered(n):
     return Images(x, torch.arange(n), tuple(map(str, range(n))), (0.0,), (1.0,))
 
 
-def loader(n, batch_size=3, *, device="cpu", shuffle=True, seed=0, **options):
-    return DeviceLoader(numbered(n), batch_size, device=device, shuffle=shuffle, seed=seed, **options)
+def loader(n, batch_size=3, *, device="cpu", training=True, seed=0, **options):
+    return DeviceLoader(numbered(n), batch_size, device=device, training=training, seed=seed, **options)
 
 
 def epoch(loader):
@@ -31,9 +31,9 @@ def flat(batches):
 
 
 @settings(max_examples=100)
-@given(sizes, sizes, ranks, st.booleans())
-def test_unpadded_ranks_have_every_image_exactly_once(n, batch_size, world, shuffle):
-    parts = [loader(n, batch_size, shuffle=shuffle, pad=False, rank=r, world_size=world) for r in range(world)]
+@given(sizes, sizes, ranks)
+def test_in_evaluation_ranks_have_every_image_exactly_once(n, batch_size, world):
+    parts = [loader(n, batch_size, training=False, rank=r, world_size=world) for r in range(world)]
     for _ in range(2):
         epochs = [epoch(part) for part in parts]
         assert sorted(flat(flat(epochs))) == list(range(n))
@@ -42,7 +42,7 @@ def test_unpadded_ranks_have_every_image_exactly_once(n, batch_size, world, shuf
 
 @settings(max_examples=100)
 @given(sizes, sizes, ranks)
-def test_padded_ranks_are_equal_and_repeat_as_little_as_possible(n, batch_size, world):
+def test_in_training_ranks_are_equal_and_repeat_as_little_as_possible(n, batch_size, world):
     epochs = [epoch(loader(n, batch_size, rank=r, world_size=world)) for r in range(world)]
     assert len({tuple(map(len, batches)) for batches in epochs}) == 1
     rows = torch.tensor(flat(flat(epochs)))
@@ -54,8 +54,8 @@ def test_padded_ranks_are_equal_and_repeat_as_little_as_possible(n, batch_size, 
 
 @settings(max_examples=100)
 @given(sizes, sizes, ranks, st.booleans())
-def test_dropping_the_last_leaves_full_batches_only(n, batch_size, world, pad):
-    options = {"drop_last": True, "world_size": world, "pad": pad}
+def test_dropping_the_last_leaves_full_batches_only(n, batch_size, world, training):
+    options = {"drop_last": True, "world_size": world, "training": training}
     if batch_size * world > n:
         with pytest.raises(DataError, match="smaller batches"):
             loader(n, batch_size, **options)
@@ -73,12 +73,12 @@ def test_ranks_together_are_one_process_with_the_joined_batch():
 
 
 @settings(max_examples=60)
-@given(st.integers(1, 20), st.integers(1, 7), st.integers(1, 3), st.booleans(), st.booleans(), st.data())
-def test_resuming_at_every_position_is_as_if_never_interrupted(n, batch_size, world, shuffle, pad, data):
+@given(st.integers(1, 20), st.integers(1, 7), st.integers(1, 3), st.booleans(), st.data())
+def test_resuming_at_every_position_is_as_if_never_interrupted(n, batch_size, world, training, data):
     rank = data.draw(st.integers(0, world - 1))
 
     def new():
-        return loader(n, batch_size, shuffle=shuffle, pad=pad, rank=rank, world_size=world, seed=5)
+        return loader(n, batch_size, training=training, rank=rank, world_size=world, seed=5)
 
     first = new()
     expected, states = [], []
@@ -123,7 +123,7 @@ def test_the_order_depends_only_on_seed_and_epoch():
     late = loader(50)
     late.epoch = 2
     assert flat(epoch(late)) == orders[2]
-    assert epoch(loader(5, shuffle=False)) == [[0, 1, 2], [3, 4]]
+    assert epoch(loader(5, training=False)) == [[0, 1, 2], [3, 4]]
 
 
 def test_orders_are_uniform():
@@ -152,7 +152,7 @@ def test_invalid_arguments_are_an_error(options, message):
 
 def test_an_empty_set_is_an_error():
     with pytest.raises(DataError, match="empty"):
-        DeviceLoader(numbered(3).subset([]), 1, device="cpu", shuffle=False, seed=0)
+        DeviceLoader(numbered(3).subset([]), 1, device="cpu", training=False, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -197,9 +197,7 @@ def test_an_alternating_flip_shows_every_image_both_ways_in_two_epochs():
 
     def flips(seed=0, start=0, **options):
         """Whether each image is flipped, (n,), in each of three epochs."""
-        loader = DeviceLoader(
-            images, 7, device="cpu", shuffle=True, seed=seed, alternating_flip=True, pad=False, **options
-        )
+        loader = DeviceLoader(images, 7, device="cpu", training=True, seed=seed, alternating_flip=True, **options)
         found = torch.full((3, n), -1)
         loader.load_state_dict({"epoch": start, "position": 0})
         for epoch in range(start, 3):
