@@ -42,6 +42,9 @@ NOISY = {"cifar16-certified": "CIFAR-10 at 16 x 16, ResNet-8, noise 0.25"}
 RATES = {f"digits-lr/{rate}": f"digits, MLP, learning rate {rate}" for rate in ("0.05", "0.2", "0.4")}
 SIZES = {f"digits-size/{n}": f"digits, MLP, {n} images" for n in (50, 100, 200)}
 LENGTHS = {f"digits-length/{epochs}": f"digits, MLP, {epochs} epochs" for epochs in (240, 960)}
+NOISES = {f"digits-noise/{sigma}": f"digits, MLP, noise {sigma}" for sigma in ("0.1", "0.3", "0.4", "0.6")}
+PHOTOS = {"photos": "photos at 96 x 96, 500 images, ResNet-8, CutMix"}
+TUNED = {"minilm": "docstrings, pretrained MiniLM, token dropout"}
 DIGITS = {"digits": "digits, MLP, 60 epochs, 500 images, noise 0.2"}
 STRONG = {"digits-certified": "digits, MLP, noise 0.5"}
 SECTIONS = {  # where the results of a file are shown, by the start of its name
@@ -49,7 +52,8 @@ SECTIONS = {  # where the results of a file are shown, by the start of its name
     "digits-cause": "corruptions-and-calibration", "digits-certified": "certified-radius-on-digits",
     "digits-shortlist": "a-shortlist-for-many-copies", "digits": "digits", "cifar10-little": "few-images",
     "cifar16-certified": "certified-radius-at-16-x-16-pixels", "cifar16": "500-images-trained-for-long",
-    "docstrings": "text-classification",
+    "docstrings": "text-classification", "digits-noise": "is-it-only-stronger-noise",
+    "photos": "photos-with-cutmix", "minilm": "fine-tuning-a-pretrained-encoder",
 }  # fmt: skip
 Runs = dict[tuple[str, int, float], dict[int, dict[str, float]]]
 """The last metrics by seed, of a baseline recipe, m, and a budget, which is a fraction of the recipe's epochs."""
@@ -151,8 +155,12 @@ def claims() -> Iterator[Claim]:
     """Yield all claims about accuracy, perplexity and robustness, by question."""
     yield from _claims_of_the_paper()
     for metric, text, files in (
-        ("worst", "accuracy on the worst of 20 copies", DIGITS | FEW | SMALL | _docstrings("token_dropout")),
-        ("attacked", "accuracy under PGD", DIGITS | STRONG | FEW | SMALL | NOISY),
+        (
+            "worst",
+            "accuracy on the worst of 20 copies",
+            DIGITS | FEW | SMALL | PHOTOS | _docstrings("token_dropout") | TUNED,
+        ),
+        ("attacked", "accuracy under PGD", DIGITS | NOISES | STRONG | FEW | SMALL | PHOTOS | NOISY),
         ("corrupted", "accuracy on 5 kinds of corrupted images, noise included", {"digits-cause": "digits, MLP"} | FEW),
     ):
         for file, name in files.items():
@@ -164,17 +172,20 @@ def claims() -> Iterator[Claim]:
         yield _certified(file, name, "m = 1")
     for file, radius in (("digits-certified", "0.5"), ("cifar16-certified", "1")):
         yield _certified(file, (STRONG | NOISY)[file], f"SmoothAdv, radius {radius}")
-    files = DIGITS | LENGTHS | RATES | SIZES | STRONG | FEW | SMALL | NOISY
-    files |= _docstrings("embedding_dropout") | _docstrings("token_dropout")
+    files = DIGITS | LENGTHS | RATES | SIZES | NOISES | STRONG | FEW | SMALL | PHOTOS | NOISY
+    files |= _docstrings("embedding_dropout") | _docstrings("token_dropout") | TUNED
     for file, name in files.items():
         for m in _copies(file):
             yield _compared("accuracy", "clean accuracy", file, name, "clean", m)
     yield _help_text()
     text = "gradient norm of the loss with Gaussian noise (Theorem 1 is about small noise)"
-    for file, name in (DIGITS | LENGTHS | {"digits-size/50": "digits, MLP, 50 images"} | STRONG | NOISY).items():
+    few = {"digits-size/50": SIZES["digits-size/50"]}
+    for file, name in (DIGITS | LENGTHS | few | NOISES | STRONG | NOISY).items():
         yield _compared("gradient", text, file, name, "gradient", _copies(file)[0])
-    for file, name in (FEW | SMALL).items():
-        yield _compared("gradient", "the same with Cutout (Theorem 1 does not apply)", file, name, "gradient", 4)
+    for file, name in (FEW | SMALL | PHOTOS).items():
+        yield _compared(
+            "gradient", "the same with Cutout or CutMix (Theorem 1 does not apply)", file, name, "gradient", 4
+        )
 
 
 def _copies(file: str) -> tuple[int, ...]:
@@ -331,4 +342,4 @@ def _certified(file: str, name: str, baseline: str) -> Claim:
 
 def _section(file: str) -> str:
     """Return the section of the results page that shows a result file."""
-    return next(section for start, section in SECTIONS.items() if file.startswith(start))
+    return SECTIONS[max((start for start in SECTIONS if file.startswith(start)), key=len)]

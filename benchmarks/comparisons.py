@@ -13,6 +13,7 @@ from maxup.lab.results.statistics import difference
 RATES = {rate: f"digits-lr/{rate}" for rate in ("0.05", "0.1", "0.2", "0.4")}
 SIZES = {size: f"digits-size/{size}" for size in ("50", "100", "200")} | {"500": RATES["0.1"]}
 LENGTHS = {epochs: f"digits-length/{epochs}" for epochs in ("60", "240", "960")}
+NOISES = {sigma: f"digits-noise/{sigma}" for sigma in ("0.1", "0.2", "0.3", "0.4", "0.6")}
 FEW = {"1,000": "cifar10-little/1000", "4,000": "cifar10-little/4000"}
 
 
@@ -177,6 +178,29 @@ def digits_robustness() -> str:
     """Accuracy on corrupted digits, and calibration."""
     metrics = ["clean", "corrupted", *(f"corrupted_{kind}" for kind in CORRUPTED), "nll", "ece", "seconds"]
     return comparison("digits-cause", "maxup compare digits/mlp-gaussian-maxup", metrics, transpose=True)
+
+
+def photos(name: str) -> str:
+    """CutMix on photos at 96 x 96 pixels, with the fast preset ("photos"), and with 2 copies ("photos-2")."""
+    code = "--data_from benchmarks.photos:data --model_from benchmarks.photos:net"
+    return comparison(name, f"maxup compare benchmarks/photos-cutmix.yaml {code}")
+
+
+def minilm() -> str:
+    """A pretrained encoder that is fine-tuned on docstrings with token dropout."""
+    code = "--data_from benchmarks.minilm:data --model_from benchmarks.minilm:encoder"
+    return comparison("minilm", f"maxup compare benchmarks/minilm-token_dropout.yaml {code}")
+
+
+def best_noise(row: str) -> str:
+    """The file of the noise with which a row has the highest mean accuracy under PGD on digits."""
+    return max(NOISES.values(), key=lambda file: result(file)["summary"]["attacked"][row]["mean"])
+
+
+def at_best_noise(metric: str) -> str:
+    """m = 4 with its best noise minus m = 1 for its time with its best noise."""
+    rows = [f"{best_noise(row)}: {row}" for row in ("m = 4", f"m = 1{TIME_OF}m = 4")]
+    return one_difference(rows[0], rows[1], metric)
 
 
 def cifar16() -> str:

@@ -1,7 +1,12 @@
 """Plot the comparisons of docs/results.md: python -m benchmarks.plots"""
 
+from matplotlib.figure import Figure
+
+from benchmarks.comparisons import NOISES
 from benchmarks.result_files import RESULTS, result
 from maxup.lab.report.comparison import plot
+from maxup.lab.report.figure import save_figure
+from maxup.lab.results.comparison import METRICS, TIME_OF
 
 TITLES = {
     "digits": "MLP on digits",
@@ -12,14 +17,38 @@ TITLES = {
     "cifar10-little/4000": "ResNet-14 on 4,000 images of CIFAR-10, Cutout",
     "cifar16": "ResNet-8 on 500 images of CIFAR-10 at 16 x 16, Cutout",
     "cifar16-certified": "ResNet-8 on CIFAR-10 at 16 x 16, noise 0.25",
+    "photos": "ResNet-8 on 500 photos at 96 x 96, CutMix",
+    "minilm": "MiniLM on docstrings, token dropout",
     "docstrings-embedding_dropout": "Transformer on docstrings, word dropout",
     "docstrings-token_dropout": "Transformer on docstrings, token dropout",
 }
 
 
+def noise() -> None:
+    """Plot the accuracy under PGD against the clean accuracy on digits, for m = 1 and 4 and every noise."""
+    figure = Figure(figsize=(6.4, 4.4), layout="constrained")
+    panel = figure.subplots()
+    rows = {"m = 1": "0.35", f"m = 1{TIME_OF}m = 4": "C1", "m = 4": "C0"}
+    for row, color in rows.items():
+        tables = {sigma: result(file)["summary"] for sigma, file in NOISES.items()}
+        x, y = ([table[metric][row]["mean"] for table in tables.values()] for metric in ("clean", "attacked"))
+        panel.plot(x, y, marker="o", color=color, label=row)
+        for sigma, across, up in zip(tables, x, y, strict=True):
+            panel.annotate(sigma, (across, up), (5, 4), textcoords="offset points", fontsize=8, color=color)
+        for file in NOISES.values():
+            runs = result(file)["runs"][row]
+            panel.plot([r["clean"] for r in runs], [r["attacked"] for r in runs], ".", color=color, alpha=0.15)
+    panel.set(xlabel=METRICS["clean"].title, ylabel=METRICS["attacked"].title)
+    panel.set_title("MLP on digits: mean of 20 seeds, by standard deviation of the noise", fontsize=10)
+    panel.legend(frameon=False)
+    panel.spines[["top", "right"]].set_visible(False)
+    save_figure(figure, RESULTS / "digits-noise.png", dpi=140)
+
+
 def main() -> None:
     for name, title in TITLES.items():
         plot(result(name), RESULTS / f"{name}.png", title)
+    noise()
 
 
 if __name__ == "__main__":

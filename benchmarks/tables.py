@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import claims, comparisons
-from benchmarks.comparisons import FEW, LENGTHS, RATES, SIZES, one_difference, sweep
+from benchmarks.comparisons import FEW, LENGTHS, NOISES, RATES, SIZES, one_difference, sweep
 from benchmarks.fast_modes import mean_kept
 from benchmarks.result_files import origin, result, short_commit
 from maxup.lab.certify.tsv import read
@@ -358,6 +358,12 @@ FILLERS: dict[str, Callable[[], str]] = {
     "digits-late-0.8": partial(comparisons.late_minus_all, "0.8"),
     "cifar16": lambda: f"\n{comparisons.cifar16()}\n",
     "cifar16-certified": lambda: f"\n{comparisons.cifar16_certified()}\n",
+    "photos": partial(_block, comparisons.photos, "photos"),
+    "photos-2": partial(_block, comparisons.photos, "photos-2"),
+    "minilm": partial(_block, comparisons.minilm),
+    "digits-noise": lambda: f"\n{sweep('noise', NOISES, ['clean', 'attacked'])}\n",
+    "digits-noise-best-attacked": partial(comparisons.at_best_noise, "attacked"),
+    "digits-noise-best-clean": partial(comparisons.at_best_noise, "clean"),
     "exploratory": lambda: f"\n{exploratory()}\n",
     "digits-certified": lambda: f"\n{comparisons.digits_certified()}\n",
     "docstrings-embedding": lambda: f"\n{comparisons.docstrings('embedding_dropout')}\n",
