@@ -2,9 +2,10 @@
 
     python -m benchmarks.fast_modes --data DIR --out results/fast_modes.json
     python -m benchmarks.fast_modes --photos DIR --epochs 8 --ms 4 --out results/fast_modes-photos.json
+    python -m benchmarks.fast_modes --photos DIR --network vit --epochs 30 --ms 4 --compile --out FILE
     python -m benchmarks.fast_modes --photos DIR --pixels 128 --epochs 5 --train_m 1 --ms 4 --out FILE  # for a CPU
 
-The network of the speed run trains on CIFAR-10, or a ResNet-18 on a folder of photos, once per
+The network of the speed run trains on CIFAR-10, or a ResNet-18 or a ViT-S/16 on a folder of photos, once per
 perturbation. At several points during the training, m copies of a batch are scored exactly and by every mode, on the
 same draws. The *gap* is the mean loss of the selected copies minus that of all copies. Exact scoring keeps all of it, a
 random choice nothing. The *cost* is the time of scoring, as a CUDA graph where there is a GPU, relative to a standard
@@ -26,6 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmarks.networks import ViT
 from benchmarks.speedrun import BATCH, Proxy, batches, channels_last, device, load, mixed, smoothed
 from maxup import CropFlip, CutMix, Cutout, Gaussian, MaxUp
 from maxup.batch import Batch
@@ -175,6 +177,67 @@ class SpeedNetScorer(Scorer):
         return found
 
 
+class ViTScorer(Scorer):
+    """Also scores with products in float8, and with fewer patches."""
+
+    model: ViT
+
+    def __init__(self, model: ViT, perturbation: Any, *, compile: bool) -> None:
+        super().__init__(model, perturbation, compile=compile)
+        self.call_float8 = self.make(lambda x: self.model(x))
+        self.call_some = self.make(self.some_patches)
+
+    def float8(self, batch: Batch, draws: list[Any]) -> Tensor:
+        """Score copies with the linear layers of the blocks in float8."""
+        layers = [layer for layer in self.model.blocks.modules() if isinstance(layer, nn.Linear)]
+        for layer in layers:
+            layer.__class__ = Float8Linear
+        try:
+            return torch.stack([smoothed(self.call_float8(x), y) for x, y in self.copies(batch, draws)])
+        finally:
+            for layer in layers:
+                layer.__class__ = nn.Linear
+
+    def some_patches(self, x: Tensor) -> Tensor:
+        """Return the logits from half of the patches, as on one color of a checkerboard."""
+        model = self.model
+        x = model.patches(x)
+        rows, columns = (torch.arange(n, device=x.device) for n in x.shape[2:])
+        kept = ((rows[:, None] + columns) % 2 == 0).flatten().nonzero(as_tuple=True)[0]
+        tokens = x.flatten(2).transpose(1, 2) + model.position[:, 1:]
+        first = (model.token + model.position[:, :1]).expand(len(x), -1, -1)
+        return model.head(model.norm(model.blocks(torch.cat([first, tokens[:, kept]], 1)))[:, 0])
+
+    def half_the_patches(self, batch: Batch, draws: list[Any]) -> Tensor:
+        """Score copies with half of their patches."""
+        return torch.stack([smoothed(self.call_some(x), y) for x, y in self.copies(batch, draws)])
+
+    def modes(self) -> dict[str, Callable[[Batch, list[Any]], Tensor]]:
+        found = super().modes()
+        del found["running statistics"]  # there is no BatchNorm
+        found["half of the patches"] = self.half_the_patches
+        if device == "cuda":
+            found["float8"] = self.float8
+        return found
+
+
+class Float8Linear(nn.Linear):
+    """A linear layer with operands in float8, with a scale per row of the input and per output."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        (x, scale), (weight, scales) = to_float8(input.flatten(0, -2)), to_float8(self.weight)
+        out = torch._scaled_mm(
+            x, weight.t(), scale, scales.t(), bias=self.bias.bfloat16(), out_dtype=torch.bfloat16, use_fast_accum=True
+        )
+        return out.unflatten(0, input.shape[:-1])
+
+
+def to_float8(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return rows in float8 and their scales."""
+    scale = (rows.abs().amax(1, keepdim=True).float() / torch.finfo(torch.float8_e4m3fn).max).clamp_min(1e-12)
+    return (rows.float() / scale).to(torch.float8_e4m3fn), scale
+
+
 def head(model: SpeedNet, x: Tensor) -> Tensor:
     """Return the logits of the last feature map."""
     return model.head(F.adaptive_max_pool2d(x, 1).flatten(1)) * LOGIT_SCALE
@@ -216,7 +279,11 @@ def train(scorer: Scorer, data: tuple[Tensor, ...], args: argparse.Namespace) ->
     at = {round((i + 0.5) * steps / args.points) for i in range(args.points)}
     model, objective = scorer.model, MaxUp(scorer.perturbation, m=args.train_m, loss_fn=smoothed)
     parameters = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.SGD(parameters, lr=args.lr, momentum=0.9, nesterov=True, weight_decay=5e-4)
+    optimizer: torch.optim.Optimizer
+    if isinstance(scorer, ViTScorer):
+        optimizer = torch.optim.AdamW(parameters, lr=args.lr, weight_decay=0.05)
+    else:
+        optimizer = torch.optim.SGD(parameters, lr=args.lr, momentum=0.9, nesterov=True, weight_decay=5e-4)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, args.lr, total_steps=steps + 1)
     generator, augment = torch.Generator(device).manual_seed(0), CropFlip(padding=x.shape[-1] // 16, flip=False)
     flips = torch.rand(len(x), device=device) < 0.5
@@ -312,6 +379,10 @@ def plot(result: dict[str, Any], path: Path) -> None:
 
 def build(args: argparse.Namespace, data: tuple[Tensor, ...], perturbation: Any) -> Scorer:
     """Build a network and its scorer."""
+    if args.photos and args.network == "vit":
+        return ViTScorer(
+            ViT(args.pixels, num_classes=int(data[1].max()) + 1).to(device), perturbation, compile=args.compile
+        )
     if args.photos:
         network = create_external("timm/resnet18", shape=data[0].shape[1:], num_classes=int(data[1].max()) + 1)
         return Scorer(channels_last(network), perturbation, compile=args.compile)
@@ -325,12 +396,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--data", type=Path, help="folder with CIFAR-10, for the network of the speed run")
-    source.add_argument("--photos", type=Path, help="folder of photos, for a ResNet-18")
+    source.add_argument("--photos", type=Path, help="folder of photos")
+    parser.add_argument("--network", choices=["resnet18", "vit"], default="resnet18", help="for photos")
     parser.add_argument("--pixels", type=int, default=224, help="height and width of photos")
     parser.add_argument("--perturb", nargs="+", choices=[*IMAGES, *PHOTOS], help="default: all for these data")
     parser.add_argument("--epochs", type=float, default=16)
     parser.add_argument("--batch_size", type=int, help="default: 1024, and 64 for photos")
-    parser.add_argument("--lr", type=float, default=0.2)
+    parser.add_argument("--lr", type=float, help="default: 0.2, and 0.001 for a ViT")
     parser.add_argument("--train_m", type=int, default=4, help="copies in training; 1 is faster")
     parser.add_argument("--points", type=int, default=8, help="measurements along the training")
     parser.add_argument("--ms", nargs="+", type=int, default=[4, 16])
@@ -341,6 +413,7 @@ def main() -> None:
     known = PHOTOS if args.photos else IMAGES
     if unknown := [name for name in args.perturb or known if name not in known]:
         parser.error(f"--perturb {unknown[0]!r} is not for these data; use one of {', '.join(known)}")
+    args.lr = args.lr or (0.001 if args.network == "vit" else 0.2)
     args.batch_size = args.batch_size or (64 if args.photos else BATCH)
     data, found = load_photos(args.photos, args.pixels) if args.photos else load(args.data), {}
     allow_variants()
@@ -358,7 +431,7 @@ def main() -> None:
                 print(f"    {mode:24} cost {cost:.2f}  keeps {mean_kept(found[name], str(m), mode):.2f}", flush=True)
         settings = {
             "benchmark": "fast_modes",
-            "network": "resnet18" if args.photos else "speednet",
+            "network": args.network if args.photos else "speednet",
             "pixels": data[0].shape[-1],
             "epochs": args.epochs,
             "batch_size": args.batch_size,

@@ -1,25 +1,27 @@
 """The networks of the table of costs, for `maxup bench`.
 
-    maxup bench benchmarks.networks:resnet50 --m 2 4 8 --variants maxup maxup_compiled_wide \\
-        --rounds 5 --precision bf16 --compile --out runs/resnet50
-    maxup bench benchmarks.networks:vit --m 4 --variants maxup maxup_wide maxup_compiled maxup_compiled_wide \\
-        --rounds 6 --precision bf16 --compile --out runs/vit
+    maxup bench benchmarks.networks:resnet50 --m 2 4 8 --variants maxup maxup_compiled_wide maxup_fast \\
+        --rounds 5 --precision bf16 --compile --profile --out runs/resnet50
+    maxup bench benchmarks.networks:vit --m 4 --variants maxup maxup_wide maxup_compiled_wide maxup_fast \\
+        --rounds 6 --precision bf16 --compile --profile --out runs/vit
 
-`bert` takes the options of `vit`, `wrn` has `--m 10`, and `resnet110` has `--step captured` instead of `--compile`, as
-has `noise` with `--m 25`. `speednet` takes the options of `resnet50` with `--m 4`.
-`results/bench/NAME.json` is the bench.json of these runs, and `results/cost.png` the cost.png of ResNet-50.
+`bert` and `speednet` take the options of `vit`, `wrn` has `--m 10`, and `resnet110` has `--step captured` instead of
+`--compile`, as has `noise` with `--m 25` and `maxup_shortlist`. `crops` is `resnet110` with all random operations of
+the recipe, for the cost of drawing copies. `results/bench/NAME.json` is the bench.json of these runs, and
+`results/cost.png` the cost.png of ResNet-50.
 
 Each function returns a model, a batch of random data and a perturbation, as `maxup bench` takes them. Random data are
 enough to measure time and memory. The sizes are those of a GPU.
 """
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from maxup import CutMix, Cutout, EmbeddingDropout, Gaussian
+from maxup import Compose, CropFlip, CutMix, Cutout, EmbeddingDropout, Gaussian
 from maxup.lab.models import create_model
 from maxup.objectives.base import call_model
 
@@ -63,6 +65,11 @@ def resnet110(size: int = 256) -> dict[str, Any]:
     }
 
 
+def crops(size: int = 256) -> dict[str, Any]:
+    """ResNet-110 with a random crop, a flip and Cutout in every copy."""
+    return resnet110(size) | {"perturbation": Compose(CropFlip(padding=4), Cutout(16))}
+
+
 def noise(size: int = 256) -> dict[str, Any]:
     """The paper's ResNet-110 on 32 px with Gaussian noise, as it trains for certification."""
     return resnet110(size) | {"perturbation": Gaussian(0.25)}
@@ -88,7 +95,10 @@ def logits(model: nn.Module, tokens: Tensor) -> Tensor:
 
 
 class ViT(nn.Module):
-    """A vision transformer (Dosovitskiy et al., 2021) of size S with patches of 16 pixels."""
+    """A vision transformer (Dosovitskiy et al., 2021) of size S with patches of 16 pixels.
+
+    Images of another size than `side` get interpolated positions, as in timm with `dynamic_img_size=True`.
+    """
 
     def __init__(self, side: int, width: int = 384, heads: int = 6, depth: int = 12, num_classes: int = 1000) -> None:
         super().__init__()
@@ -99,9 +109,20 @@ class ViT(nn.Module):
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.patches(x).flatten(2).transpose(1, 2)  # (B, patches, width)
-        x = torch.cat([self.token.expand(len(x), -1, -1), x], 1) + self.position
+        x = self.patches(x)  # (B, width, height / 16, width / 16)
+        position = self.positions(x.shape[2:])
+        x = torch.cat([self.token.expand(len(x), -1, -1), x.flatten(2).transpose(1, 2)], 1) + position
         return self.head(self.norm(self.blocks(x))[:, 0])
+
+    def positions(self, grid: torch.Size) -> Tensor:
+        """Return the position of the class token and of a grid of patches: (1, 1 + patches, width)."""
+        first, rest = self.position.split([1, self.position.shape[1] - 1], 1)
+        side = math.isqrt(rest.shape[1])
+        if grid == (side, side):
+            return self.position
+        known = rest.unflatten(1, (side, side)).permute(0, 3, 1, 2)
+        rest = F.interpolate(known, tuple(grid), mode="bicubic", antialias=True)
+        return torch.cat([first, rest.flatten(2).transpose(1, 2)], 1)
 
 
 class Block(nn.Module):

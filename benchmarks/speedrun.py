@@ -19,6 +19,7 @@ Names of rows:
     easy4     like run4, but the copy with the lowest loss
     avg4      the average over 4 copies                   m1x2.3        standard training for 2.3 times the epochs
     run4last25, run4first25    m = 4 in the last or first 25 % of the steps, otherwise m = 1
+    fast4     4 copies with `fast=True`
 """
 
 import argparse
@@ -77,9 +78,11 @@ def smoothed(output: Tensor, target: Tensor) -> Tensor:
     return F.cross_entropy(output.float(), target, label_smoothing=SMOOTHING, reduction="none")
 
 
-def load(folder: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Training and test images, normalized, on the device."""
+def load(folder: Path, held_out: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Training and test images, normalized, on the device. The last `held_out` training images are the test images."""
     train, test = load_data("cifar10", folder)
+    if held_out:
+        train, test = train.subset(range(len(train) - held_out)), train.subset(range(len(train) - held_out, len(train)))
     mean, std = (torch.tensor(v, device=device).view(1, 3, 1, 1) for v in (MEAN, STD))
 
     def ready(images: Tensor) -> Tensor:
@@ -130,6 +133,7 @@ def at_24_pixels(model: nn.Module, x: Tensor) -> Tensor:
 ONE_PASS: dict[str, Any] = {"norm": "running", "chunk_size": 64}  # all copies at once
 KINDS: dict[str, Callable[..., Any]] = {
     "m": MaxUp,
+    "fast": partial(MaxUp, fast=True),
     "run": partial(MaxUp, **ONE_PASS, compile=device == "cuda"),
     "easy": partial(MaxUp, **ONE_PASS, compile=device == "cuda", score="easiest"),
     "low": partial(MaxUp, forward=at_24_pixels),
@@ -171,23 +175,23 @@ class Run:
     Args:
         data: Training and test images with their labels.
         name: Name of the row.
+        args: The options of the command.
         epochs: Epochs of a row without a factor.
-        perturb: Name of the perturbation.
         compiled: What is built once per process. A new run gives the same network new weights, because compiling takes
             longer than training.
     """
 
     def __init__(
-        self, data: tuple[Tensor, ...], name: str, epochs: float, perturb: str, compiled: dict[str, Any]
+        self, data: tuple[Tensor, ...], name: str, args: argparse.Namespace, epochs: float, compiled: dict[str, Any]
     ) -> None:
-        self.data, row = data, Row.parse(name)
+        self.data, self.lr, row = data, args.lr, Row.parse(name)
         self.epochs = epochs * row.factor
-        network = speednet(data[0].shape[1:], 10)
+        network = speednet(data[0].shape[1:], 10, args.widths, args.depth)
         network.init_from_images(data[0][:5000])
         self.model, self.call = reuse(compiled, "model", channels_last(network))
         steps = int(self.epochs * (len(data[0]) // BATCH))
         if name not in compiled:
-            compiled[name] = KINDS[row.kind](PERTURBATIONS[perturb](), loss_fn=smoothed)
+            compiled[name] = KINDS[row.kind](PERTURBATIONS[args.perturb](), loss_fn=smoothed)
         self.objective = compiled[name]
         self.objective.m = partial(row.copies, steps=steps)
         self.objective.load_state_dict({"seed": int(torch.randint(2**31, ())), "step": 0})
@@ -198,7 +202,7 @@ class Run:
 
     def optimizer(self) -> torch.optim.SGD:
         kilo = 1024 * (1 + 1 / (1 - MOMENTUM))
-        rate, decay = LR / kilo, DECAY * BATCH / kilo
+        rate, decay = self.lr / kilo, DECAY * BATCH / kilo
         groups: dict[str, list[nn.Parameter]] = {"whiten": [], "bias": [], "weight": []}
         for name, parameter in self.model.named_parameters():
             if parameter.requires_grad:
@@ -207,7 +211,8 @@ class Run:
         settings = [{"params": groups[n], "lr": rates[n], "weight_decay": decay / rates[n]} for n in groups]
         return torch.optim.SGD(settings, momentum=MOMENTUM, nesterov=True, fused=True)
 
-    def train(self) -> dict[str, float]:
+    def train(self) -> dict[str, Any]:
+        """Train and test. The curve is the mean training loss of every epoch."""
         x, y, xt, yt = self.data
         per_epoch = len(x) // BATCH
         steps = int(self.epochs * per_epoch)
@@ -256,8 +261,9 @@ class Run:
         start = time.perf_counter()
         train_step = captured(step, self.objective, optimizer)
         generator = torch.Generator(device).manual_seed(int(torch.randint(2**31, ())))
+        losses: list[Tensor] = []
         for number, batch in enumerate(batches(x, y, self.epochs, flips)):
-            train_step(*self.augment.apply(batch, self.augment.draw(batch, generator)))
+            losses.append(train_step(*self.augment.apply(batch, self.augment.draw(batch, generator))))
             schedule.step()
             if number % 5 == 4:  # lookahead
                 decay = 0.95**5 * (number / steps) ** 3
@@ -272,14 +278,16 @@ class Run:
             plain = torch.cat([self.call(part).float() for part in xt.split(2000)])
             flipped = torch.cat([self.call(part.flip(-1)).float() for part in xt.split(2000)])
         self.model.train()
+        curve = [float(part.mean()) / BATCH for part in torch.stack(losses).float().split(per_epoch)]
         return {
             "seconds": seconds,
+            "curve": [round(loss, 4) for loss in curve],
             "accuracy": 100 * float((plain.argmax(1) == yt).float().mean()),
             "accuracy_flip": 100 * float(((plain.softmax(1) + flipped.softmax(1)).argmax(1) == yt).float().mean()),
         }
 
 
-def resume(path: Path | None, settings: dict[str, Any]) -> dict[str, list[dict[str, float]]]:
+def resume(path: Path | None, settings: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """Return the runs of a result file, which must have the same settings and the same commit."""
     if path is None or not path.exists():
         return {}
@@ -287,7 +295,7 @@ def resume(path: Path | None, settings: dict[str, Any]) -> dict[str, list[dict[s
     commit = environment()["commit"]
     if {key: found.get(key) for key in settings} != settings or found["environment"]["commit"] != commit:
         raise SystemExit(f"{path} has other settings, or is of another commit than {commit}; choose another --out")
-    rows: dict[str, list[dict[str, float]]] = found["rows"]
+    rows: dict[str, list[dict[str, Any]]] = found["rows"]
     return rows
 
 
@@ -297,17 +305,23 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", default=["m1", "m4", "proxy16"])
     parser.add_argument("--perturb", choices=PERTURBATIONS, default="cutout")
     parser.add_argument("--epochs", type=float, default=16)
+    parser.add_argument("--widths", type=int, nargs="+", default=[64, 256, 256])
+    parser.add_argument("--depth", type=int, default=2, help="convolutions per block")
+    parser.add_argument("--lr", type=float, default=LR, help="per 1,024 examples")
+    parser.add_argument("--held_out", type=int, default=0, metavar="N", help="test on the last N training images")
     parser.add_argument("--runs", type=int, default=20, help="seeds 0, 1, ... of every row")
     parser.add_argument("--seconds", type=float, default=1e9, help="start no run after this time")
     parser.add_argument("--out", type=Path, help="result file")
     args = parser.parse_args()
-    settings = {"benchmark": "speedrun", "epochs": args.epochs, "perturb": args.perturb}
-    rows = {name: list[dict[str, float]]() for name in args.rows} | resume(args.out, settings)
+    settings = {"benchmark": "speedrun"} | {
+        name: getattr(args, name) for name in ("epochs", "perturb", "widths", "depth", "lr", "held_out")
+    }
+    rows = {name: list[dict[str, Any]]() for name in args.rows} | resume(args.out, settings)
     torch.backends.cudnn.benchmark = True
-    data, compiled, begun = load(args.data), dict[str, Any](), time.perf_counter()
+    data, compiled, begun = load(args.data, args.held_out), dict[str, Any](), time.perf_counter()
     for name in args.rows:  # compile and warm up
         torch.manual_seed(0)
-        Run(data, name, 0.5, args.perturb, compiled).train()
+        Run(data, name, args, 0.5, compiled).train()
     print(f"warmed up in {time.perf_counter() - begun:.0f} s", flush=True)
     missing = [
         (seed, name)
@@ -319,7 +333,7 @@ def main() -> None:
         if time.perf_counter() - begun > args.seconds:
             break
         torch.manual_seed(seed)
-        rows[name].append({"seed": seed} | Run(data, name, args.epochs, args.perturb, compiled).train())
+        rows[name].append({"seed": seed} | Run(data, name, args, args.epochs, compiled).train())
         if args.out:
             write_json(args.out, settings | {"rows": rows, "environment": environment()})
     for name, found in rows.items():

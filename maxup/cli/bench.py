@@ -66,6 +66,7 @@ def main(argv: Sequence[str]) -> int:
     add_user_code(parser)
     add("--precision", choices=["no", "bf16"], default="no", help="bf16: autocast (default: no)")
     add("--compile", action="store_true", help="compile the network with torch.compile")
+    add("--profile", action="store_true", help="also record which kernels take the time of a step")
     add("--step", choices=["eager", "captured"], default="eager", help="captured: run steps as CUDA graphs")
     add("--device", metavar="NAME", help="cpu or cuda (default: cuda if there is one)")
     add("--out", type=new_folder, metavar="DIR", help="folder for bench.json, cost.png and gap.png")
@@ -81,6 +82,7 @@ def main(argv: Sequence[str]) -> int:
     device = _device(args.device, captured=captured)
     options = {
         "ms": args.m, "names": args.variants, "rounds": args.rounds, "compile": args.compile, "captured": captured,
+        "profile": args.profile,
         "train_steps": 0 if args.train_steps is None and _is_setup(args) else args.train_steps,
     }  # fmt: skip
 

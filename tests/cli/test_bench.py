@@ -74,6 +74,15 @@ def test_a_built_in_network_with_files(tmp_path, capsys):
     assert all((tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG") for name in ("cost.png", "gap.png"))
 
 
+def test_a_profile(tmp_path, capsys):
+    assert call("mlp", *RANDOM, *TINY, "--variants", "maxup", "--profile", "--out", "out") == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"\n  maxup, m = 2: .*other kernels \d+ %.*, idle \d+ %\n", printed)
+    assert re.search(r"\nDrawing and applying one copy takes \d+\.\d\d ms, \d+\.\d % of the standard step\.\n", printed)
+    result = json.loads((tmp_path / "out" / "bench.json").read_text())
+    assert all(one["profile"]["kernels"] for one in result["variants"])
+
+
 def test_your_network_as_json(capsys):
     words = ["--model_from", "my_bench:net", *RANDOM, *TINY, "--variants", "sam", "maxup", "--precision", "bf16"]
     assert call(*words, "--perturb", "{name: gaussian, sigma: 0.2}", "--device", "cpu", "--json") == 0

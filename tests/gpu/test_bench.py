@@ -23,12 +23,14 @@ def test_every_variant_is_measured(captured, precision):
     work = from_network("resnet20", batch_size=16, device=device, precision=precision)
     before = {name: value.detach().clone() for name, value in work.model.named_parameters()}
     names = [name for name in NAMES if name != "maxup_retain"]  # not with BatchNorm
-    result = summarize(bench(work, ms=[2, 4], names=names, rounds=2, train_steps=0, captured=captured))
+    result = summarize(bench(work, ms=[2, 4], names=names, rounds=2, train_steps=0, captured=captured, profile=True))
     assert result["step"] == ("captured" if captured else "eager")
     for one in result["variants"]:
         assert one["note"] is None, one
         assert one["time_ratio"] > 0
         assert one["peak_bytes"] > 0
+        assert one["profile"]["seconds"]["convolutions and matrix products"] > 0
+        assert sum(one["profile"]["seconds"].values()) < 3 * one["median_seconds"]
     ratio = {(one["name"], one["m"]): one["memory_ratio"] for one in result["variants"]}
     assert ratio["maxup", 4] < 1.2
     assert ratio["keep_all_graphs", 4] > 2

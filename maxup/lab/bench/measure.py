@@ -16,15 +16,18 @@ from maxup.cuda.graph import WARMUP, capture_graph
 from maxup.errors import NonFiniteError, RecipeError, format_error
 from maxup.lab.bench.fidelity import Fidelity, measure_fidelity, to_record
 from maxup.lab.bench.memory import peak_bytes
+from maxup.lab.bench.profile import profile_step
 from maxup.lab.bench.settings import DEFAULT, MAXUP, SIZES
 from maxup.lab.bench.timing import floor, interleaved
 from maxup.lab.bench.variants import Variant, make_variants, standard
 from maxup.lab.bench.workload import Workload
 from maxup.lab.environment import environment
 from maxup.objectives.maxup import MaxUp
+from maxup.perturb.in_model import clear
 from maxup.scoring import allow_variants
 
 FORWARD = "forward pass without a graph"
+COPY = "drawing and applying one copy"
 OTHER_COPIES = "no fidelity: it draws other copies than exact scoring"
 Step = Callable[[Batch], Tensor]
 
@@ -38,6 +41,7 @@ def bench(
     train_steps: int | None = None,
     compile: bool = False,
     captured: bool = False,
+    profile: bool = False,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Measure the standard step and variants of it.
@@ -51,6 +55,7 @@ def bench(
             Default: by device.
         compile: Compile the network with torch.compile.
         captured: Run every step as one CUDA graph.
+        profile: Also record which kernels take the time of a step.
         say: Called with progress messages.
 
     Returns:
@@ -93,8 +98,12 @@ def bench(
                 _attempt(work, steps, variant.key, partial(_repeat, step, batch, WARMUP + 2), notes)
     say("measuring time")
     timed: dict[str, Callable[[], object]] = {key: partial(step, batch) for key, step in steps.items()}
-    timed[FORWARD] = _forward(work, batch, captured=captured)
+    timed[FORWARD] = _graphed(partial(_forward, work, batch), captured=captured)
+    timed[COPY] = _graphed(partial(_copy, work, batch), captured=captured)
     seconds = interleaved(timed, rounds, work.device, calls=sizes["calls"])
+    if profile:
+        say("profiling")
+    profiles = {key: profile_step(timed[key], work.device) for key in steps} if profile else {}
     rows = [
         {
             "name": v.name,
@@ -103,6 +112,7 @@ def bench(
             "seconds": seconds.get(v.key),
             "peak_bytes": memory.get(v.key),
             **to_record(fidelity.get(v.key)),
+            **({"profile": profiles.get(v.key)} if profile else {}),
             "note": notes.get(v.key),
         }
         for v in variants
@@ -118,6 +128,7 @@ def bench(
         "train_steps": train_steps,
         "fidelity_batches": sizes["fidelity_batches"],
         "forward_seconds": seconds[FORWARD],
+        "copy_seconds": seconds[COPY],
         "variants": rows,
         "environment": environment(on_gpu=work.device.type == "cuda"),
     }
@@ -142,7 +153,13 @@ def summarize(result: Mapping[str, Any]) -> dict[str, Any]:
             "memory_ratio": peak / base["peak_bytes"] if peak is not None and base["peak_bytes"] else None,
         }
 
-    return dict(result) | {"median_forward_seconds": forward, "variants": [row(one) for one in result["variants"]]}
+    copy = statistics.median(result["copy_seconds"])
+    return dict(result) | {
+        "median_forward_seconds": forward,
+        "median_copy_seconds": copy,
+        "copy_ratio": copy / standard,
+        "variants": [row(one) for one in result["variants"]],
+    }
 
 
 def check(work: Workload) -> None:
@@ -221,11 +238,17 @@ def _capture(variant: Variant, step: Step, notes: dict[str, str]) -> Step:
     return CapturedStep(step, key=nothing, generators=generators, seed=nothing, replayed=nothing, say=say)
 
 
-def _forward(work: Workload, batch: Batch, *, captured: bool) -> Callable[[], object]:
-    """Return one forward pass without a graph, as the network is."""
+def _graphed(action: Callable[[], None], *, captured: bool) -> Callable[[], object]:
+    return capture_graph(action).replay if captured else action
 
-    def forward() -> None:
-        with torch.no_grad(), work.autocast():
-            work.forward(work.model, batch[0])
 
-    return capture_graph(forward).replay if captured else forward
+def _forward(work: Workload, batch: Batch) -> None:
+    """Forward a batch without a graph, with the network as it is."""
+    with torch.no_grad(), work.autocast():
+        work.forward(work.model, batch[0])
+
+
+def _copy(work: Workload, batch: Batch) -> None:
+    """Draw one copy per example and apply it."""
+    work.perturbation.apply(batch, work.perturbation.draw(batch, None))
+    clear(work.perturbation)

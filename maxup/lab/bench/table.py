@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from maxup.lab.bench.profile import shares
 from maxup.lab.report.terminal import show_table, wide_console
 
 HEADINGS = ("method", "m", "ms", "time ratio", "floor", "peak MiB", "memory ratio", "gap", "gap kept", "same winner")
@@ -23,6 +24,10 @@ def show(result: Mapping[str, Any]) -> None:
     for row in result["variants"]:
         if row["note"]:
             console.print(f"  {method(row)}: {row['note']}", style="dim")
+    for row in result["variants"]:
+        if row.get("profile"):
+            console.print(f"  {where(row)}")
+    console.print(copies(result))
     console.print(LEGEND, style="dim")
 
 
@@ -39,6 +44,19 @@ def title(result: Mapping[str, Any]) -> str:
         *(["captured"] if result["step"] == "captured" else []),
     ]
     return f"{', '.join(how)}, median of {result['rounds']} rounds"
+
+
+def copies(result: Mapping[str, Any]) -> str:
+    """Return what drawing and applying one copy costs, as a sentence."""
+    share, ms = 100 * result["copy_ratio"], 1000 * result["median_copy_seconds"]
+    return f"Drawing and applying one copy takes {ms:.2f} ms, {share:.1f} % of the standard step."
+
+
+def where(row: Mapping[str, Any]) -> str:
+    """Return where the time of a variant goes, as a sentence."""
+    parts = shares(row["profile"], row["median_seconds"])
+    name = method(row) if row["m"] is None else f"{method(row)}, m = {row['m']}"
+    return f"{name}: " + ", ".join(f"{kind} {100 * share:.0f} %" for kind, share in parts.items())
 
 
 def method(row: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from maxup.errors import NonFiniteError, RecipeError
 from maxup.lab.bench.measure import bench, check, summarize, train
 from maxup.lab.bench.plot import gaps, plot_cost, plot_gap, series
 from maxup.lab.bench.settings import BY_M, DEFAULT, MAXUP, NAMES, SIZES
-from maxup.lab.bench.table import HEADINGS, cells, title
+from maxup.lab.bench.table import HEADINGS, cells, copies, title
 from maxup.lab.bench.workload import from_network, from_setup
 
 CPU = torch.device("cpu")
@@ -28,7 +28,7 @@ def row(name, m, seconds, peak, **fidelity):
 GIVEN = {
     "network": "net", "perturbation": "Cutout(4)", "batch_size": 8, "data": "random", "precision": "bf16",
     "device": "cpu", "compile": True, "step": "eager", "rounds": 3, "environment": {"hardware": "a machine"},
-    "forward_seconds": [0.03, 0.01, 0.02],
+    "forward_seconds": [0.03, 0.01, 0.02], "copy_seconds": [0.001, 0.003, 0.002],
     "variants": [
         row("standard", 1, [0.1, 0.3, 0.08], 2**20),
         row("maxup", 2, [0.2, 0.14, 0.15], 2**20, gap=0.25, gap_kept=1.0, agreement=1.0),
@@ -48,6 +48,8 @@ def test_ratios_and_floor_are_computed_from_the_times():
     found = summarize(GIVEN)
     standard, two, four, skipped, sam = found["variants"]
     assert found["median_forward_seconds"] == 0.02
+    assert (found["median_copy_seconds"], found["copy_ratio"]) == pytest.approx((0.002, 0.02))
+    assert copies(found) == "Drawing and applying one copy takes 2.00 ms, 2.0 % of the standard step."
     assert (standard["median_seconds"], standard["time_ratio"], standard["floor"]) == (0.1, 1.0, None)
     assert (two["time_ratio"], two["floor"], two["memory_ratio"]) == pytest.approx((1.5, 1.4, 1.0))
     assert (four["time_ratio"], four["floor"]) == pytest.approx((2.0, 1.8))
@@ -82,7 +84,8 @@ def test_a_complete_measurement(work, monkeypatch):
     assert json.loads(json.dumps(result)) == result
     assert {"benchmark", "network", "parameters", "perturbation", "data", "batch_size", "input", "precision", "device",
             "compile", "step", "rounds", "calls_per_round", "train_steps", "fidelity_batches", "forward_seconds",
-            "median_forward_seconds", "variants", "environment"} == set(result)  # fmt: skip
+            "median_forward_seconds", "copy_seconds", "median_copy_seconds", "copy_ratio", "variants",
+            "environment"} == set(result)  # fmt: skip
     assert {"commit", "versions", "hardware"} <= set(result["environment"])
     assert all(set(one) == ROW | COMPUTED for one in result["variants"])
     assert len(result["variants"]) == 1 + 2 * len(BY_M) + 2
