@@ -38,7 +38,7 @@ class ScoringCompiler:
         """
         inner: nn.Module = getattr(model, "_orig_mod", model)
         before = [(m, m._compiled_call_impl) for m in inner.modules() if m._compiled_call_impl is not None]
-        if before and dropout and not _is_compiled(model):
+        if before and dropout and not is_compiled(model):
             refuse_shared_masks(inner)
         if self.compiled is None or self.model is not model:
             self.model, self.compiled = model, compile_for_scoring(model)
@@ -66,12 +66,12 @@ def compile_for_scoring(model: nn.Module) -> Callable[..., Any]:
         raise ValueError(
             "compile=True cannot compile a TorchScript model; pass the original module, or remove compile=True"
         )
-    is_compiled = _is_compiled(model)
+    compiled = is_compiled(model)
 
     def backend(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         if in_half_precision(graph, inputs):
             rewrite(graph)
-        return _inductor(graph, inputs, {"fallback_random": not is_compiled})
+        return _inductor(graph, inputs, {"fallback_random": not compiled})
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return inner._call_impl(*args, **kwargs)
@@ -80,7 +80,7 @@ def compile_for_scoring(model: nn.Module) -> Callable[..., Any]:
     return torch.compile(call, backend=backend, dynamic=False)
 
 
-def _is_compiled(model: nn.Module) -> bool:
+def is_compiled(model: nn.Module) -> bool:
     """Whether the whole model is compiled."""
     inner: nn.Module = getattr(model, "_orig_mod", model)
     # Dynamo does not compile the forward methods of torch's own containers when they are compiled in place.

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from maxup.batch import Batch, device_of
 from maxup.errors import error_message
 from maxup.objectives.running_max import RunningMax
+from maxup.scoring import is_compiled
 from maxup.validate import warn
 
 FAST_COPIES = 4  # copies per pass on a GPU; wide passes are not faster on a CPU
@@ -70,7 +71,7 @@ class FastScoring:
         """
         x = batch[0]
         on_gpu = device_of(batch).type == "cuda"
-        may_fail = on_gpu and not (compile or self.no_compiler or _has_compiled_parts(model))
+        may_fail = on_gpu and not (compile or self.no_compiler or _compiles_poorly(model))
         compile = compile or may_fail
         ways: dict[Way, Scoring] = {}
         for compiled in (True, False) if may_fail else (compile,):
@@ -107,9 +108,10 @@ class FastScoring:
         return worst
 
 
-def _has_compiled_parts(model: nn.Module) -> bool:
-    """Whether a model is TorchScript, or is compiled in place: it, or a part of it."""
-    return any(isinstance(m, torch.jit.ScriptModule) or m._compiled_call_impl is not None for m in model.modules())
+def _compiles_poorly(model: nn.Module) -> bool:
+    """Whether a model is TorchScript, or only parts of it are compiled: then compiling all of it may take long."""
+    parts = [m for m in model.modules() if m._compiled_call_impl is not None]
+    return any(isinstance(m, torch.jit.ScriptModule) for m in model.modules()) or bool(parts and not is_compiled(model))
 
 
 def is_large(x: Any) -> bool:

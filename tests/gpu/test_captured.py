@@ -104,7 +104,7 @@ def test_a_new_momentum_or_m_captures_again():
 
 
 def test_a_model_with_dropout_runs_eagerly_and_a_warning_says_why():
-    with pytest.warns(MaxUpWarning, match="not captured: the network uses the global CUDA generator"):
+    with pytest.warns(MaxUpWarning, match="not captured: the network draws from the global random state of cuda"):
         train(True, model=network(nn.Dropout(0.5)))
 
 

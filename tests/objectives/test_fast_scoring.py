@@ -400,3 +400,30 @@ def test_a_model_that_raises_any_error_at_half_the_size_is_scored_at_full_size(e
             score, nn.Linear(1, 1), (torch.rand(2, 3, 128, 128), None), lambda: None, chunk_size=1, compile=False,
             may_halve=True,
         )  # fmt: skip
+
+
+class Wrapper(nn.Module):
+    def __init__(self, compile):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        if compile == "part":
+            self.layer.compile()
+        if compile == "whole":
+            self.compile()
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+@pytest.mark.parametrize(("compile", "compiles"), [("no", True), ("part", False), ("whole", True)])
+def test_on_a_gpu_a_network_of_which_parts_are_compiled_is_scored_as_it_is(monkeypatch, compile, compiles):
+    monkeypatch.setattr("maxup.objectives.fast_scoring.device_of", lambda batch: torch.device("cuda"))
+    tried = []
+
+    def score(how):
+        tried.append(how)
+        return RunningMax()
+
+    batch = torch.rand(2, 4), torch.zeros(2, dtype=torch.long)
+    FastScoring().score(score, Wrapper(compile), batch, None, chunk_size=1, compile=False, may_halve=True)
+    assert [(how.chunk_size, how.compile) for how in tried] == [(4, compiles)]

@@ -16,6 +16,7 @@ MAXUP: dict[str, dict[str, Any]] = {  # keyword arguments of MaxUp
     "maxup_retain": {"strategy": "retain"},
     "maxup_auto": {"strategy": "auto"},
     "maxup_shortlist": {"shortlist": 4},  # 4 copies are scored
+    "maxup_shortlist_wide": {"shortlist": 4, "norm": "running", "chunk_size": 4},
 }
 BY_M = (*MAXUP, "average", "keep_all_graphs")  # measured for every m
 NAMES = (*BY_M, "pgd7", "sam")
