@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from maxup import diagnostics as diagnostics
     from maxup import theory as theory
     from maxup.batch import SharedDraw as SharedDraw
-    from maxup.cuda.captured import captured as captured
     from maxup.errors import MaxUpWarning as MaxUpWarning
     from maxup.lab.models.export import load as load
     from maxup.lab.train.api import train as train
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from maxup.losses import next_token_cross_entropy as next_token_cross_entropy
     from maxup.losses import token_cross_entropy as token_cross_entropy
     from maxup.objectives import *
+    from maxup.objectives.captured import captured as captured
     from maxup.perturb import *
     from maxup.smoothing import Smooth as Smooth
 else:
@@ -35,13 +35,13 @@ else:
         __name__,
         {
             "batch": "SharedDraw",
-            "cuda.captured": "captured",
             "diagnostics": "diagnostics",
             "errors": "MaxUpWarning",
             "lab.models.export": "load",
             "lab.train.api": "train",
             "losses": "cross_entropy next_token_cross_entropy token_cross_entropy",
             "objectives": " ".join(objectives.__all__),
+            "objectives.captured": "captured",
             "perturb": " ".join(perturb.__all__),
             "smoothing": "Smooth",
             "theory": "theory",
