@@ -88,6 +88,17 @@ def cat(draws: Sequence[Draw]) -> Draw:
     return draws[0] if len(draws) == 1 else tree_map(join, *draws, is_leaf=_is_shared)
 
 
+def clone(draw: Draw) -> Draw:
+    """Copy the tensors of a draw."""
+
+    def copy(leaf: Any) -> Any:
+        if isinstance(leaf, SharedDraw):
+            return SharedDraw(leaf.values.clone(), leaf.index.clone())
+        return leaf.clone() if isinstance(leaf, Tensor) else leaf
+
+    return tree_map(copy, draw, is_leaf=_is_shared)
+
+
 def tile(batch: Batch, copies: int) -> Batch:
     """Repeat a batch: (B, ...) -> (copies * B, ...), copy after copy."""
     if copies == 1:

@@ -284,7 +284,8 @@ def check_settings_agree(objective: Any, *, custom_loss: bool) -> None:
         )
     if objective.dtype not in (None, torch.float32, torch.bfloat16, torch.float16):
         raise ValueError(f"dtype={objective.dtype} is invalid; use torch.float32, torch.bfloat16 or torch.float16")
-    defaults = {"norm": "batch", "chunk_size": 1, "dtype": None, "dropout": True, "compile": False, "fast": False}
+    defaults = {"norm": "batch", "chunk_size": 1, "dtype": None, "dropout": True, "compile": False}
+    defaults |= {"capture": False, "fast": False}
     for name, default in (defaults | {"shortlist": None}).items():
         if objective.strategy != "recompute" and (value := getattr(objective, name)) != default:
             raise ValueError(

@@ -50,7 +50,7 @@ def test_maxup_has_these_arguments_and_no_others():
     assert (
         arguments
         == """
-        perturbation m norm strategy chunk_size masks dropout compile fast shortlist dtype score forward loss_fn
+        perturbation m norm strategy chunk_size masks dropout compile capture fast shortlist dtype score forward loss_fn
         generator
     """.split()
     )

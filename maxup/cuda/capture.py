@@ -92,7 +92,7 @@ class CapturedStep:
         before, monitored = get_rng_state([batch[0].device]), self.eager == WARMUP
         self.side = self.side or torch.cuda.Stream()
         self.side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.side), _record_syncs() if monitored else nullcontext() as syncs:
+        with torch.cuda.stream(self.side), _preparing(), record_syncs() if monitored else nullcontext() as syncs:
             loss = self.step(batch)
         torch.cuda.current_stream().wait_stream(self.side)
         if monitored:
@@ -116,8 +116,26 @@ class CapturedStep:
         return graph
 
 
+_depth = 0  # of captured steps that run eagerly to prepare their capture
+
+
+def is_preparing() -> bool:
+    """Whether an eager step of a `CapturedStep` is running. What is inside needs no graph of its own."""
+    return _depth > 0
+
+
 @contextmanager
-def _record_syncs() -> Iterator[list[str]]:
+def _preparing() -> Iterator[None]:
+    global _depth
+    _depth += 1
+    try:
+        yield
+    finally:
+        _depth -= 1
+
+
+@contextmanager
+def record_syncs() -> Iterator[list[str]]:
     """Yield a list that holds, on exit, the warnings about synchronizing CUDA operations."""
     mode, syncs = torch.cuda.get_sync_debug_mode(), list[str]()
     with warnings.catch_warnings(action="ignore"):  # torch warns that this mode is a prototype

@@ -21,6 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
 from maxup.batch import Batch, Draw, batch_size, cat, device_of, is_batched
+from maxup.cuda.selection import CapturedSelection
 from maxup.dropout import refuse_dropout
 from maxup.isolation import autocast, preserve_state
 from maxup.objectives.auto_strategy import AutoStrategy
@@ -41,6 +42,7 @@ from maxup.validate import (
     check_settings_agree,
     is_capturing,
     refuse_batch_norm,
+    warn,
 )
 
 
@@ -59,10 +61,12 @@ class MaxUp(Objective):
         dropout: Whether dropout is active while copies are scored. False is cheaper, because scoring draws no masks,
             and approximate. The training pass always has dropout.
         compile: Compile the scoring passes (see `maxup.scoring`). The training pass runs as it is.
+        capture: Run selection as one CUDA graph, which removes the cost of launching its kernels (see
+            `maxup.cuda.selection`). It keeps the memory of its passes. On a CPU it changes nothing.
         fast: Score images of at least 96 x 96 pixels at half their height and width, and other inputs with running
-            statistics, without dropout. On a GPU, passes are compiled, with at least 4 copies each. At half size, and
-            with BatchNorm or dropout, this is approximate. Every 500 steps, the copies are also scored with
-            `fast=False`, and `gap_kept` compares the two selections.
+            statistics, without dropout. On a GPU, passes are compiled, with at least 4 copies each, and captured if
+            launching them takes most of the time. At half size, and with BatchNorm or dropout, this is approximate.
+            Every 500 steps, the copies are also scored with `fast=False`, and `gap_kept` compares the two selections.
         shortlist: Score only this many copies: those with the highest first-order estimate of the loss, from one
             gradient with respect to the unperturbed input (see `maxup.objectives.shortlist`). Approximate. Use it with
             small noise and a large m. It is checked like `fast`.
@@ -92,6 +96,7 @@ class MaxUp(Objective):
         masks: str = "shared",
         dropout: bool = True,
         compile: bool = False,
+        capture: bool = False,
         fast: bool = False,
         shortlist: int | None = None,
         dtype: torch.dtype | None = None,
@@ -108,6 +113,7 @@ class MaxUp(Objective):
         self.masks = check_choice("masks", masks, "shared", "independent")
         self.dropout = check_bool("dropout", dropout)
         self.compile, self.fast = check_bool("compile", compile), check_bool("fast", fast)
+        self.capture = check_bool("capture", capture)
         self.shortlist = None if shortlist is None else check_positive_int("shortlist", shortlist)
         check_settings_agree(self, custom_loss=loss_fn is not cross_entropy)
         if shortlist is not None and in_model_parts(perturbation):
@@ -122,7 +128,7 @@ class MaxUp(Objective):
         )
         self._wide = WidePasses(instead)
         self._ties, self._gap_check = TieCheck(), GapCheck()
-        self._compiler = ScoringCompiler()
+        self._compiler, self._captured = ScoringCompiler(), CapturedSelection()
         self._gap_kept: Tensor | None = None
         self._fast = FastScoring()
         self._strategies = AutoStrategy()
@@ -235,12 +241,37 @@ class MaxUp(Objective):
             (worst.draw,) = self._draws(batch, generator, 1)
             return worst
         model = unwrap(model)
-        if self._is_approximate(self.copies()):
-            worst = self._select_approximately(model, batch, generator)
+        select = partial(self._select_eagerly, model, generator=generator)
+        device = device_of(batch)
+        if (self.capture or self.fast) and device.type == "cuda" and not (is_capturing(device) or self.needs_eager()):
+            worst = self._select_captured(select, model, batch, generator)
         else:
-            worst = self._score(model, batch, generator, self._scoring)
+            worst = select(batch)
         if worst.shortlist is None:  # the best copies of a shortlist may be the same
             self._ties.update(worst)
+        return worst
+
+    def _select_eagerly(self, model: Any, batch: Batch, generator: Generator) -> RunningMax:
+        if self._is_approximate(self.copies()):
+            return self._select_approximately(model, batch, generator)
+        return self._score(model, batch, generator, self._scoring)
+
+    def _select_captured(
+        self, select: Callable[[Batch], RunningMax], model: Any, batch: Batch, generator: Generator
+    ) -> RunningMax:
+        """Select by a CUDA graph, if possible. Once it turns out not to be, warn if the user asked for it."""
+        before = self._captured.reason
+        worst = self._captured(
+            select,
+            batch,
+            generator,
+            kind=(id(model), self.depends_on()),
+            modules=[*model.modules(), *self._called[2]],
+            remember=partial(remember_draws, self.perturbation, generator),
+            if_launch_bound=not self.capture,
+        )
+        if self.capture and (reason := self._captured.reason) != before:
+            warn(f"capture=True: selection runs eagerly, because {reason}")
         return worst
 
     @property

@@ -4,12 +4,13 @@
 one. Only one draw per example is kept, so memory does not grow with m.
 """
 
+import copy
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from maxup.batch import Draw, where
+from maxup.batch import Draw, clone, where
 from maxup.perturb.labels import entropy
 
 
@@ -68,6 +69,17 @@ class RunningMax:
             self._update(draw, score)
             self.losses.append(loss)
             self.all_scores.append(score)
+
+    def clone(self) -> "RunningMax":
+        """Return a copy with its own tensors."""
+        found, k = copy.copy(self), len(self.losses)
+        found.draw = clone(self.draw)
+        for name in ("scores", "copy", "shortlist", "gap_kept"):
+            tensor = getattr(self, name)
+            setattr(found, name, None if tensor is None else tensor.clone())
+        stacked = torch.stack([*self.losses, *self.all_scores])  # (2 * m, B), one kernel
+        found.losses, found.all_scores = list(stacked[:k]), list(stacked[k:])
+        return found
 
     def _update(self, draw: Draw, score: Tensor) -> None:
         if self.scores is None or self.copy is None:

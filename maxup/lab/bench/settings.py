@@ -12,6 +12,7 @@ MAXUP: dict[str, dict[str, Any]] = {  # keyword arguments of MaxUp
     "maxup_wide": {"norm": "running", "chunk_size": 4},  # 4 copies per pass
     "maxup_compiled": {"norm": "running", "compile": True},
     "maxup_compiled_wide": {"norm": "running", "chunk_size": 4, "compile": True},
+    "maxup_captured": {"norm": "running", "chunk_size": 4, "compile": True, "capture": True},
     "maxup_fast": {"fast": True},
     "maxup_retain": {"strategy": "retain"},
     "maxup_auto": {"strategy": "auto"},
