@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from maxup.cuda.graph import WARMUP, on_device
+from maxup.cuda.graph import WARMUP, captured_into, on_device
 from maxup.dropout import drop_probability
 from maxup.rng import get_rng_state
 
@@ -108,9 +108,7 @@ class CapturedStep:
     def _capture(self, batch: Batch) -> torch.cuda.CUDAGraph:
         self.batch = tuple(tensor.clone() for tensor in batch)
         graph = torch.cuda.CUDAGraph()
-        for generator in self.generators():
-            graph.register_generator_state(generator)
-        with torch.cuda.graph(graph):
+        with captured_into(graph, self.generators()):
             self.loss = self.step(self.batch)
         self.graph = graph
         return graph

@@ -1,10 +1,13 @@
 """CUDA graphs: capture GPU work once, then replay it."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import gc
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
+from torch import Generator
 
 WARMUP = 3  # eager calls before capture, on a side stream, to finish lazy initialization
 
@@ -12,6 +15,41 @@ WARMUP = 3  # eager calls before capture, on a side stream, to finish lazy initi
 def on_device(device: torch.device) -> AbstractContextManager[Any]:
     """Make a GPU the current one. Streams and graphs belong to the current GPU, and capture its work only."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+@contextmanager
+def captured_into(
+    graph: torch.cuda.CUDAGraph, generators: Iterable[Generator] = (), mode: str = "global"
+) -> Iterator[None]:
+    """Capture the work inside, which draws from these generators besides the global one.
+
+    To destroy another graph would end the capture, so garbage is collected before and not during it.
+    """
+    generators = list(generators)
+    for generator in generators:
+        graph.register_generator_state(generator)
+    gc.collect()
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        with torch.cuda.graph(graph, capture_error_mode=mode):
+            yield
+    except BaseException:
+        _leave_capture(generators)
+        raise
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _leave_capture(generators: list[Generator]) -> None:
+    """Make random generators work again after a failed capture, which leaves them waiting for its end."""
+    spare = torch.cuda.CUDAGraph()
+    with suppress(RuntimeError), warnings.catch_warnings(action="ignore"):
+        for generator in generators:
+            spare.register_generator_state(generator)
+        with torch.cuda.graph(spare, capture_error_mode="thread_local"):
+            torch.zeros(1, device="cuda")
 
 
 def capture_graph(work: Callable[[], None]) -> torch.cuda.CUDAGraph:
@@ -26,6 +64,6 @@ def capture_graph(work: Callable[[], None]) -> torch.cuda.CUDAGraph:
             work()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with captured_into(graph):
         work()
     return graph

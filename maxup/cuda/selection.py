@@ -14,7 +14,8 @@ from torch import Generator, Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from maxup.cuda.capture import is_preparing, record_syncs
-from maxup.cuda.graph import on_device
+from maxup.cuda.graph import captured_into, on_device
+from maxup.dropout import drop_probability
 from maxup.errors import error_message
 
 WARMUP = 2  # eager selections before a capture
@@ -43,6 +44,14 @@ class CapturedSelection:
     def __getstate__(self) -> dict[str, Any]:
         return CapturedSelection().__dict__  # a graph cannot be copied or saved
 
+    @property
+    def bytes_kept(self) -> int:
+        """GPU memory that the graph keeps for its passes."""
+        if self.graph is None:
+            return 0
+        segments = torch.cuda.memory_snapshot()
+        return sum(s["total_size"] for s in segments if tuple(s["segment_pool_id"]) == tuple(self.graph.pool()))
+
     def __call__(
         self,
         select: Callable[[Any], Any],
@@ -52,6 +61,7 @@ class CapturedSelection:
         kind: Any,
         modules: Iterable[nn.Module],
         remember: Callable[[], Callable[[], None]],
+        dropout: bool = True,
         if_launch_bound: bool = False,
     ) -> Any:
         """Return the winners of a batch, a `RunningMax`.
@@ -63,6 +73,7 @@ class CapturedSelection:
             kind: What the selection depends on besides the values of the batch and the modules, to compare.
             modules: The modules that the selection calls.
             remember: Returns a function that makes the next draws the same again.
+            dropout: Whether dropout is active in the selection.
             if_launch_bound: Capture only if launching takes most of the time of a selection.
         """
         if self.reason or is_preparing():
@@ -84,7 +95,7 @@ class CapturedSelection:
                 return self._watch(select, batch)
             if self.graph is None:
                 modules = list(modules)
-                self.reason = _why_not(tensors, modules) or self._why_not_worth_it(if_launch_bound)
+                self.reason = _why_not(tensors, modules, dropout) or self._why_not_worth_it(if_launch_bound)
                 if self.reason:
                     return select(batch)
                 rewind = remember()
@@ -122,9 +133,8 @@ class CapturedSelection:
         tensors, structure = tree_flatten(batch)
         self.inputs = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in tensors]
         graph = torch.cuda.CUDAGraph()
-        graph.register_generator_state(generator)
         torch.clear_autocast_cache()  # what it holds may be freed before the next replay
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may pin memory
+        with captured_into(graph, [generator], mode="thread_local"):  # other threads may pin memory
             self.worst = select(tree_unflatten(self.inputs, structure))
         self.graph, self.state = graph, ModuleState(modules)
         self.replays, self.captures = 0, self.captures + 1
@@ -195,8 +205,10 @@ class ModuleState:
         )
 
 
-def _why_not(tensors: list[Any], modules: list[nn.Module]) -> str:
+def _why_not(tensors: list[Any], modules: list[nn.Module], dropout: bool) -> str:
     """Return why a selection cannot be captured, or ""."""
+    if dropout and any(m.training and drop_probability(m) > 0 for m in modules):
+        return "copies cannot share dropout masks in a CUDA graph; add dropout=False"
     if not all(isinstance(leaf, Tensor | None) for leaf in tensors):
         return "the batch holds something other than tensors"
     if len({leaf.device for leaf in tensors if leaf is not None}) > 1:

@@ -138,6 +138,11 @@ class MaxUp(Objective):
         """Share of the loss gap that `fast` or `shortlist` kept in the last check: 1 is exact, 0 is random."""
         return None if self._gap_kept is None else float(self._gap_kept)
 
+    @property
+    def graph_bytes(self) -> int:
+        """GPU memory that `capture` keeps for its graph; 0 while selection is not captured."""
+        return self._captured.bytes_kept
+
     def needs_eager(self) -> bool:
         """Whether this step also scores exactly to check the selection, which cannot run in a CUDA graph."""
         if not self._is_approximate(self.copies()):
@@ -268,6 +273,7 @@ class MaxUp(Objective):
             kind=(id(model), self.depends_on()),
             modules=[*model.modules(), *self._called[2]],
             remember=partial(remember_draws, self.perturbation, generator),
+            dropout=self.dropout and not self.fast,
             if_launch_bound=not self.capture,
         )
         if self.capture and (reason := self._captured.reason) != before:

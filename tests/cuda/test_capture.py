@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from maxup.cuda.capture import CapturedStep, _record_syncs, why_not_capturable
+from maxup.cuda.capture import CapturedStep, record_syncs, why_not_capturable
 from maxup.cuda.graph import WARMUP
 
 SAFE = {
@@ -122,14 +122,14 @@ def device(monkeypatch):
 
 def test_the_prototype_warning_is_not_a_synchronization(device):
     for _ in range(2):
-        with _record_syncs() as syncs:
+        with record_syncs() as syncs:
             pass
         assert syncs == []
     assert device == [0, "warn", 0, "warn", 0]
 
 
 def test_synchronization_is_recorded_and_other_warnings_pass(device):
-    with warnings.catch_warnings(record=True, action="always") as passed, _record_syncs() as syncs:
+    with warnings.catch_warnings(record=True, action="always") as passed, record_syncs() as syncs:
         warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
         warnings.warn("mind the gap", stacklevel=1)
     assert syncs == ["called a synchronizing CUDA operation"]
@@ -137,7 +137,7 @@ def test_synchronization_is_recorded_and_other_warnings_pass(device):
 
 
 def test_the_mode_is_restored_when_a_step_fails(device):
-    with pytest.raises(ZeroDivisionError), _record_syncs():
+    with pytest.raises(ZeroDivisionError), record_syncs():
         raise ZeroDivisionError
     assert device[-1] == 0
 
@@ -179,7 +179,7 @@ def test_a_step_that_draws_random_numbers_on_the_host_is_not_captured(events, mo
     monkeypatch.setattr(torch.cuda, "Stream", lambda: stream)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
     monkeypatch.setattr(torch.cuda, "stream", lambda side: contextlib.nullcontext())
-    monkeypatch.setattr("maxup.cuda.capture._record_syncs", lambda: contextlib.nullcontext([]))
+    monkeypatch.setattr("maxup.cuda.capture.record_syncs", lambda: contextlib.nullcontext([]))
     said = []
     step = captured_step(events)
     step.step, step.say = lambda batch: draw(), said.append

@@ -89,7 +89,9 @@ def bench(
         fidelity |= measure_fidelity(work, m, running, sizes["fidelity_batches"])
     notes |= {key: OTHER_COPIES for key, value in fidelity.items() if value is None}
     say("measuring memory")
-    memory = {key: peak_bytes(partial(step, batch), work.device) for key, step in steps.items()}
+    memory = {
+        v.key: peak_bytes(partial(steps[v.key], batch), work.device) + v.kept() for v in variants if v.key in steps
+    }
     if captured:
         say("capturing")
         for variant in variants:

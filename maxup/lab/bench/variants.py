@@ -35,6 +35,7 @@ class Variant:
         generator: Source of the draws.
         select: Returns the winners of a batch, if the variant selects.
         settings: Arguments of MaxUp.
+        kept: Returns the bytes on the GPU that the variant keeps between steps.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Variant:
     generator: Generator
     select: Callable[[Batch], RunningMax] | None = None
     settings: dict[str, Any] = field(default_factory=dict)
+    kept: Callable[[], int] = lambda: 0
 
     @property
     def key(self) -> str:
@@ -89,7 +91,7 @@ def maxup(work: Workload, name: str, m: int) -> Variant:
         return worst
 
     backward = _backward(work, lambda batch: objective()(work.model, *batch))
-    return Variant(name, m, backward, generator, select, settings)
+    return Variant(name, m, backward, generator, select, settings, lambda: objective().graph_bytes)
 
 
 def average(work: Workload, name: str, m: int) -> Variant:
