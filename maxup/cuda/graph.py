@@ -29,12 +29,13 @@ def captured_into(
     for generator in generators:
         graph.register_generator_state(generator)
     gc.collect()
-    collects = gc.isenabled()
+    collects, stream = gc.isenabled(), torch.cuda.current_stream()
     gc.disable()
     try:
         with torch.cuda.graph(graph, capture_error_mode=mode):
             yield
     except BaseException:
+        torch.cuda.set_stream(stream)  # a failed capture leaves its own
         _leave_capture(generators)
         raise
     finally:
