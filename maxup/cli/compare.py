@@ -21,6 +21,7 @@ EXAMPLES = """examples:
   maxup compare cifar10/resnet110-cutout-maxup --seeds 3 --robustness \\
     --images 1000 --eval_every 10
   maxup compare smoke/resnet20-cutmix --seeds 3 --fast
+  maxup compare text/awd_lstm-embedding_dropout-maxup --seeds 3
 The same command resumes. Settings of the recipe are options too: see
 maxup train --help.
 """
@@ -32,8 +33,8 @@ def main(argv: Sequence[str]) -> int:
         "compare",
         "Train a recipe with m = 1 and with MaxUp over several seeds, at equal epochs and at equal measured time. "
         "Measures the time, and the accuracy on clean inputs, on the worst of 20 copies and under attack, and the norm "
-        "of the input gradient. The last two are left out for token ids. Prints a table and writes compare.json and "
-        "compare.png.",
+        "of the input gradient. The last two are left out for token ids. For a language model: the test perplexity. "
+        "Prints a table and writes compare.json and compare.png.",
         EXAMPLES,
     )
     parser.add_argument("recipe", help="name of a recipe (see maxup ls), or a YAML file")

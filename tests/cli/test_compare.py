@@ -127,6 +127,28 @@ def test_token_ids_are_compared_without_attack_and_gradient(tmp_path, monkeypatc
     assert list(result["runs"]) == ["m = 1", "m = 3", "easiest of 3", "m = 1, time of m = 3"]
 
 
+def test_language_models_are_compared_by_their_test_perplexity(tmp_path, monkeypatch, capsys):
+    for name, words in (("train", 400), ("valid", 100), ("test", 100)):
+        (tmp_path / f"{name}.txt").write_text("\n".join(f"a{i % 7} b{i % 5} c{i % 3}" for i in range(words)) + "\n")
+    monkeypatch.chdir(tmp_path)
+    small = ["--data.root", str(tmp_path), "--model.args", "{embedding: 8, hidden: 8, layers: 1}", "--epochs", "2"]
+    words = ["text/awd_lstm-embedding_dropout-maxup", "--seeds", "3", "--out", "c", "--no_equal_time", *small]
+    assert main(["compare", *words]) == 0
+    printed = capsys.readouterr().out
+    assert "Verdict for m = 2: against m = 1 at equal epochs, " in printed
+    assert "Welch's 95 % interval" in printed
+    result = json.loads((tmp_path / "c" / "compare.json").read_text())
+    assert set(result["summary"]) == {"test_perplexity", "seconds"}
+    for row, runs in result["runs"].items():
+        for run in runs:
+            folder = tmp_path / "c" / "runs" / row.replace(" = ", "-") / f"seed-{run['seed']}"
+            assert main(["eval", str(folder), "--json"]) == 0
+            found = json.loads(capsys.readouterr().out)["splits"]["test"]
+            assert run["test_perplexity"] == pytest.approx(found["perplexity"])
+    plot = (tmp_path / "c" / "compare.png").read_bytes()
+    assert plot.startswith(b"\x89PNG")
+
+
 def test_time_is_equal_by_the_measured_ratio(compared):
     result = json.loads((compared[0] / "c" / "compare.json").read_text())
     seconds = {name: [run["seconds"] for run in runs] for name, runs in result["runs"].items()}

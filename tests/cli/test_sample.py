@@ -138,8 +138,9 @@ def test_what_is_for_images_says_so(run, tmp_path, capsys, monkeypatch):
     for words in (["show", str(run)], ["eval", str(run), "--robustness"]):
         assert main(words) == 1
         assert "is a language-model run, but this command needs an image run" in capsys.readouterr().err
-    assert main(["compare", "smoke/awd_lstm-embedding_dropout", "--seeds", "2"]) == 1
-    assert "trains a language model, but a comparison needs a classifier" in capsys.readouterr().err
+    for words in (["--robustness"], ["--certify", "2"], ["--images", "2"]):
+        assert main(["compare", "smoke/awd_lstm-embedding_dropout", "--seeds", "2", *words]) == 1
+        assert "need a classifier, but the recipe trains a language model; remove" in capsys.readouterr().err
     for option, value in (("--words", "0"), ("--temperature", "-1"), ("--seed", "9" * 23), ("--seed", "-1")):
         with pytest.raises(SystemExit):
             main(["sample", str(run), option, value])

@@ -99,10 +99,6 @@ def rows(
     if "hard_examples" in objectives:
         hard = row("hard_examples")
         found[f"hardest {100 * hard.objective['keep']:g} %"] = hard
-    if recipe.task != "vision":
-        raise RunError(
-            "the recipe trains a language model, but a comparison needs a classifier; use maxup reproduce and report"
-        )
     if objective["name"] not in ("standard", "maxup", *objectives):
         raise RunError(
             f"maxup compare needs a standard or maxup recipe, but the objective is {objective['name']!r}; average, "
@@ -157,6 +153,10 @@ def compare(
         The content of compare.json.
     """
     planned = rows(recipe, ms, objectives, attack, fast=fast)
+    if recipe.task == "language" and (certification or robustness or images is not None):
+        raise RunError(
+            "certify, robustness and images need a classifier, but the recipe trains a language model; remove them"
+        )
     if certification is not None:
         check_noise(recipe)
     for row in planned.values():
@@ -246,6 +246,11 @@ def run_once(
     """
     settings: dict[str, Any] = {"save_best": False, "quiet": quiet, **user_code}
     finished = _finished(recipe, folder) or train(recipe, folder, **settings)
+    about = {"seed": recipe.seed, "epochs": recipe.epochs}
+    time = {"seconds": finished["training_seconds"] - finished.get("compile_seconds", 0.0)}
+    if recipe.task == "language":
+        perplexities = {name: finished["last"][name] for name in METRICS if name in finished["last"]}
+        return about | perplexities | time, finished["environment"]
     run = open_run(folder, "last", task="vision", root=recipe.data.root, **user_code)
     task = run.task
     test = task.evaluation["test"]
@@ -266,9 +271,7 @@ def run_once(
         measured |= {name: found["clean"][name] for name in ("nll", "ece")}
     if certification is not None:
         measured |= certify_run(folder, recipe, certification, **user_code)
-    about = {"seed": recipe.seed, "epochs": recipe.epochs}
-    seconds = finished["training_seconds"] - finished.get("compile_seconds", 0.0)
-    return about | measured | {"seconds": seconds}, finished["environment"]
+    return about | measured | time, finished["environment"]
 
 
 def _finished(recipe: Recipe, folder: Path) -> dict[str, Any] | None:

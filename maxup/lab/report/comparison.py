@@ -1,6 +1,7 @@
 """A comparison as text for the terminal and as a plot."""
 
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,14 @@ from maxup.lab.results.comparison import CERTIFIED_RADII, CORRUPTED, METRICS, TI
 from maxup.lab.results.statistics import FEWEST
 
 WIDEST = 5  # panels of a plot in one row
+CHARACTERS = 12  # of the title per inch
 
 
 def text(result: dict[str, Any]) -> str:
     """Return the result of a comparison as text for the terminal."""
     table, seeds = result["summary"], len(result["seeds"])
     attack, lines = result["attack"], list[str]()
-    width = max(map(len, table["clean"]))
+    width = max(map(len, result["runs"]))
     for metric, by_row in table.items():
         title, d = METRICS[metric].title, METRICS[metric].decimals
         settings = f", radius {attack['radius']:g}, {attack['steps']} steps" if metric == "attacked" else ""
@@ -33,7 +35,7 @@ def text(result: dict[str, Any]) -> str:
         if seeds >= FEWEST
         else f"{FEWEST} or more seeds give {kind}."
     )
-    lines.append(f"\nLast column: difference from {next(iter(table['clean']))}. {note}")
+    lines.append(f"\nLast column: difference from {next(iter(result['runs']))}. {note}")
     if result.get("images"):
         lines.append(f"All but the clean accuracy and certificates is measured on {result['images']} test examples.")
     for name, record in result["equal_time"].items():
@@ -70,7 +72,7 @@ def verdicts(result: dict[str, Any]) -> list[str]:
         return []
     table, lines = result["summary"], list[str]()
     for name in result["runs"]:
-        if is_maxup(name) and "difference" in table["clean"][name]:
+        if is_maxup(name) and "difference" in table["seconds"][name]:
             parts = [f"against m = 1 at equal epochs, {_verdict({m: rows[name] for m, rows in table.items()})}"]
             for timed, record in result["equal_time"].items():
                 baseline, _, ours = timed.rpartition(TIME_OF)
@@ -149,5 +151,5 @@ def plot(result: dict[str, Any], path: Path, title: str) -> None:
     other = set(metrics) - set(certified)
     images = f", {result['images']} test examples except for clean accuracy" if result.get("images") and other else ""
     about = f"mean ± std of {len(result['seeds'])} seeds{images}; small dots are single seeds"
-    figure.suptitle(f"{title}: {about}", fontsize=10)
+    figure.suptitle(fill(f"{title}: {about}", round(CHARACTERS * size[0])), fontsize=10)
     save_figure(figure, path, dpi=140)

@@ -48,6 +48,8 @@ METRICS = {
         f"certified_{radius:g}": Metric(f"certified at radius {radius:g} [%]", f"certified at {radius:g}", 2, " %")
         for radius in CERTIFIED_RADII
     },
+    "test_perplexity": Metric("test perplexity", "perplexity", 2, lower_is_better=True),
+    "test_dynamic_perplexity": Metric("test perplexity, dynamic", "dynamic perplexity", 2, lower_is_better=True),
     "seconds": Metric("seconds of training", "time", 1, " s"),
 }
 

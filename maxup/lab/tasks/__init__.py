@@ -12,6 +12,7 @@ The training loop needs these attributes of a task:
     skipped()                       returns the files that could not be read
     monitor, lower_is_better        the metric that decides the best epoch
     unit                            what an example is, for the progress bar
+    seed_selects_data               whether the seed selects the training examples
     state_dict, load_state_dict     state that is carried from step to step
     identity, check_identity        what must agree with a checkpoint, besides the recipe
     finish(model, folder, should_stop, quiet)    returns metrics that are computed once after training

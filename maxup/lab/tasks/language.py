@@ -53,6 +53,7 @@ class Language:
 
     monitor, lower_is_better, unit = "perplexity", True, "tokens"
     every_epoch = ("validation",)  # the test text is evaluated once, at the end
+    seed_selects_data = False
 
     def __init__(
         self,
