@@ -36,16 +36,16 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     from maxup.diagnostics.checks import run_checks
     from maxup.diagnostics.inputs import make_inputs
-    from maxup.lab.user_code import find_function
+    from maxup.lab.user_code import find_function, where_raised
 
     function = find_function(args.function)
     try:
         returned = function()
     except (Exception, SystemExit) as error:
-        raise InputsError(f"{args.function} raised {format_error(error)}") from error
+        raise InputsError(f"{args.function} raised {format_error(error)}{where_raised(error)}") from error
     errors = 0
     for finding in run_checks(make_inputs(returned)):
-        say(finding, flush=True)
+        say(f"{finding}{where_raised(finding.error) if finding.error else ''}", flush=True)
         errors += finding.level == "error"
     say(f"\n{errors} error{'s' if errors > 1 else ''}" if errors else "\nNo errors.")
     return 1 if errors else 0

@@ -28,7 +28,7 @@ from maxup.snapshot import Snapshot, changed, snapshot
 
 M = 4
 ROUNDS = 5  # timed steps
-SLOW = 1.5  # a step is slow above this multiple of the usual ratio
+SLOW = 1.5  # a step is slow above this multiple of the time of its forward passes
 
 
 @dataclass
@@ -36,8 +36,10 @@ class Finding:
     """The result of a check."""
 
     level: str
-    """One of "ok", "warning" and "error"."""
+    """One of "ok", "note" (good to know), "warning" and "error"."""
     text: str
+    error: Exception | None = None
+    """What the model or the batch raised."""
 
     def __str__(self) -> str:
         return f"{self.level:<7} {self.text}"
@@ -50,7 +52,7 @@ def run_checks(inputs: Inputs) -> Iterator[Finding]:
         with preserve_state(inputs.model, inputs.batch):
             _maxup(inputs, 1).run(inputs.model, *inputs.batch)
     except Exception as error:
-        yield Finding("error", f"a forward pass on the batch failed: {format_error(error)}")
+        yield Finding("error", f"a forward pass on the batch failed: {format_error(error)}", error)
         return
     for check in (_perturbation, _determinism, _side_effects, _gap, _baseline, _replay, _cost, _layers, _penalty):
         try:
@@ -60,7 +62,7 @@ def run_checks(inputs: Inputs) -> Iterator[Finding]:
             yield from findings
         except Exception as error:
             name = check.__name__.strip("_").replace("_", " ")
-            yield Finding("error", f"the {name} check failed: {format_error(error)}")
+            yield Finding("error", f"the {name} check failed: {format_error(error)}", error)
 
 
 def _mode(model: nn.Module) -> Iterator[Finding]:
@@ -160,27 +162,27 @@ def _replay(inputs: Inputs) -> Iterator[Finding]:
         yield Finding("ok", "the training pass reproduces the scored losses exactly")
     elif _norms(inputs.model):
         yield Finding(
-            "warning",
+            "note",
             text + "BatchNorm normalizes the batch of worst copies with its own statistics, as the method implies; "
             "norm='running' scores with the running statistics instead",
         )
     elif report.replay_error < 1e-4:
-        yield Finding("warning", text + "rounding")
+        yield Finding("note", text + "rounding")
     else:
         yield Finding("error", text + "the worst copies are not reproduced")
 
 
 def _cost(inputs: Inputs) -> Iterator[Finding]:
     seconds: dict[int, list[float]] = {1: [], M: []}
-    copying = []  # seconds to draw and apply M copies
-    generator = _generator(inputs)
+    copying, forwards = [], []  # seconds to draw and apply M copies, and of a forward pass without a graph
+    generator, objectives = _generator(inputs), {m: _maxup(inputs, m) for m in seconds}
     saved = dict.fromkeys(seconds, 0)
     with _preserve_gradients(inputs.model), preserve_state(inputs.model, inputs.batch):
         for _ in range(ROUNDS + 1):  # the first round is a warmup
             for m in seconds:
                 start = time.perf_counter()
                 with _saved_bytes() as bytes_saved:
-                    loss = _maxup(inputs, m).run(inputs.model, *inputs.batch).loss
+                    loss = objectives[m].run(inputs.model, *inputs.batch).loss
                 loss.backward()
                 if loss.is_cuda:
                     torch.cuda.synchronize()
@@ -193,10 +195,18 @@ def _cost(inputs: Inputs) -> Iterator[Finding]:
             if loss.is_cuda:
                 torch.cuda.synchronize()
             copying.append(time.perf_counter() - start)
-    one, many, copies = (statistics.median(values[1:]) for values in (seconds[1], seconds[M], copying))
-    usual = (M + 3) / 3  # a backward pass costs about as much as two forward passes
-    slow = many > SLOW * usual * one
-    text = f"a step with m = {M} takes {many / one:.2f} times as long as with m = 1 (about {usual:.2g} is usual)"
+            start = time.perf_counter()
+            with torch.no_grad():
+                inputs.loss_fn(inputs.forward(inputs.model, inputs.batch[0]), inputs.batch[1])
+            if loss.is_cuda:
+                torch.cuda.synchronize()
+            forwards.append(time.perf_counter() - start)
+    times = (seconds[1], seconds[M], copying, forwards)
+    one, many, copies, forward = (statistics.median(values[1:]) for values in times)
+    floor = 1 + M * forward / one
+    slow = many > SLOW * floor * one
+    text = f"a step with m = {M} takes {many / one:.2f} times as long as with m = 1; "
+    text += f"{M} forward passes without a graph make {floor:.2f}"
     reason = "; the model or batch is probably so small that overhead dominates"
     if copies > many / 3:
         reason = f"; {100 * copies / many:.0f} % of it is spent on making the copies, so use a cheaper perturbation"
@@ -213,7 +223,7 @@ def _layers(inputs: Inputs) -> Iterator[Finding]:
         text = f"BatchNorm layers in training mode ({len(active)}): each copy is scored with its own batch statistics; "
         text += "chunk_size > 1 and strategy='retain' are not available"
         few = f", and {n} examples are few for batch statistics" if n < 8 else ""
-        yield Finding("warning", text + few)
+        yield Finding("warning" if few else "note", text + few)
     elif norms:
         yield Finding("ok", f"BatchNorm layers ({len(norms)}), all with fixed statistics")
     dropout = [layer for layer in inputs.model.modules() if drop_probability(layer) > 0]
@@ -222,9 +232,7 @@ def _layers(inputs: Inputs) -> Iterator[Finding]:
         text = (
             f"dropout layers ({len(dropping)}): all copies and the training pass share their masks, so draw no random "
         )
-        yield Finding(
-            "warning", text + "numbers between select and your forward pass; dropout=False scores without them"
-        )
+        yield Finding("note", text + "numbers between select and your forward pass; dropout=False scores without them")
     elif dropout:
         yield Finding("ok", f"dropout layers ({len(dropout)}), all in evaluation mode, where they drop nothing")
     if not norms and not dropout:

@@ -32,6 +32,12 @@ def leaves():
 def nothing():
     return None
 
+def broken():
+    class Broken(nn.Linear):
+        def forward(self, x):
+            raise RuntimeError("my bug")
+    return {"model": Broken(16, 4), "batch": batch}
+
 def misspelt():
     return {"model": model(), "batch": batch, "perturbatoin": None}
 
@@ -73,6 +79,13 @@ def test_a_scalar_loss_is_an_error(capsys):
     assert printed.endswith("\n1 error\n")
 
 
+def test_an_error_of_the_model_names_its_line(capsys):
+    line = MINE.splitlines().index('            raise RuntimeError("my bug")') + 1
+    assert main(["doctor", "my_setup:broken"]) == 1
+    printed = capsys.readouterr().out
+    assert f"a forward pass on the batch failed: RuntimeError: my bug (my_setup.py, line {line})\n" in printed
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [
@@ -85,7 +98,7 @@ def test_a_scalar_loss_is_an_error(capsys):
         ),
         ("my_typo:f", "importing my_typo failed: SyntaxError"),
         ("my_setup:godo", "did you mean 'good'"),
-        ("my_setup:raises", "my_setup:raises raised KeyError: 'my own words'"),
+        ("my_setup:raises", "my_setup:raises raised KeyError: 'my own words' (my_setup.py, line "),
         ("my_setup:leaves", "my_setup:leaves raised SystemExit: 3"),
         ("my_setup:nothing", "returned a NoneType"),
         ("my_setup:misspelt", "did you mean 'perturbation'"),

@@ -93,7 +93,7 @@ def test_every_recipe_of_the_paper_has_its_number(tmp_path, monkeypatch, capsys)
     monkeypatch.chdir(tmp_path)
     assert main(["ls"]) == 0
     head, *rest = capsys.readouterr().out.splitlines()
-    assert re.split(r"  +", head) == ["recipe", "what", "paper", "ours (n seeds)", "cost"]
+    assert re.split(r"  +", head) == ["recipe", "what", "paper", "result (n seeds)", "time or m"]
     lines = {line.split()[0]: line for line in rest}
     assert set(lines) == names
     assert all(line[head.index("what") :].startswith("A network of tests") for line in rest)
@@ -123,11 +123,11 @@ def test_a_terminal_gets_a_table_in_which_nothing_is_cut_off(tmp_path, monkeypat
     assert main(["ls", "digits"]) == 0
     lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in out.getvalue().splitlines()]
     assert max(map(len, lines)) <= width
-    heads = [line.split() for line in lines if "ours (n" in line]
+    heads = [line.split() for line in lines if "result (n" in line]
     assert [head[0] for head in heads] == ["your", "recipe"]
     assert [("what" in head) for head in heads] == [width == 140] * 2
     found = listing("digits", results=Path("results/runs"), runs=Path("runs"))
-    lines = [line for line in lines if "ours (n" not in line]
+    lines = [line for line in lines if "result (n" not in line]
     words = "".join(sorted("".join(line.replace(" ", "") for line in lines)))
     cells = [cell for entry in (*found.runs, *found.recipes) for cell in list(vars(entry).values())[:5]]
     wanted = "".join(sorted("".join(cells).replace(" ", "")))
@@ -160,12 +160,12 @@ def test_your_runs_come_first(tmp_path, monkeypatch, capsys):
     assert main(["ls"]) == 0
     lines = [re.split(r"  +", line) for line in capsys.readouterr().out.splitlines()]
     assert lines[:6] == [
-        ["your runs", "what", "m", "ours (n seeds)", "cost"],
+        ["your runs", "what", "m", "result (n seeds)", "time"],
         [f"runs/{MAXUP}/seed-*", "optim.lr 0.05", "4", "50.00 ± 35.36 % (n = 2)", "10 s"],
         ["runs/mine/seed-0", "mine", "1", "50.00 % (n = 1)", "2.5 s"],
-        ["runs/try/seed-0", f"{MAXUP}, epochs 3", "4", "50.00 % (n = 1)", "10 s"],
+        ["runs/try/seed-0", f"{MAXUP}, 3 of 60 epochs", "4", "50.00 % (n = 1)", "10 s"],
         ["runs/later", "not finished, saved at step 120", *["–"] * 3],  # noqa: RUF001
-        ["recipe", "what", "paper", "ours (n seeds)", "cost"],
+        ["recipe", "what", "paper", "result (n seeds)", "time or m"],
     ]
     assert main(["ls", "mine"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["your", "runs/mine/seed-0"]

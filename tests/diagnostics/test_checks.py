@@ -9,6 +9,7 @@ from torch import nn
 
 import maxup as mu
 from maxup.diagnostics import Inputs, run_checks
+from maxup.objectives.running_max import RunningMax
 from tests.tiny import batch, batch_norm_net, case, dropout_net, net, tokens
 
 
@@ -80,14 +81,16 @@ def test_every_kind_of_perturbation_can_be_checked(name):
     assert not texts(check(model, (x, y), perturbation=perturbation), "error")
 
 
-def test_batch_norm_and_dropout_get_warnings():
-    findings = check(batch_norm_net(dropout=0.3), batch())
-    assert not texts(findings, "error")
-    warnings = texts(findings, "warning")
-    assert "BatchNorm layers in training mode (1)" in warnings
-    assert "dropout layers (1): all copies" in warnings
-    assert "BatchNorm normalizes the batch of worst copies with its own statistics" in warnings
-    assert "few for batch statistics" in warnings
+def test_batch_norm_and_dropout_get_notes():
+    x, y = batch()
+    for copies, level in ((1, "warning"), (2, "note")):  # of the batch: few examples, and enough
+        findings = check(batch_norm_net(dropout=0.3), (torch.cat([x] * copies), torch.cat([y] * copies)))
+        assert not texts(findings, "error")
+        assert "BatchNorm layers in training mode (1)" in texts(findings, level)
+        assert ("few for batch statistics" in texts(findings, level)) == (level == "warning")
+        notes = texts(findings, "note")
+        assert "dropout layers (1): all copies" in notes
+        assert "BatchNorm normalizes the batch of worst copies with its own statistics" in notes
 
 
 def test_dropout_is_replayed_exactly():
@@ -129,11 +132,18 @@ def test_different_losses_are_printed_with_enough_digits():
     assert ours != plain
 
 
-@pytest.mark.parametrize("slow", ["copies", "passes"])
+@pytest.mark.parametrize("slow", ["copies", "passes", "overhead"])
 def test_a_slow_step_is_reported_with_the_likely_reason(monkeypatch, slow):
-    """With a fake clock, on which only making copies or forward passes take time."""
+    """With a fake clock, on which one thing takes most of the time."""
     now = [0.0]
     monkeypatch.setattr("maxup.diagnostics.checks.time.perf_counter", lambda: now[0])
+
+    def update(*args):
+        now[0] += slow == "overhead"
+        original(*args)
+
+    original = RunningMax.update
+    monkeypatch.setattr(RunningMax, "update", update)
 
     class Noise(mu.Gaussian):
         def apply(self, batch, draw):
@@ -149,9 +159,14 @@ def test_a_slow_step_is_reported_with_the_likely_reason(monkeypatch, slow):
             now[0] += 1 if slow == "passes" else 0.1
             return self.net(x)
 
-    warnings = texts(check(Net(), batch(), perturbation=Noise(0.1)), "warning")
-    assert "times as long as with m = 1 (about 2.3 is usual); " in warnings
-    assert ("overhead dominates" if slow == "passes" else "cheaper perturbation") in warnings
+    findings = check(Net(), batch(), perturbation=Noise(0.1))
+    if slow == "passes":  # 1 pass with m = 1, and 4 + 1 with m = 4
+        text = "takes 5.00 times as long as with m = 1; 4 forward passes without a graph make 5.00"
+        assert text in texts(findings, "ok")
+    else:
+        warnings = texts(findings, "warning")
+        assert "times as long as with m = 1; 4 forward passes without a graph make " in warnings
+        assert ("overhead dominates" if slow == "overhead" else "cheaper perturbation") in warnings
 
 
 def test_a_side_effect_in_a_closure_is_found():

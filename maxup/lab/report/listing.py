@@ -18,7 +18,7 @@ from maxup.lab.results.paper import Row, Table, load_paper
 from maxup.lab.results.statistics import estimate
 from maxup.lab.results.tables import measured
 
-COLUMNS = ("recipe", "what", "paper", "ours (n seeds)", "cost")
+COLUMNS = ("recipe", "what", "paper", "result (n seeds)", "time or m")
 WIDE = 110  # terminal width that fits every column
 
 

@@ -38,7 +38,7 @@ def collect(name: str | None, *, results: Path, runs: Path, full: bool = False) 
     """
     tables = load_paper() if name is None else {Path(name).stem: find_table(name)}
     recipes = {run_name(r): r for table in tables.values() for row in table.rows.values() if (r := row.recipe)}
-    found, notes = load_results(results, runs, recipes)
+    found, notes = load_results(results, runs, recipes, by_recipe=True)
     notes += [note for result in found if (note := cut_short(result))]
     tables = {key: with_other_m(table, found) for key, table in tables.items()}
     without_runs: list[str] = []

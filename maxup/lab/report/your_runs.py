@@ -10,7 +10,7 @@ from maxup.lab.report.tables import DASH, format_estimate, format_seconds
 from maxup.lab.results.files import OLD, Result, budget_name, mean_seconds
 from maxup.lab.results.statistics import estimate
 
-COLUMNS = ("your runs", "what", "m", "ours (n seeds)", "cost")
+COLUMNS = ("your runs", "what", "m", "result (n seeds)", "time")
 STEP = re.compile(r"step-(\d+)", re.ASCII)
 
 
@@ -67,7 +67,7 @@ def _line(group: Sequence[Result]) -> YourRun:
         "metric": scores[0][0] if scores else None, **(asdict(ours) if ours else {}), "seconds": seconds,
     }  # fmt: skip
     recipe = first.trained if first.trained != first.name else ""
-    epochs = budget_name(first.budget, [first.name]) if first.budget != 1 else ""
+    epochs = budget_name(first.budget, [first.trained or first.name]) if first.budget != 1 else ""
     return YourRun(
         run,
         ", ".join(filter(None, (recipe, first.variant, epochs))) or first.name,

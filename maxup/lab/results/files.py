@@ -74,13 +74,16 @@ def file_name(seed: int, *, m: int | None = None, budget: float = 1.0) -> str:
     return f"seed-{seed}" + (f"-m-{m}" if m is not None else "") + (f"-budget-{budget:g}" if budget != 1 else "")
 
 
-def load_results(results: Path, runs: Path, recipes: dict[str, str] | None = None) -> tuple[list[Result], list[str]]:
+def load_results(
+    results: Path, runs: Path, recipes: dict[str, str] | None = None, *, by_recipe: bool = False
+) -> tuple[list[Result], list[str]]:
     """Load all results in two folders.
 
     Args:
         results: Folder of result files.
         runs: Folder of runs. If a run also has a result file, only its curve is used.
         recipes: Recipe files, by the name of their results.
+        by_recipe: Whether a run in a folder of any name gets the name of the recipe that was trained.
 
     Returns:
         The results, and a message for each file that is skipped.
@@ -95,7 +98,9 @@ def load_results(results: Path, runs: Path, recipes: dict[str, str] | None = Non
             notes.append(f"{path} is skipped: {error_message(error)}")
     known, variants = set(list_recipes()), {(result.name, result.variant) for _, result in loaded}
     for path, result in loaded:
-        if result.name not in known and sum(name == result.name for name, _ in variants) == 1:
+        if by_recipe and result.name not in known and result.trained in known:
+            result = replace(result, name=result.trained, recipe=_full_name(result.trained, result.variant))
+        elif result.name not in known and sum(name == result.name for name, _ in variants) == 1:
             result = replace(result, recipe=result.name)  # your recipe: all its runs are alike
         key = (result.recipe, result.seed, result.m, result.budget)
         old = found.get(key)
@@ -132,10 +137,10 @@ def _result(name: str, path: Path, stem: str, recipe: str) -> Result:
         raise ValueError(f"the file name says seed {match[1]}, but the content says seed {run['seed']}")
     named = float(match[3]) if match and match[3] else 1.0
     known, trained = known_recipe(recipe), str(run.get("recipe_name", ""))
+    if known is None and trained in list_recipes():  # a recipe in a folder with another name
+        known = known_recipe(trained)
     if known is None:
         default_m, budget = not (match and match[2]), named
-        base = known_recipe(trained) if trained in list_recipes() else None  # a recipe in a folder with another name
-        changes += _changes(used, base, ["seed", "objective.m"]) if base else []
     else:
         changes += _changes(used, known, ["seed", "objective.m", "epochs"])
         epochs = int(used.get("epochs", known.epochs))
@@ -155,12 +160,16 @@ def _result(name: str, path: Path, stem: str, recipe: str) -> Result:
             raise ValueError("its certification settings are incomplete")
     variant = ", ".join(changes)
     return Result(
-        recipe=f"{name} ({variant})" if variant else name, seed=run["seed"], m=m, default_m=default_m, budget=budget,
+        recipe=_full_name(name, variant), seed=run["seed"], m=m, default_m=default_m, budget=budget,
         last=last, name=name, variant=variant, trained=trained,
         seconds=None if run["environment"].get("shared_gpu") else seconds,
         environment=run["environment"], reach=largest, curve=curve,
         steps=run["steps"] if curve and type(run.get("steps")) is int else None,
     )  # fmt: skip
+
+
+def _full_name(name: str, variant: str) -> str:
+    return f"{name} ({variant})" if variant else name
 
 
 def _changes(used: dict[str, Any], recipe: Recipe, ignore: Sequence[str]) -> list[str]:

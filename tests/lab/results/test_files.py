@@ -100,8 +100,23 @@ def test_runs_of_a_recipe_in_a_folder_of_another_name(tmp_path):
     assert [(r.recipe, r.seed, r.variant) for r in found] == [
         *(("alike", seed, "optim.lr 9.0") for seed in range(3)),
         *(("elsewhere", seed, "") for seed in range(3)),
-        ("three", 0, ""), ("three (epochs 3)", 1, "epochs 3"), ("three (optim.lr 9.0)", 2, "optim.lr 9.0"),
+        ("three", 0, ""), ("three", 1, ""), ("three (optim.lr 9.0)", 2, "optim.lr 9.0"),
     ]  # fmt: skip
+    assert [r.budget for r in found if r.recipe == "three"] == [1, 0.05]
+
+
+def test_a_report_names_runs_after_the_recipe_that_was_trained(tmp_path):
+    known = {"known": True, "of": BASELINE, "curve": ""}
+    write_run(tmp_path, BASELINE, 0, 0.9, curve="")
+    for folder, seed, changes in (("repeat-1", 1, {}), ("m8-1", 2, {"optim": {"lr": 9.0}}), ("again", 0, {})):
+        add(write_run(tmp_path, folder, seed, 0.9, recipe=changes, **known), recipe_name=BASELINE)
+    add(write_run(tmp_path, "short", 1, 0.9, recipe={"epochs": 3}, **known), recipe_name=BASELINE)
+    found, notes = load_results(tmp_path / "nowhere", tmp_path, by_recipe=True)
+    assert {(r.recipe, r.seed, r.budget) for r in found} == {
+        (BASELINE, 0, 1), (BASELINE, 1, 1), (BASELINE, 1, 0.05), (f"{BASELINE} (optim.lr 9.0)", 2, 1),
+    }  # fmt: skip
+    (note,) = notes
+    assert "is skipped: another result has the same recipe, seed, m and budget" in note
 
 
 def test_a_run_with_another_objective_is_described_by_its_name(tmp_path):
