@@ -168,7 +168,10 @@ def _certify(args: argparse.Namespace) -> None:
     target = _target(args)
     sigma = args.sigma if args.sigma is not None else target.sigma
     if sigma is None:
-        raise RunError(f"{target.name} was not trained with Gaussian noise on pixels; set the noise with --sigma")
+        raise RunError(
+            f"{target.name} was not trained with Gaussian noise on pixels in [0, 1] (perturb gaussian with "
+            "model.normalize true); set the noise with --sigma"
+        )
     settings = Settings(
         sigma=sigma, n0=args.n0, n=args.n, alpha=args.alpha, batch_size=args.batch, dtype=args.dtype, seed=args.seed,
         adaptive=args.adaptive or args.radii is not None, radii=tuple(args.radii) if args.radii else None,

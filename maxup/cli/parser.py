@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from maxup.cli.user_code import add_user_code, user_functions
+from maxup.errors import unknown_name
 from maxup.lab.limits import MAX_VALUES
 from maxup.lab.output import sentence
 
@@ -30,6 +32,8 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
+        if unknown := re.match(r"unrecognized arguments: (--[^\s=]+)", message):
+            message = unknown_name(unknown[1], self._option_string_actions, "option")
         self.exit(2, f"{self.prog}: {sentence(message)} (see {self.prog} --help)\n")
 
 

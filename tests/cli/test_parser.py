@@ -19,6 +19,15 @@ def test_options_in_full_only(capsys):
     assert "example:\n  maxup try --checkpoint best" in capsys.readouterr().out  # lines stay lines
 
 
+def test_an_unknown_option_gets_the_nearest_one(capsys):
+    parser = parser_of("try", "Try it.", "")
+    parser.add_argument("--checkpoint")
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--chekpoint", "best"])
+    message = "maxup try: option '--chekpoint' is unknown; did you mean '--checkpoint'? (see maxup try --help)\n"
+    assert capsys.readouterr().err == message
+
+
 def test_only_the_document_is_on_stdout(capfd):
     """Neither prints nor child processes write to it, and afterwards both do again."""
     child = [sys.executable, "-c", "print('child')"]

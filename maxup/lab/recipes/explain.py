@@ -60,7 +60,8 @@ def _wrong_type(key: str, value: str) -> str:
         quote = " (YAML reads no as false: write 'no')" if value == "False" and "no" in choices else ""
         return unknown_name(value, choices, key) + quote
     if hint == list[Spec]:
-        return f"{key} must be a list of {{name: ..., arguments}}, but has {value:.60}"
+        example = "[{name: crop_flip}, {name: cutout, length: 8}]"
+        return f"{key} must be a list of names with their arguments, such as '{example}', but is {value:.60}"
     null = " or null" if type(None) in get_args(hint) else ""
     kind = choices[0] if null else hint
     kind = get_origin(kind) or kind

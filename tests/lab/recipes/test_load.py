@@ -58,11 +58,11 @@ BAD = {
     "not a list or null": (["--data.mean", "x"], r"data\.mean must be a list or null, but is x"),
     "not a list": (
         ["--perturb", "gaussian"],
-        r"perturb must be a list of \{name: \.\.\., arguments\}, but has gaussian",
+        r"perturb must be a list of names with their arguments, such as '\[{name: crop_flip}, .*\]', but is gaussian$",
     ),
     "a list of words": (
         ["--perturb", "[gaussian]"],
-        r"must be a list of \{name: \.\.\., arguments\}, but has gaussian",
+        r"must be a list of names with their arguments, such as .*, but is gaussian",
     ),
     "the end of a name": (["--m", "5"], r"option 'm' is unknown; did you mean --objective\.m\?"),
     "a section": (["--optim", "5"], r"optim is a section; set one of its settings, such as --optim\.name sgd"),
