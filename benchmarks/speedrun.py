@@ -42,6 +42,7 @@ from maxup.lab.data import load_data
 from maxup.lab.environment import environment
 from maxup.lab.models.speednet import speednet
 from maxup.lab.storage.atomic_io import write_json
+from maxup.scoring import allow_variants
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 BATCH, SMOOTHING = 1024, 0.2
@@ -116,7 +117,7 @@ PERTURBATIONS: dict[str, Callable[[], Any]] = {
 def reuse(compiled: dict[str, Any], name: str, fresh: nn.Module) -> tuple[nn.Module, Any]:
     """Return the network that this process has compiled, with new weights, and its compiled call."""
     if name not in compiled:
-        compiled[name] = fresh, torch.compile(fresh) if device == "cuda" else fresh
+        compiled[name] = fresh, torch.compile(fresh, dynamic=False) if device == "cuda" else fresh
     model, call = compiled[name]
     if model is not fresh:
         model.load_state_dict(fresh.state_dict())
@@ -313,11 +314,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1e9, help="start no run after this time")
     parser.add_argument("--out", type=Path, help="result file")
     args = parser.parse_args()
+    for name in args.rows:
+        Row.parse(name)  # before anything is compiled
     settings = {"benchmark": "speedrun"} | {
         name: getattr(args, name) for name in ("epochs", "perturb", "widths", "depth", "lr", "held_out")
     }
     rows = {name: list[dict[str, Any]]() for name in args.rows} | resume(args.out, settings)
     torch.backends.cudnn.benchmark = True
+    allow_variants()
     data, compiled, begun = load(args.data, args.held_out), dict[str, Any](), time.perf_counter()
     for name in args.rows:  # compile and warm up
         torch.manual_seed(0)

@@ -90,12 +90,12 @@ def preserve_state(
         for layer, tracking in norms:
             layer.track_running_stats = tracking
         _set_buffers(before)
-        restore_values()
         for module, training in flags:
             if module.training != training:
                 module.training = training
         restore_rng()
         torch.clear_autocast_cache()
+        restore_values()  # the last, because it raises inside a capture that failed
 
 
 @contextmanager

@@ -104,6 +104,8 @@ def remember_rng(devices: Iterable[torch.device] = ()) -> Callable[[], None]:
     others = _device_states(devices)
 
     def restore() -> None:
+        if _restored is not None and not (torch.equal(cpu, torch.get_rng_state()) and python == random.getstate()):
+            _restored.append(True)
         torch.set_rng_state(cpu)
         random.setstate(python)
         restore_numpy()
@@ -111,6 +113,20 @@ def remember_rng(devices: Iterable[torch.device] = ()) -> Callable[[], None]:
             module.set_rng_state(state, device)
 
     return restore
+
+
+_restored: list[bool] | None = None
+
+
+@contextmanager
+def record_restored() -> Iterator[list[bool]]:
+    """Yield a list that is not empty if a random state of the CPU had to be restored inside, after draws from it."""
+    global _restored
+    _restored = found = list[bool]()
+    try:
+        yield found
+    finally:
+        _restored = None
 
 
 def _remember_numpy() -> Callable[[], None]:

@@ -49,12 +49,12 @@ def _module_state(model: nn.Module) -> Iterator[tuple[str, Any]]:
             yield f"buffer {key!r} {where}", _freeze(buffer)
         yield f"training flag {where}", module.training
         for key, value in vars(module).items():
-            if key not in HIDDEN and "hook" not in key and not _recomputed(module, key):
+            if key not in HIDDEN and "hook" not in key and not is_recomputed(module, key):
                 yield f"attribute {key!r} {where}", _freeze(value)
         yield from _function_state(module.forward, f"the forward {where}")
 
 
-def _recomputed(module: nn.Module, key: str) -> bool:
+def is_recomputed(module: nn.Module, key: str) -> bool:
     """Whether an attribute is a weight that legacy weight_norm or spectral_norm computes before every pass."""
     return f"{key}_orig" in module._parameters or f"{key}_g" in module._parameters
 

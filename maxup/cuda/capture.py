@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from maxup.cuda.graph import WARMUP, captured_into, on_device
+from maxup.cuda.graph import WARMUP, captured_into
 from maxup.dropout import drop_probability
 from maxup.rng import get_rng_state
 
@@ -60,7 +60,7 @@ class CapturedStep:
 
     def __call__(self, batch: Batch) -> Tensor:
         """Train on a batch and return the loss."""
-        with on_device(batch[0].device):
+        with torch.cuda.device_of(batch[0]):
             return self._train(batch)
 
     def _train(self, batch: Batch) -> Tensor:
@@ -92,7 +92,8 @@ class CapturedStep:
         before, monitored = get_rng_state([batch[0].device]), self.eager == WARMUP
         self.side = self.side or torch.cuda.Stream()
         self.side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.side), _preparing(), record_syncs() if monitored else nullcontext() as syncs:
+        preparing = _preparing() if self.eager > 0 else nullcontext()  # not if the step cannot be captured
+        with torch.cuda.stream(self.side), preparing, record_syncs() if monitored else nullcontext() as syncs:
             loss = self.step(batch)
         torch.cuda.current_stream().wait_stream(self.side)
         if monitored:
@@ -171,7 +172,7 @@ def capture_step(
         return [g for g in (objective.generator, task.generator) if g is not None]
 
     def key() -> Any:
-        return stage(), objective.depends_on()
+        return stage(), objective.generator, objective.depends_on()
 
     return CapturedStep(
         step,

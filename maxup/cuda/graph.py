@@ -3,8 +3,7 @@
 import gc
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import Any
+from contextlib import contextmanager, suppress
 
 import torch
 from torch import Generator
@@ -12,35 +11,41 @@ from torch import Generator
 WARMUP = 3  # eager calls before capture, on a side stream, to finish lazy initialization
 
 
-def on_device(device: torch.device) -> AbstractContextManager[Any]:
-    """Make a GPU the current one. Streams and graphs belong to the current GPU, and capture its work only."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
-
-
 @contextmanager
 def captured_into(
     graph: torch.cuda.CUDAGraph, generators: Iterable[Generator] = (), mode: str = "global"
 ) -> Iterator[None]:
-    """Capture the work inside, which draws from these generators besides the global one.
+    """Capture the work inside on the current GPU. It draws from these generators besides the global one.
 
-    To destroy another graph would end the capture, so garbage is collected before and not during it.
+    Destroying another graph would end the capture, so garbage is collected before and not during it.
     """
     generators = list(generators)
     for generator in generators:
         graph.register_generator_state(generator)
     gc.collect()
     collects, stream = gc.isenabled(), torch.cuda.current_stream()
+    pool = torch.cuda.graph_pool_handle()
     gc.disable()
     try:
-        with torch.cuda.graph(graph, capture_error_mode=mode):
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode=mode):
             yield
     except BaseException:
         torch.cuda.set_stream(stream)  # a failed capture leaves its own
+        _end_allocation(stream.device_index, pool)
         _leave_capture(generators)
         raise
     finally:
         if collects:
             gc.enable()
+
+
+def _end_allocation(device: int, pool: tuple[int, int]) -> None:
+    """Let the allocator leave a failed capture. Some versions of torch do not, and then free no cached memory."""
+    for name in ("_cuda_endAllocateToPool", "_cuda_endAllocateCurrentStreamToPool"):  # the second is of torch 2.6
+        if hasattr(torch._C, name):
+            with suppress(RuntimeError):  # it has left
+                getattr(torch._C, name)(device, pool)
+            return
 
 
 def _leave_capture(generators: list[Generator]) -> None:

@@ -1,44 +1,108 @@
 """Selection as one CUDA graph, inside a training loop that is not captured itself.
 
 A small network on a fast GPU spends most of a step launching kernels, and selection launches m times as many. A graph
-launches all of them at once. It replays fixed kernels on fixed memory and runs no Python code, so it is dropped when
-the batch, the settings, or the state of the model in Python change.
+launches all of them at once. It replays fixed kernels on fixed memory and runs no Python code. So it is dropped when
+the settings, the shapes, or what Python code can change in the modules change. Some replays are compared with an eager
+selection.
 """
 
-import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from maxup.batch import leaves
 from maxup.cuda.capture import is_preparing, record_syncs
-from maxup.cuda.graph import captured_into, on_device
+from maxup.cuda.graph import captured_into
 from maxup.dropout import drop_probability
 from maxup.errors import error_message
+from maxup.rng import record_restored
+from maxup.snapshot import is_recomputed
 
-WARMUP = 2  # eager selections before a capture
-CHECKS = 2  # replays that are compared with an eager selection
-MOST_CAPTURES = 20  # in a row, of which each is dropped before `MANY` replays
+EAGER = 2  # selections before a capture; the last one is watched
+CHECKS = 2  # replays after a capture that are compared with an eager selection
+CHECK_EVERY = 500  # replays until the next comparison: values outside the modules may have changed
+MOST_CAPTURES = 5  # in a row, of which each is dropped before MANY replays
 MANY = 100
-LAUNCH_BOUND = 0.8  # share of a selection's time on the GPU that the CPU takes to launch it
 PLAIN = (bool, int, float, str, type(None))
+
+
+class ModuleState:
+    """What Python code can change in modules: attributes, hooks, children, and which tensors are weights and buffers.
+
+    Example:
+        >>> layer = nn.Linear(2, 2)
+        >>> state = ModuleState([layer])
+        >>> _ = layer.weight.data.zero_()
+        >>> state.changed(), ModuleState([layer.eval()]).changed(), state.changed()
+        ('', '', "attribute 'training' of Linear")
+    """
+
+    def __init__(self, modules: Iterable[nn.Module]) -> None:
+        self.values, self.tables, self.tensors = list[Any](), list[Any](), list[Any]()
+        for module in modules:
+            for name, value in vars(module).items():
+                if isinstance(value, (*PLAIN, Tensor)) and not is_recomputed(module, name):
+                    self.values.append((module, name, value))
+            for name in ("_forward_hooks", "_forward_pre_hooks", "_modules"):
+                self.tables.append((module, name, dict(getattr(module, name))))
+            for name in ("_parameters", "_buffers"):
+                tensors = {key: tensor for key, tensor in getattr(module, name).items() if tensor is not None}
+                self.tensors += [(module, name, key, tensor, tensor.data_ptr()) for key, tensor in tensors.items()]
+
+    def changed(self) -> str:
+        """Return what has changed since this object was made, or ""."""
+        for module, name, value in self.values:
+            now = vars(module).get(name, self)
+            if now is not value and (isinstance(value, Tensor) or type(now) is not type(value) or now != value):
+                return f"attribute {name!r} of {type(module).__name__}"
+        for module, name, table in self.tables:
+            if getattr(module, name) != table:
+                return f"{name[1:]} of {type(module).__name__}"
+        for module, name, key, tensor, address in self.tensors:
+            if getattr(module, name).get(key) is not tensor or tensor.data_ptr() != address:
+                return f"{key!r} of {type(module).__name__}"
+        return ""
+
+
+@dataclass
+class Captured:
+    """A graph, its memory, and the state of the modules that it depends on."""
+
+    graph: torch.cuda.CUDAGraph
+    inputs: list[Any]
+    worst: Any
+    state: ModuleState
+    replays: int = 0
+
+    def replay(self, batch: Any) -> Any:
+        """Return the winners of a batch."""
+        for fixed, new in zip(self.inputs, tree_flatten(batch)[0], strict=True):
+            if isinstance(fixed, Tensor):
+                fixed.copy_(new.detach())
+        self.graph.replay()
+        self.replays += 1
+        return self.worst.clone()
 
 
 class CapturedSelection:
     """Find the winners of a batch: eagerly at first, then by replaying a CUDA graph.
 
     Attributes:
+        captured: The graph, if there is one.
+        captures: How often a graph was captured since one was last replayed often.
         reason: Why selection is not captured any more, or "".
     """
 
     def __init__(self) -> None:
-        self.graph: torch.cuda.CUDAGraph | None = None
+        self.captured: Captured | None = None
         self.kind: Any = None
         self.shapes: Any = None
         self.eager = 0  # selections since the kind or the shapes changed
-        self.replays = self.captures = 0
+        self.captures = 0
         self.reason = ""
 
     def __getstate__(self) -> dict[str, Any]:
@@ -47,10 +111,10 @@ class CapturedSelection:
     @property
     def bytes_kept(self) -> int:
         """GPU memory that the graph keeps for its passes."""
-        if self.graph is None:
+        if self.captured is None:
             return 0
-        segments = torch.cuda.memory_snapshot()
-        return sum(s["total_size"] for s in segments if tuple(s["segment_pool_id"]) == tuple(self.graph.pool()))
+        pool = tuple(self.captured.graph.pool())
+        return sum(s["total_size"] for s in torch.cuda.memory_snapshot() if tuple(s["segment_pool_id"]) == pool)
 
     def __call__(
         self,
@@ -59,10 +123,9 @@ class CapturedSelection:
         generator: Generator,
         *,
         kind: Any,
-        modules: Iterable[nn.Module],
+        modules: Callable[[], Iterable[nn.Module]],
         remember: Callable[[], Callable[[], None]],
-        dropout: bool = True,
-        if_launch_bound: bool = False,
+        dropout: bool,
     ) -> Any:
         """Return the winners of a batch, a `RunningMax`.
 
@@ -71,151 +134,112 @@ class CapturedSelection:
             batch: The batch, on a GPU.
             generator: What the selection draws from.
             kind: What the selection depends on besides the values of the batch and the modules, to compare.
-            modules: The modules that the selection calls.
+            modules: Returns the modules that the selection calls.
             remember: Returns a function that makes the next draws the same again.
             dropout: Whether dropout is active in the selection.
-            if_launch_bound: Capture only if launching takes most of the time of a selection.
         """
         if self.reason or is_preparing():
             return select(batch)
         tensors, structure = tree_flatten(batch)
         shapes = structure, [_layout(leaf) for leaf in tensors]
-        kind = kind, torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
-        if kind != self.kind or (self.graph is not None and not self.state.is_unchanged()):
-            self._drop(kind)
-        if self.graph is None:
+        kind = kind, generator, torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+        if kind != self.kind:
+            self._drop(kind, "a setting")
+        elif self.captured is not None and (changed := self.captured.state.changed()):
+            self._drop(kind, changed)
+        if self.captured is None:
             self.eager = self.eager + 1 if shapes == self.shapes else 1
             self.shapes = shapes
-        if shapes != self.shapes or self.reason:
+        if self.reason or shapes != self.shapes or self.eager < EAGER:
             return select(batch)
-        with on_device(generator.device):
-            if self.eager < WARMUP:
-                return select(batch)
-            if self.eager == WARMUP:
+        with torch.cuda.device_of(leaves(batch)[0]):
+            if self.eager == EAGER:
                 return self._watch(select, batch)
-            if self.graph is None:
-                modules = list(modules)
-                self.reason = _why_not(tensors, modules, dropout) or self._why_not_worth_it(if_launch_bound)
-                if self.reason:
-                    return select(batch)
-                rewind = remember()
-                try:
-                    self._capture(select, batch, generator, modules)
-                except Exception as error:
-                    self._drop(None)
-                    self.reason = error_message(error)
-                    rewind()
-                    return select(batch)
+            if self.captured is None:
+                self._capture(select, batch, generator, list(modules()), remember, dropout)
+            if self.captured is None:
+                return select(batch)
             return self._replay(select, batch, remember)
 
     def _watch(self, select: Callable[[Any], Any], batch: Any) -> Any:
-        """Select eagerly. Record synchronizations, and the times on the CPU and the GPU."""
-        self.events = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        with record_syncs() as syncs:
-            start = time.perf_counter()
-            self.events[0].record()
+        """Select eagerly, and find out if selection does what a graph cannot do."""
+        self.eager -= 1  # if it raises, the next selection is watched
+        with record_syncs() as syncs, record_restored() as restored:
             found = select(batch)
-            self.events[1].record()
-            self.seconds = time.perf_counter() - start
-        if syncs:
+        self.eager += 1
+        if restored:  # LayerDrop, for example
+            self.reason = "the network draws random numbers on the CPU, which a CUDA graph cannot do"
+        elif syncs:
             self.reason = "the network synchronizes with the device, which a CUDA graph cannot do"
         return found
 
-    def _why_not_worth_it(self, if_launch_bound: bool) -> str:
-        start, end = self.events
-        end.synchronize()
-        bound = 1000 * self.seconds > LAUNCH_BOUND * start.elapsed_time(end)
-        return "" if bound or not if_launch_bound else "the GPU is busy while the CPU launches kernels"
-
     def _capture(
-        self, select: Callable[[Any], Any], batch: Any, generator: Generator, modules: list[nn.Module]
+        self,
+        select: Callable[[Any], Any],
+        batch: Any,
+        generator: Generator,
+        modules: list[nn.Module],
+        remember: Callable[[], Callable[[], None]],
+        dropout: bool,
     ) -> None:
+        """Capture a selection, without running it, or set `reason`."""
         tensors, structure = tree_flatten(batch)
-        self.inputs = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in tensors]
-        graph = torch.cuda.CUDAGraph()
+        self.reason = _why_not(tensors, modules, dropout)
+        if self.reason:
+            return
+        inputs = [leaf.detach().clone() if isinstance(leaf, Tensor) else leaf for leaf in tensors]
+        graph, rewind = torch.cuda.CUDAGraph(), remember()
         torch.clear_autocast_cache()  # what it holds may be freed before the next replay
-        with captured_into(graph, [generator], mode="thread_local"):  # other threads may pin memory
-            self.worst = select(tree_unflatten(self.inputs, structure))
-        self.graph, self.state = graph, ModuleState(modules)
-        self.replays, self.captures = 0, self.captures + 1
+        try:
+            with captured_into(graph, [generator], mode="thread_local"):  # other threads may pin memory
+                worst = select(tree_unflatten(inputs, structure))
+            self.captured, self.captures = Captured(graph, inputs, worst, ModuleState(modules)), self.captures + 1
+        except Exception as error:  # the caller selects eagerly, when the memory of the capture is free again
+            self.reason = error_message(error)
+        rewind()  # Python code may have drawn
 
     def _replay(self, select: Callable[[Any], Any], batch: Any, remember: Callable[[], Callable[[], None]]) -> Any:
-        """Replay the graph. The first times, also select eagerly, to see that the graph does the same."""
-        assert self.graph is not None
-        for fixed, new in zip(self.inputs, tree_flatten(batch)[0], strict=True):
-            if isinstance(fixed, Tensor):
-                fixed.copy_(new)
-        check = self.replays < CHECKS
-        rewind, before = (remember(), torch.cuda.get_rng_state()) if check else (None, None)
-        self.graph.replay()
-        found = self.worst.clone()
-        self.replays += 1
-        if rewind is None or before is None:
-            if self.replays == MANY:
-                self.captures = 0
-            return found
+        """Replay the graph. Some replays are compared with an eager selection, which is then returned."""
+        assert self.captured is not None
+        number = self.captured.replays
+        if number == MANY:
+            self.captures = 0
+        if number >= CHECKS and number % CHECK_EVERY:
+            return self.captured.replay(batch)
+        rewind, before = remember(), torch.cuda.get_rng_state()
+        found = self.captured.replay(batch)
         drew = not torch.equal(before, torch.cuda.get_rng_state())
         torch.cuda.set_rng_state(before)
         rewind()
         exact = select(batch)
         if drew:
-            self._drop(None)
             self.reason = "the network draws from the global random state, which a CUDA graph cannot restore"
         elif not _agree(found.losses, exact.losses):
-            self._drop(None)
             self.reason = "a graph finds other losses, because Python code computes something new in every step"
+        if self.reason:
+            self.captured = None
         return exact
 
-    def _drop(self, kind: Any) -> None:
-        """Forget the graph. Stop capturing if this happens again and again."""
-        self.graph = self.worst = self.inputs = self.state = None  # type: ignore[assignment]
-        self.kind, self.shapes, self.eager = kind, None, 0
+    def _drop(self, kind: Any, changed: str) -> None:
+        """Forget the graph, because something has changed. Stop capturing if this happens again and again."""
+        self.captured, self.kind, self.shapes, self.eager = None, kind, None, 0
         if self.captures >= MOST_CAPTURES:
-            self.reason = "the settings, or the state of the model in Python, change all the time"
-
-
-class ModuleState:
-    """What Python code can change in modules: plain attributes, hooks, and which tensors are weights and buffers."""
-
-    def __init__(self, modules: Iterable[nn.Module]) -> None:
-        modules = list(modules)
-        self.values = [(vars(m), name, v) for m in modules for name, v in vars(m).items() if isinstance(v, PLAIN)]
-        hooks = [hook for m in modules for hook in (m._forward_hooks, m._forward_pre_hooks)]
-        self.hooks = [(hook, len(hook)) for hook in hooks]
-        holders = [holder for m in modules for holder in (m._parameters, m._buffers)]
-        self.tensors = [(h, name, t, t.data_ptr()) for h in holders for name, t in h.items() if t is not None]
-
-    def is_unchanged(self) -> bool:
-        """Whether nothing has changed since this object was made.
-
-        Example:
-            >>> layer = nn.Linear(2, 2)
-            >>> state = ModuleState([layer])
-            >>> _ = layer.weight.data.zero_()
-            >>> state.is_unchanged(), ModuleState([layer.eval()]).is_unchanged(), state.is_unchanged()
-            (True, True, False)
-        """
-        return (
-            all((now := attributes.get(name, self)) is v or now == v for attributes, name, v in self.values)
-            and all(len(hooks) == count for hooks, count in self.hooks)
-            and all(
-                holder.get(name) is tensor and tensor.data_ptr() == address
-                for holder, name, tensor, address in self.tensors
-            )
-        )
+            self.reason = f"{changed} changes again and again"
 
 
 def _why_not(tensors: list[Any], modules: list[nn.Module], dropout: bool) -> str:
     """Return why a selection cannot be captured, or ""."""
     if dropout and any(m.training and drop_probability(m) > 0 for m in modules):
         return "copies cannot share dropout masks in a CUDA graph; add dropout=False"
-    if not all(isinstance(leaf, Tensor | None) for leaf in tensors):
-        return "the batch holds something other than tensors"
+    for leaf in tensors:
+        if not isinstance(leaf, Tensor | None):
+            return f"x or y holds a {type(leaf).__name__}; pass tensors"
     if len({leaf.device for leaf in tensors if leaf is not None}) > 1:
         return "the tensors of the batch are on several devices"
-    weights = [tensor for module in modules for tensor in (*module._parameters.values(), *module._buffers.values())]
-    if any(type(w) not in (Tensor, nn.Parameter, nn.Buffer) for w in weights if w is not None):
-        return "the weights are distributed or quantized tensors"
+    for module in modules:
+        for weight in (*module._parameters.values(), *module._buffers.values()):
+            if weight is not None and type(weight) not in (Tensor, nn.Parameter, nn.Buffer):
+                return f"a weight is a {type(weight).__name__}, which may be distributed or quantized"
     return ""
 
 

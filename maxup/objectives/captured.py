@@ -124,7 +124,7 @@ class _Captured:
         ]
         if self.optimizer.state is not self.state:
             self.state, self.loads = self.optimizer.state, self.loads + 1
-        return self.objective.depends_on(), settings, self.loads
+        return self.objective.generator, self.objective.depends_on(), settings, self.loads
 
     def _generators(self) -> list[Generator]:
         return [self.objective.generator] if self.objective.generator is not None else []

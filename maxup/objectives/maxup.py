@@ -31,7 +31,7 @@ from maxup.objectives.running_max import RunningMax, to_scores
 from maxup.objectives.sanity import GapCheck, TieCheck, warn_if_winners_change
 from maxup.objectives.shortlist import FirstOrder, Shortlist, check_inputs, check_same_shapes
 from maxup.objectives.wide_passes import WidePasses
-from maxup.perturb.base import remember_draws
+from maxup.perturb.base import parts_with_state, remember_draws
 from maxup.perturb.in_model import check_attached, in_model_parts
 from maxup.scoring import ScoringCompiler
 from maxup.validate import (
@@ -64,9 +64,9 @@ class MaxUp(Objective):
         capture: Run selection as one CUDA graph, which removes the cost of launching its kernels (see
             `maxup.cuda.selection`). It keeps the memory of its passes. On a CPU it changes nothing.
         fast: Score images of at least 96 x 96 pixels at half their height and width, and other inputs with running
-            statistics, without dropout. On a GPU, passes are compiled, with at least 4 copies each, and captured if
-            launching them takes most of the time. At half size, and with BatchNorm or dropout, this is approximate.
-            Every 500 steps, the copies are also scored with `fast=False`, and `gap_kept` compares the two selections.
+            statistics, without dropout. On a GPU, passes are compiled, with at least 4 copies each. At half size, and
+            with BatchNorm or dropout, this is approximate. Every 500 steps, the copies are also scored with
+            `fast=False`, and `gap_kept` compares the two selections.
         shortlist: Score only this many copies: those with the highest first-order estimate of the loss, from one
             gradient with respect to the unperturbed input (see `maxup.objectives.shortlist`). Approximate. Use it with
             small noise and a large m. It is checked like `fast`.
@@ -120,6 +120,11 @@ class MaxUp(Objective):
             raise ValueError(
                 "shortlist ranks copies by the gradient with respect to x, but the perturbation acts inside the model; "
                 "remove shortlist"
+            )
+        if capture and (parts := parts_with_state(perturbation)):
+            raise ValueError(
+                f"capture=True replays fixed kernels, but the draws of {type(parts[0]).__name__} do not depend on the "
+                "generator alone; remove capture=True"
             )
         instead = (
             "use strategy='recompute', or masks='independent'"
@@ -247,8 +252,7 @@ class MaxUp(Objective):
             return worst
         model = unwrap(model)
         select = partial(self._select_eagerly, model, generator=generator)
-        device = device_of(batch)
-        if (self.capture or self.fast) and device.type == "cuda" and not (is_capturing(device) or self.needs_eager()):
+        if self._can_capture(device_of(batch)):
             worst = self._select_captured(select, model, batch, generator)
         else:
             worst = select(batch)
@@ -261,22 +265,24 @@ class MaxUp(Objective):
             return self._select_approximately(model, batch, generator)
         return self._score(model, batch, generator, self._scoring)
 
+    def _can_capture(self, device: torch.device) -> bool:
+        return self.capture and device.type == "cuda" and not (is_capturing(device) or self.needs_eager())
+
     def _select_captured(
         self, select: Callable[[Batch], RunningMax], model: Any, batch: Batch, generator: Generator
     ) -> RunningMax:
-        """Select by a CUDA graph, if possible. Once it turns out not to be, warn if the user asked for it."""
+        """Select by a CUDA graph, if possible. Once it turns out not to be, warn."""
         before = self._captured.reason
         worst = self._captured(
             select,
             batch,
             generator,
-            kind=(id(model), self.depends_on()),
-            modules=[*model.modules(), *self._called[2]],
+            kind=(model, self.depends_on()),  # not its id, which a new model may have again
+            modules=lambda: [m for root in (model, *self._called[2]) for m in root.modules()],
             remember=partial(remember_draws, self.perturbation, generator),
             dropout=self.dropout and not self.fast,
-            if_launch_bound=not self.capture,
         )
-        if self.capture and (reason := self._captured.reason) != before:
+        if (reason := self._captured.reason) != before:
             warn(f"capture=True: selection runs eagerly, because {reason}")
         return worst
 

@@ -65,7 +65,7 @@ def remember_draws(perturbation: Any, generator: Generator) -> Callable[[], None
         >>> torch.equal(first[0], Gaussian(1.0).draw(batch, generator)[0])
         True
     """
-    state, restore = generator.get_state(), [part.remember_draws() for part in _parts_with_state(perturbation)]
+    state, restore = generator.get_state(), [part.remember_draws() for part in parts_with_state(perturbation)]
 
     def rewind() -> None:
         generator.set_state(state)
@@ -75,11 +75,11 @@ def remember_draws(perturbation: Any, generator: Generator) -> Callable[[], None
     return rewind
 
 
-def _parts_with_state(perturbation: Any) -> list[Any]:
+def parts_with_state(perturbation: Any) -> list[Any]:
     """Return the parts of a perturbation whose draws do not depend on the generator alone, such as `Views`."""
     if hasattr(perturbation, "remember_draws"):
         return [perturbation]
-    return [part for inner in getattr(perturbation, "perturbations", ()) for part in _parts_with_state(inner)]
+    return [part for inner in getattr(perturbation, "perturbations", ()) for part in parts_with_state(inner)]
 
 
 def images(x: Any, key: Hashable | None, who: str) -> list[Tensor]:

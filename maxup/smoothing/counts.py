@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from maxup.cuda.graph import capture_graph, on_device
+from maxup.cuda.graph import capture_graph
 from maxup.isolation import eval_mode
 from maxup.rng import hash_seed
 
@@ -123,7 +123,7 @@ class NoiseCounter:
         if not self.capture:
             self._forward_and_count()
             return
-        with on_device(self.x.device):
+        with torch.cuda.device_of(self.x):
             if self.graph is None:
                 self._capture()
             assert self.graph is not None

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from maxup import Compose, CropFlip, CutMix, Cutout, Gaussian, MaxUp, MaxUpWarning, captured
+from tests.cuda.selection_cases import CHANGES, selected
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
@@ -68,50 +69,30 @@ def agree(perturbation, *, make=network, **settings):
 @pytest.mark.parametrize("precision", [None, "bf16"])
 def test_winners_and_weights_are_those_of_eager_selection(perturbation, precision):
     found = agree(perturbation, precision=precision)
-    assert found.graph is not None
-    assert found.replays == STEPS - 2
+    assert found.captured is not None
+    assert found.captured.replays == STEPS - 2
     assert 0 < found.bytes_kept < 2**27
 
 
 @pytest.mark.parametrize("settings", [{"norm": "running", "chunk_size": 4}, {"generator": True}, {"score": "easiest"}])
 def test_settings(settings):
-    assert agree(Cutout(8), **settings).graph is not None
+    assert agree(Cutout(8), **settings).captured is not None
 
 
 def test_compiled_passes_are_captured():
-    assert agree(Cutout(8), norm="running", chunk_size=4, compile=True).graph is not None
+    assert agree(Cutout(8), norm="running", chunk_size=4, compile=True).captured is not None
 
 
 def test_a_shortlist_is_captured_and_its_checks_run_eagerly(monkeypatch):
     monkeypatch.setattr("maxup.objectives.maxup.CHECK_EVERY", 5)
     found = agree(Gaussian(0.1), shortlist=2)
-    assert found.graph is not None
-    assert found.replays < STEPS - 2
+    assert found.captured is not None
+    assert found.captured.replays < STEPS - 2
 
 
 def test_another_shape_runs_eagerly_and_keeps_the_graph():
     found = agree(Cutout(8), sizes=(32, 32, 32, 32, 7, 32))
-    assert found.replays == STEPS - 2 - 1
-
-
-def test_changed_settings_and_attributes_capture_again():
-    def change(number, model, objective):
-        objective.perturbation.length = 8 if number < 4 else 4
-
-    def freeze(number, model, objective):
-        if number == 4:
-            model[1].eval()
-
-    assert agree(Cutout(8), change=change).captures == 2
-    assert agree(Cutout(8), change=freeze).captures == 2
-
-
-def test_new_weights_capture_again():
-    def change(number, model, objective):
-        if number == 4:
-            model[-1].weight.data = model[-1].weight.data.flip(0)
-
-    assert agree(Cutout(8), change=change).captures == 2
+    assert found.captured.replays == STEPS - 2 - 1
 
 
 def test_gradients_are_accumulated_inside_one_autocast_context():
@@ -129,7 +110,7 @@ def test_gradients_are_accumulated_inside_one_autocast_context():
                     F.cross_entropy(model(x), y).backward()
             optimizer.step()
             optimizer.zero_grad()
-        assert (objective._captured.graph is not None) == capture
+        assert (objective._captured.captured is not None) == capture
         found.append([p.detach() for p in model.parameters()])
     torch.testing.assert_close(*found, rtol=0, atol=0)
 
@@ -179,7 +160,7 @@ def test_what_cannot_be_captured_runs_eagerly_with_a_warning(layer, settings, re
     with pytest.warns(MaxUpWarning, match=f"capture=True: selection runs eagerly, because .*{reason}") as found:
         chosen, _, objective = train(network(copy.deepcopy(layer)), Cutout(8), capture=True, **settings)
     assert sum("capture=True" in str(w.message) for w in found) == 1
-    assert objective._captured.graph is None
+    assert objective._captured.captured is None
     if not isinstance(layer, Scheduled):
         expected = train(network(copy.deepcopy(layer)), Cutout(8), **settings)[0]
         torch.testing.assert_close(chosen, expected)
@@ -189,7 +170,7 @@ def test_what_cannot_be_captured_runs_eagerly_with_a_warning(layer, settings, re
 
 def test_dropout_that_is_off_while_scoring_is_captured():
     found = agree(Cutout(8), make=lambda: network(nn.Dropout(0.5)), dropout=False)
-    assert found.graph is not None
+    assert found.captured is not None
 
 
 def test_a_dict_batch():
@@ -204,23 +185,29 @@ def test_a_dict_batch():
             y = torch.randint(3, (16,), generator=g).cuda()
             outcome = objective.run(model, x, y)
         results.append((outcome.loss.detach(), outcome.worst.copy, outcome.report.gap))
-        assert (objective._captured.graph is not None) == capture
+        assert (objective._captured.captured is not None) == capture
     torch.testing.assert_close(*results)
 
 
-def test_the_preset_captures_only_if_launches_take_the_time():
-    small = train(network(), Cutout(8), fast=True)[2]
-    assert small._captured.graph is not None
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_graph_that_is_out_of_date_is_not_replayed(change):
+    found, objective = selected(CHANGES[change], capture=True, device="cuda")
+    expected, _ = selected(CHANGES[change], capture=False, device="cuda")
+    torch.testing.assert_close(found, expected)
+    assert objective._captured.captured is not None
+
+
+def test_a_failed_capture_frees_its_memory_and_restores_flags():
     torch.manual_seed(0)
-    wide = nn.Sequential(
-        nn.Flatten(), nn.Linear(768, 16384), nn.ReLU(), nn.Linear(16384, 16384), nn.ReLU(), nn.Linear(16384, 5)
-    )
-    objective = MaxUp(Gaussian(0.1), m=4, fast=True)
-    model = wide.cuda()
-    for x, y in batches(5, sizes=(1024,)):
-        objective.select(model, x, y)
-    assert objective._captured.graph is None
-    assert "busy" in objective._captured.reason
+    model = network(BrokenCapture())
+    with pytest.warns(MaxUpWarning, match="capture=True: selection runs eagerly"):
+        train(model, Cutout(8), capture=True, norm="running")
+    assert model[1].training
+    big = torch.empty(2**28, device="cuda")
+    reserved = torch.cuda.memory_reserved()
+    del big
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() <= reserved - 2**28
 
 
 def test_inside_a_captured_step_there_is_one_graph():
@@ -238,16 +225,16 @@ def test_inside_a_captured_step_there_is_one_graph():
     for x, y in batches():
         whole(x, y)
     assert whole.graphed.graph is not None
-    assert objective._captured.graph is None
+    assert objective._captured.captured is None
 
 
 def test_a_copy_of_an_objective_has_no_graph():
     _, _, objective = train(network(), Cutout(8), capture=True)
-    assert objective._captured.graph is not None
-    other = copy.deepcopy(objective)
-    assert other._captured.graph is None
-    for x, y in batches():
-        other.select(network(), x, y)
+    assert objective._captured.captured is not None
+    other, model = copy.deepcopy(objective), network()
+    assert other._captured.captured is None
+    assert all(other.run(model, x, y).report.replay_error < 1 for x, y in batches())
+    assert other._captured.captured is not None
 
 
 def test_reports_of_earlier_steps_are_kept():
