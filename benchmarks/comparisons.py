@@ -3,18 +3,12 @@
 import re
 from collections.abc import Collection
 
-from benchmarks.result_files import origin, result
+from benchmarks.result_files import LENGTHS, NOISES, SIZES, origin, result
 from maxup.lab.experiments.certification import Certification
 from maxup.lab.report.comparison import interval
 from maxup.lab.report.tables import format_difference
 from maxup.lab.results.comparison import CONTROLS, CORRUPTED, FAST, METRICS, TIME_OF, controls
 from maxup.lab.results.statistics import difference
-
-RATES = {rate: f"digits-lr/{rate}" for rate in ("0.05", "0.1", "0.2", "0.4")}
-SIZES = {size: f"digits-size/{size}" for size in ("50", "100", "200")} | {"500": RATES["0.1"]}
-LENGTHS = {epochs: f"digits-length/{epochs}" for epochs in ("60", "240", "960")}
-NOISES = {sigma: f"digits-noise/{sigma}" for sigma in ("0.1", "0.2", "0.3", "0.4", "0.6")}
-FEW = {"1,000": "cifar10-little/1000", "4,000": "cifar10-little/4000"}
 
 
 def comparison(name: str, command: str, metrics: Collection[str] = METRICS, *, transpose: bool = False) -> str:

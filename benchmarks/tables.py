@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import claims, comparisons
-from benchmarks.comparisons import FEW, LENGTHS, NOISES, RATES, SIZES, one_difference, sweep
+from benchmarks.comparisons import one_difference, sweep
 from benchmarks.fast_modes import mean_kept
-from benchmarks.result_files import origin, result, short_commit
+from benchmarks.result_files import FEW, LENGTHS, NOISES, RATES, SIZES, origin, result, short_commit
 from maxup.lab.certify.tsv import read
 from maxup.lab.report.certified import columns as certified_columns
 from maxup.lab.report.certified import differences
