@@ -73,7 +73,7 @@ def _markdown(grid: list[list[str]], transpose: bool) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in (first, ["---"] * len(first), *rows))
 
 
-def sweep(title: str, files: dict[str, str], metrics: Collection[str]) -> str:
+def sweep(title: str, files: dict[str, str], metrics: Collection[str] = ("clean", "attacked")) -> str:
     """One row per comparison: m = 1, m = 4, and their differences at equal epochs and at equal time.
 
     Args:
