@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from maxup import Compose, CropFlip, CutMix, Cutout, Gaussian, MaxUp, MaxUpWarning, captured
+from tests.tiny import train_step
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
@@ -226,15 +227,7 @@ def test_the_preset_captures_only_if_launches_take_the_time():
 def test_inside_a_captured_step_there_is_one_graph():
     model, objective = network(), MaxUp(Cutout(8), m=4, capture=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, fused=True)
-
-    def step(x, y):
-        loss = objective(model, x, y)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss
-
-    whole = captured(step, objective, optimizer)
+    whole = captured(train_step(model, objective, optimizer), objective, optimizer)
     for x, y in batches():
         whole(x, y)
     assert whole.graphed.graph is not None
