@@ -54,15 +54,15 @@ def comparison(name: str, command: str, metrics: Collection[str] = METRICS, *, t
     certify = f" --certify {certified['images']}" if certified else ""
     if certified and certified["n"] != Certification.n:
         certify += f" --certify_n {certified['n']}"
-    robustness = " --robustness" * ("corrupted" in found["summary"])
+    robustness = " --robustness" if "corrupted" in found["summary"] else ""
     images = f" --images {found['images']}" if found.get("images") else ""
-    fast = " --fast" * any(row_name.endswith(FAST) for row_name in table["clean"])
-    alone = " --no_equal_time" * (not found["equal_time"])
+    fast = " --fast" if any(row_name.endswith(FAST) for row_name in table["clean"]) else ""
+    alone = "" if found["equal_time"] else " --no_equal_time"
     options = f"{fast}{objectives}{certify}{robustness}{images}{alone}"
     command = f"{command} --seeds {len(found['seeds'])} --m {' '.join(ms)}{options}"
     parts = [_markdown(grid, transpose), f"`{command}` {origin(found['environment'])}"]
     if at_equal_time:
-        parts[1] += f" Differences at equal time{' and from the controls' * bool(from_controls)}:"
+        parts[1] += f" Differences at equal time{' and from the controls' if from_controls else ''}:"
         parts.append(_markdown(differences, transpose))
     return "\n\n".join(parts)
 

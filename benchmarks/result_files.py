@@ -69,10 +69,10 @@ def origin(where: dict[str, Any], *others: dict[str, Any]) -> str:
     """Hardware, torch version and commits."""
     device = where["hardware"]
     if "NVIDIA" not in device:
-        device += f", {where['threads']} thread{'s' * (where['threads'] > 1)}"
+        device += f", {where['threads']} thread{'s' if where['threads'] > 1 else ''}"
     commits = " and ".join(dict.fromkeys(map(short_commit, (where, *others))))
     return f"({device}; torch {where['versions']['torch']}; commit {commits}.)"
 
 
 def short_commit(where: dict[str, Any]) -> str:
-    return where["commit"].rstrip("+")[:7] + "+" * where["commit"].endswith("+")
+    return where["commit"].rstrip("+")[:7] + ("+" if where["commit"].endswith("+") else "")

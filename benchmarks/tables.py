@@ -55,7 +55,8 @@ def exploratory() -> str:
             found = estimate([run[metric] for run in runs])
             assert found is not None
             assert found.std is not None
-            cells.append(f"{found.mean:.2f}" + f" ± {found.std / math.sqrt(found.n):.2f}" * (metric != "seconds"))
+            error = "" if metric == "seconds" else f" ± {found.std / math.sqrt(found.n):.2f}"
+            cells.append(f"{found.mean:.2f}{error}")
         lines.append(f"| {title} | {' | '.join(cells)} | {len(runs)} |")
     return "\n".join(lines) + f"\n\n{origin(result('speedrun-cutout')['environment'])}"
 
@@ -72,7 +73,7 @@ def cifar() -> str:
         seeds.setdefault((round(200 * r.budget), r.m), {})[r.seed] = 100 * r.last["test_accuracy"]
     short, long, *_ = sorted(epochs for epochs, m in seeds if m == 1)  # the second takes as long as m = 4
     for (epochs, m), mine in sorted(seeds.items()):
-        recipe = "cifar10/resnet110-cutout" + "-maxup" * (m > 1)
+        recipe = f"cifar10/resnet110-cutout{'-maxup' if m > 1 else ''}"
         theirs = [row.values["top1"] for row in paper if row.recipe == recipe and epochs == short and m in (1, 4)]
         published = f"{theirs[0].mean:.2f} ± {theirs[0].std:.2f}" if theirs else ""
         difference = welch(mine.values(), seeds[short, 1].values())
@@ -152,14 +153,8 @@ def finetune() -> str:
 def certify_speed() -> str:
     """Images per minute of the usual loop and of ours, and copies per second of the bare network."""
     found = result("certify_speed-cuda")
-    headings = [
-        f"ResNet-110, n = {found['n']:,}",
-        "images per minute",
-        "speedup over the usual loop",
-        "copies per second",
-        "samples saved",
-    ]
-    lines = [f"| {' | '.join(headings)} |", "|---" * len(headings) + "|"]
+    headings = "images per minute | speedup over the usual loop | copies per second | samples saved"
+    lines = [f"| ResNet-110, n = {found['n']:,} | {headings} |", "|---" * 5 + "|"]
     for name, way in sorted(found["ways"].items(), key=lambda item: item[1].get("images_a_minute", math.inf)):
         formats = {"images_a_minute": ".0f", "times_the_usual": ".1f", "copies_a_second": ",.0f", "saved": ".0%"}
         cells = [format(way[key], how) if way.get(key) else "" for key, how in formats.items()]

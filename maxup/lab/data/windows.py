@@ -51,7 +51,7 @@ class Windows:
         if n < 2:
             setting = "batch_size" if part == "training" else f"language.{part}_columns"
             most = len(tokens) // 2
-            advice = f"set {setting} to {most}{' or less' * (most > 1)}" if most else "use a longer text"
+            advice = f"set {setting} to {most}{' or less' if most > 1 else ''}" if most else "use a longer text"
             raise DataError(
                 f"the {part} text has {len(tokens):,} tokens, too few for {setting}={columns} columns of at least 2; "
                 f"{advice}"

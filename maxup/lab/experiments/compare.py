@@ -171,7 +171,7 @@ def compare(
     if note := warmup_note(recipe):
         say(note)
     here = environment()
-    width = max(map(len, planned)) + (len(f"{TIME_OF}m = 10{FAST * fast}") if equal_time else 0)
+    width = max(map(len, planned)) + (len(f"{TIME_OF}m = 10{FAST if fast else ''}") if equal_time else 0)
     places = set[Path]()  # of runs of this call
 
     def run(name: str, row: Recipe, seed: int) -> dict[str, float]:
