@@ -7,11 +7,11 @@ that of m = 1.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from benchmarks.result_files import RESULTS, result
+from benchmarks.result_files import EXPERIMENTS, FEW, LENGTHS, NOISES, RATES, REPEATED, RESULTS, SIZES, result
 from maxup.lab.report.tables import DASH, format_difference, format_signed
 from maxup.lab.results.comparison import METRICS
 from maxup.lab.results.files import budget_name, known_recipe, load_results, read_run
@@ -36,25 +36,6 @@ QUESTIONS = {
     "gradient": "smaller gradient norm, in other experiments",
 }
 OF_A_CLAIM = {"better": "supported", "undecided": "not supported (undecided)", "worse": "not supported (worse)"}
-FEW = {f"cifar10-little/{size}": f"CIFAR-10, {size:,} images, ResNet-14, Cutout" for size in (1000, 4000)}
-SMALL = {"cifar16": "CIFAR-10 at 16 x 16, 500 images, ResNet-8, Cutout"}
-NOISY = {"cifar16-certified": "CIFAR-10 at 16 x 16, ResNet-8, noise 0.25"}
-RATES = {f"digits-lr/{rate}": f"digits, MLP, learning rate {rate}" for rate in ("0.05", "0.2", "0.4")}
-SIZES = {f"digits-size/{n}": f"digits, MLP, {n} images" for n in (50, 100, 200)}
-LENGTHS = {f"digits-length/{epochs}": f"digits, MLP, {epochs} epochs" for epochs in (240, 960)}
-NOISES = {f"digits-noise/{sigma}": f"digits, MLP, noise {sigma}" for sigma in ("0.1", "0.3", "0.4", "0.6")}
-PHOTOS = {"photos": "photos at 96 x 96, 500 images, ResNet-8, CutMix"}
-TUNED = {"minilm": "docstrings, pretrained MiniLM, token dropout"}
-DIGITS = {"digits": "digits, MLP, 60 epochs, 500 images, noise 0.2"}
-STRONG = {"digits-certified": "digits, MLP, noise 0.5"}
-SECTIONS = {  # where the results of a file are shown, by the start of its name
-    "digits-lr": "is-it-the-learning-rate", "digits-size": "little-data", "digits-length": "longer-training",
-    "digits-cause": "corruptions-and-calibration", "digits-certified": "certified-radius-on-digits",
-    "digits-shortlist": "a-shortlist-for-many-copies", "digits": "digits", "cifar10-little": "few-images",
-    "cifar16-certified": "certified-radius-at-16-x-16-pixels", "cifar16": "500-images-trained-for-long",
-    "docstrings": "text-classification", "digits-noise": "is-it-only-stronger-noise",
-    "photos": "photos-with-cutmix", "minilm": "fine-tuning-a-pretrained-encoder",
-}  # fmt: skip
 Runs = dict[tuple[str, int, float], dict[int, dict[str, float]]]
 """The last metrics by seed, of a baseline recipe, m, and a budget, which is a fraction of the recipe's epochs."""
 
@@ -64,12 +45,15 @@ class Measured:
     """What we measured for a claim."""
 
     what: str
-    difference: Difference
+    difference: Difference | None = None
     """At equal epochs."""
-    at_equal_time: Difference | None
+    at_equal_time: Difference | None = None
     digits: int = 2
     lower: bool = False
     """Whether lower is better."""
+
+
+UNTESTED = Measured("never tested")
 
 
 @dataclass(frozen=True)
@@ -79,13 +63,11 @@ class Claim:
     question: str
     """A key of QUESTIONS."""
     text: str
-    found: Measured | None = None
+    found: Measured = UNTESTED
     section: str = NEVER
 
     def verdicts(self) -> tuple[str, str]:
         """Return the verdicts at equal epochs and at equal time."""
-        if self.found is None:
-            return "untested", "untested"
         one, other = self.found.difference, self.found.at_equal_time
         return verdict(one, lower=self.found.lower), verdict(other, lower=self.found.lower)
 
@@ -131,10 +113,9 @@ def table(question: str) -> str:
     before = None
     for claim in claims():
         if claim.question == question:
-            what, n = ("never tested", 0) if claim.found is None else (claim.found.what, claim.found.difference.n)
-            cells = ["untested", "untested"] if claim.found is None else _cells(claim, claim.found)
+            n = claim.found.difference.n if claim.found.difference else 0
             text, before = "" if claim.text == before else claim.text, claim.text
-            lines.append(f"| {text} | [{what}](#{claim.section}) | {' | '.join(cells)} | {n} |")
+            lines.append(f"| {text} | [{claim.found.what}](#{claim.section}) | {' | '.join(_cells(claim))} | {n} |")
     if paper:
         for text, what, ratio in costs():
             word = "supported" if ratio <= SLIGHT else "not supported"
@@ -142,9 +123,9 @@ def table(question: str) -> str:
     return "\n".join(lines)
 
 
-def _cells(claim: Claim, found: Measured) -> list[str]:
+def _cells(claim: Claim) -> list[str]:
     """Return a verdict with its difference, at equal epochs and at equal time."""
-    cells = []
+    found, cells = claim.found, []
     for word, gap in zip(claim.verdicts(), (found.difference, found.at_equal_time), strict=True):
         word = OF_A_CLAIM.get(word, word) if claim.question == "paper" else word
         cells.append(word if gap is None else f"{word}, {format_difference(gap, found.digits, gap.n)}")
@@ -154,49 +135,28 @@ def _cells(claim: Claim, found: Measured) -> list[str]:
 def claims() -> Iterator[Claim]:
     """Yield all claims about accuracy, perplexity and robustness, by question."""
     yield from _claims_of_the_paper()
-    for metric, text, files in (
-        (
-            "worst",
-            "accuracy on the worst of 20 copies",
-            DIGITS | FEW | SMALL | PHOTOS | _docstrings("token_dropout") | TUNED,
-        ),
-        ("attacked", "accuracy under PGD", DIGITS | NOISES | STRONG | FEW | SMALL | PHOTOS | NOISY),
-        ("corrupted", "accuracy on 5 kinds of corrupted images, noise included", {"digits-cause": "digits, MLP"} | FEW),
-    ):
-        for file, name in files.items():
-            for m in _copies(file):
-                yield _compared("robustness", text, file, name, metric, m)
-        if metric == "attacked":
-            yield _compared("robustness", text, "digits-shortlist/exact-8", STRONG["digits-certified"], metric, 8)
-    for file, name in (STRONG | NOISY).items():
-        yield _certified(file, name, "m = 1")
-    for file, radius in (("digits-certified", "0.5"), ("cifar16-certified", "1")):
-        yield _certified(file, (STRONG | NOISY)[file], f"SmoothAdv, radius {radius}")
-    files = DIGITS | LENGTHS | RATES | SIZES | NOISES | STRONG | FEW | SMALL | PHOTOS | NOISY
-    files |= _docstrings("embedding_dropout") | _docstrings("token_dropout") | TUNED
-    for file, name in files.items():
-        for m in _copies(file):
-            yield _compared("accuracy", "clean accuracy", file, name, "clean", m)
+    few, noises = [*FEW.values(), "cifar16", "photos"], [*NOISES.values(), "digits-certified"]
+    words = ["docstrings-embedding_dropout", "docstrings-embedding_dropout-no_dropout"]
+    tokens = ["docstrings-token_dropout", "docstrings-token_dropout-no_dropout"]
+    certified = {"digits-certified": "0.5", "cifar16-certified": "1"}  # radius of SmoothAdv
+    files = ["digits", *few, *tokens, "minilm"]
+    yield from _compared("robustness", "accuracy on the worst of 20 copies", files, "worst")
+    files = ["digits", *noises, *few, "cifar16-certified", "digits-shortlist/exact-8"]
+    yield from _compared("robustness", "accuracy under PGD", files, "attacked")
+    text = "accuracy on 5 kinds of corrupted images, noise included"
+    yield from _compared("robustness", text, ["digits-cause", *FEW.values()], "corrupted")
+    for file in certified:
+        yield _certified(file, "m = 1")
+    for file, radius in certified.items():
+        yield _certified(file, f"SmoothAdv, radius {radius}")
+    files = ["digits", *LENGTHS.values(), *RATES.values(), *SIZES.values(), *noises, *few, "cifar16-certified"]
+    yield from _compared("accuracy", "clean accuracy", [*files, *words, *tokens, "minilm"], "clean")
     yield _help_text()
     text = "gradient norm of the loss with Gaussian noise (Theorem 1 is about small noise)"
-    few = {"digits-size/50": SIZES["digits-size/50"]}
-    for file, name in (DIGITS | LENGTHS | few | NOISES | STRONG | NOISY).items():
-        yield _compared("gradient", text, file, name, "gradient", _copies(file)[0])
-    for file, name in (FEW | SMALL | PHOTOS).items():
-        yield _compared(
-            "gradient", "the same with Cutout or CutMix (Theorem 1 does not apply)", file, name, "gradient", 4
-        )
-
-
-def _copies(file: str) -> tuple[int, ...]:
-    """Return the numbers of copies of a comparison that the claims are about."""
-    return {"digits-certified": (5, 25), "cifar16-certified": (5,)}.get(file, (4,))
-
-
-def _docstrings(perturbation: str) -> dict[str, str]:
-    """Return the files of a perturbation of docstrings, with exact scoring and without dropout."""
-    name = f"docstrings, Transformer, {perturbation.replace('embedding', 'word').replace('_', ' ')}"
-    return {f"docstrings-{perturbation}": name, f"docstrings-{perturbation}-no_dropout": f"{name}, `dropout=False`"}
+    files = ["digits", *LENGTHS.values(), SIZES["50"], *noises, "cifar16-certified"]
+    yield from _compared("gradient", text, files, "gradient")
+    text = "the same with Cutout or CutMix (Theorem 1 does not apply)"
+    yield from _compared("gradient", text, few, "gradient")
 
 
 def _claims_of_the_paper() -> Iterator[Claim]:
@@ -206,7 +166,7 @@ def _claims_of_the_paper() -> Iterator[Claim]:
         untested = []
         for row, before, digits in (one for name in names for one in _with_baseline(paper[name])):
             old, new = (one.values["top1"].mean for one in (before, row))
-            if (found := measure(runs, row, "test_accuracy", 100)) is None:
+            if (found := measure(runs, row, "test_accuracy", 100)) is UNTESTED:
                 untested.append((row.model, format_signed(new - old, digits), new - old))
             else:
                 yield Claim("paper", f"{data}, {row.model}: {old:.{digits}f} to {new:.{digits}f} %", found, "cifar-10")
@@ -218,7 +178,7 @@ def _claims_of_the_paper() -> Iterator[Claim]:
         found = measure(runs, row, "test_perplexity", lower=True)
         change = f"{before.values['test'].mean:.{digits}f} to {row.values['test'].mean:.{digits}f}"
         text = f"{title}, {row.model}: perplexity {change}"
-        yield Claim("paper", text, found, "language-models" if found else NEVER)
+        yield Claim("paper", text, found, NEVER if found is UNTESTED else "language-models")
     row, before, digits = next(_with_baseline(paper["table-certified"]))
     for radius in ("0.25", "1.0"):
         found = measure(runs, row, f"certified_accuracy_{radius}", 100, m=5, digits=1)
@@ -273,7 +233,7 @@ def load_runs() -> Runs:
 
 def measure(
     runs: Runs, row: Row, metric: str, scale: float = 1, *, m: int | None = None, digits: int = 2, lower: bool = False
-) -> Measured | None:
+) -> Measured:
     """Compare our runs of a row with those of its baseline: the longest that have an interval, otherwise the longest.
 
     Args:
@@ -293,7 +253,7 @@ def measure(
     budgets = sorted({budget for name, _, budget in runs if name == baseline})
     found = {b: one for b in budgets if (one := welch(values(m, b), values(1, b))) is not None}
     if not found:
-        return None
+        return UNTESTED
     budget = max(found, key=lambda b: (verdict(found[b]) != "untested", b))
     ratio = _epoch_ratio(baseline, m)
     longer = [b for b in budgets if ratio is not None and abs(b / budget / ratio - 1) < 0.02]
@@ -319,27 +279,25 @@ def _with_baseline(table: Table) -> Iterator[tuple[Row, Row, int]]:
             yield row, table.rows[row.baseline], table.digits
 
 
-def _compared(question: str, text: str, file: str, name: str, metric: str, m: int) -> Claim:
-    """Return the comparison of MaxUp with m = 1 in a file of `maxup compare`."""
-    found = result(file)
-    gains = (found["summary"][metric][f"m = {m}"], found["equal_time"][f"m = 1, time of m = {m}"]["gain"][metric])
-    at_epochs, at_time = (Difference(g["difference"], g["low"], g["high"], len(found["seeds"])) for g in gains)
+def _compared(question: str, text: str, files: Iterable[str], metric: str) -> Iterator[Claim]:
+    """Yield the comparisons of MaxUp with m = 1 in files of `maxup compare`, of the norm of the gradient with one m."""
     lower, digits = METRICS[metric].lower_is_better, METRICS[metric].decimals
-    return Claim(question, text, Measured(f"{name}, m = {m}", at_epochs, at_time, digits, lower), _section(file))
+    for file in (file for file in files if file not in REPEATED):
+        found, experiment = result(file), EXPERIMENTS[file]
+        for m in experiment.copies[:1] if metric == "gradient" else experiment.copies:
+            gains = found["summary"][metric][f"m = {m}"], found["equal_time"][f"m = 1, time of m = {m}"]["gain"][metric]
+            at_epochs, at_time = (Difference(g["difference"], g["low"], g["high"], len(found["seeds"])) for g in gains)
+            measured = Measured(f"{experiment.name}, m = {m}", at_epochs, at_time, digits, lower)
+            yield Claim(question, text, measured, experiment.section)
 
 
-def _certified(file: str, name: str, baseline: str) -> Claim:
+def _certified(file: str, baseline: str) -> Claim:
     """Compare the average certified radius of m = 5 with that of a baseline."""
-    found = result(file)
+    found, experiment = result(file), EXPERIMENTS[file]
     ours, theirs = ({run["seed"]: run["radius"] for run in found["runs"][name]} for name in ("m = 5", baseline))
     at_epochs = difference(ours, theirs, paired=found["paired"])
     gain = found["equal_time"][f"{baseline}, time of m = 5"]["gain"]["radius"]
     at_time = Difference(gain["difference"], gain["low"], gain["high"], len(found["seeds"]))
     assert at_epochs is not None
     text = f"average certified radius{', compared with SmoothAdv' if baseline != 'm = 1' else ''}"
-    return Claim("robustness", text, Measured(f"{name}, m = 5", at_epochs, at_time, 3), _section(file))
-
-
-def _section(file: str) -> str:
-    """Return the section of the results page that shows a result file."""
-    return SECTIONS[max((start for start in SECTIONS if file.startswith(start)), key=len)]
+    return Claim("robustness", text, Measured(f"{experiment.name}, m = 5", at_epochs, at_time, 3), experiment.section)

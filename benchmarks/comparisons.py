@@ -3,18 +3,12 @@
 import re
 from collections.abc import Collection
 
-from benchmarks.result_files import origin, result
+from benchmarks.result_files import LENGTHS, NOISES, SIZES, origin, result
 from maxup.lab.experiments.certification import Certification
 from maxup.lab.report.comparison import interval
 from maxup.lab.report.tables import format_difference
 from maxup.lab.results.comparison import CONTROLS, CORRUPTED, FAST, METRICS, TIME_OF, controls
 from maxup.lab.results.statistics import difference
-
-RATES = {rate: f"digits-lr/{rate}" for rate in ("0.05", "0.1", "0.2", "0.4")}
-SIZES = {size: f"digits-size/{size}" for size in ("50", "100", "200")} | {"500": RATES["0.1"]}
-LENGTHS = {epochs: f"digits-length/{epochs}" for epochs in ("60", "240", "960")}
-NOISES = {sigma: f"digits-noise/{sigma}" for sigma in ("0.1", "0.2", "0.3", "0.4", "0.6")}
-FEW = {"1,000": "cifar10-little/1000", "4,000": "cifar10-little/4000"}
 
 
 def comparison(name: str, command: str, metrics: Collection[str] = METRICS, *, transpose: bool = False) -> str:
@@ -60,15 +54,15 @@ def comparison(name: str, command: str, metrics: Collection[str] = METRICS, *, t
     certify = f" --certify {certified['images']}" if certified else ""
     if certified and certified["n"] != Certification.n:
         certify += f" --certify_n {certified['n']}"
-    robustness = " --robustness" * ("corrupted" in found["summary"])
+    robustness = " --robustness" if "corrupted" in found["summary"] else ""
     images = f" --images {found['images']}" if found.get("images") else ""
-    fast = " --fast" * any(row_name.endswith(FAST) for row_name in table["clean"])
-    alone = " --no_equal_time" * (not found["equal_time"])
+    fast = " --fast" if any(row_name.endswith(FAST) for row_name in table["clean"]) else ""
+    alone = "" if found["equal_time"] else " --no_equal_time"
     options = f"{fast}{objectives}{certify}{robustness}{images}{alone}"
     command = f"{command} --seeds {len(found['seeds'])} --m {' '.join(ms)}{options}"
     parts = [_markdown(grid, transpose), f"`{command}` {origin(found['environment'])}"]
     if at_equal_time:
-        parts[1] += f" Differences at equal time{' and from the controls' * bool(from_controls)}:"
+        parts[1] += f" Differences at equal time{' and from the controls' if from_controls else ''}:"
         parts.append(_markdown(differences, transpose))
     return "\n\n".join(parts)
 
@@ -79,7 +73,7 @@ def _markdown(grid: list[list[str]], transpose: bool) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in (first, ["---"] * len(first), *rows))
 
 
-def sweep(title: str, files: dict[str, str], metrics: Collection[str]) -> str:
+def sweep(title: str, files: dict[str, str], metrics: Collection[str] = ("clean", "attacked")) -> str:
     """One row per comparison: m = 1, m = 4, and their differences at equal epochs and at equal time.
 
     Args:

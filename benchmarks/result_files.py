@@ -1,10 +1,64 @@
 """Read the files in results/, and say where they were measured."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent.parent / "results"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What a file of `maxup compare` is about."""
+
+    name: str
+    """In the tables of claims."""
+    section: str
+    """Of the results page."""
+    plot: str = ""
+    """Title of its plot. Empty: it has none."""
+    copies: tuple[int, ...] = (4,)
+    """The numbers of copies that the claims are about."""
+
+
+# setting -> result file
+RATES = {rate: f"digits-lr/{rate}" for rate in ("0.05", "0.1", "0.2", "0.4")}
+SIZES = {size: f"digits-size/{size}" for size in ("50", "100", "200")} | {"500": RATES["0.1"]}
+LENGTHS = {epochs: f"digits-length/{epochs}" for epochs in ("60", "240", "960")}
+NOISES = {sigma: f"digits-noise/{sigma}" for sigma in ("0.1", "0.2", "0.3", "0.4", "0.6")}
+FEW = {"1,000": "cifar10-little/1000", "4,000": "cifar10-little/4000"}
+REPEATED = {RATES["0.1"], LENGTHS["60"], NOISES["0.2"]}  # the settings of "digits"
+EXPERIMENTS = {  # by result file
+    "digits": Experiment("digits, MLP, 60 epochs, 500 images, noise 0.2", "digits", "MLP on digits"),
+    "digits-cause": Experiment("digits, MLP", "corruptions-and-calibration", "MLP on digits"),
+    **{file: Experiment(f"digits, MLP, {size} images", "little-data") for size, file in SIZES.items()},
+    **{file: Experiment(f"digits, MLP, learning rate {lr}", "is-it-the-learning-rate") for lr, file in RATES.items()},
+    **{file: Experiment(f"digits, MLP, {epochs} epochs", "longer-training") for epochs, file in LENGTHS.items()},
+    LENGTHS["240"]: Experiment("digits, MLP, 240 epochs", "longer-training", "MLP on digits, 240 epochs"),
+    **{file: Experiment(f"digits, MLP, noise {sigma}", "is-it-only-stronger-noise") for sigma, file in NOISES.items()},
+    "digits-certified": Experiment("digits, MLP, noise 0.5", "certified-radius-on-digits", "MLP on digits, noise 0.5",
+                                   copies=(5, 25)),
+    "digits-shortlist/exact-8": Experiment("digits, MLP, noise 0.5", "a-shortlist-for-many-copies", copies=(8,)),
+    **{file: Experiment(f"CIFAR-10, {size} images, ResNet-14, Cutout", "few-images",
+                        f"ResNet-14 on {size} images of CIFAR-10, Cutout") for size, file in FEW.items()},
+    "cifar16": Experiment("CIFAR-10 at 16 x 16, 500 images, ResNet-8, Cutout", "500-images-trained-for-long",
+                          "ResNet-8 on 500 images of CIFAR-10 at 16 x 16, Cutout"),
+    "cifar16-certified": Experiment("CIFAR-10 at 16 x 16, ResNet-8, noise 0.25", "certified-radius-at-16-x-16-pixels",
+                                    "ResNet-8 on CIFAR-10 at 16 x 16, noise 0.25", copies=(5,)),
+    "photos": Experiment("photos at 96 x 96, 500 images, ResNet-8, CutMix", "photos-with-cutmix",
+                         "ResNet-8 on 500 photos at 96 x 96, CutMix"),
+    "minilm": Experiment("docstrings, pretrained MiniLM, token dropout", "fine-tuning-a-pretrained-encoder",
+                         "MiniLM on docstrings, token dropout"),
+    "docstrings-embedding_dropout": Experiment("docstrings, Transformer, word dropout", "text-classification",
+                                               "Transformer on docstrings, word dropout"),
+    "docstrings-embedding_dropout-no_dropout": Experiment(
+        "docstrings, Transformer, word dropout, `dropout=False`", "text-classification"),
+    "docstrings-token_dropout": Experiment("docstrings, Transformer, token dropout", "text-classification",
+                                           "Transformer on docstrings, token dropout"),
+    "docstrings-token_dropout-no_dropout": Experiment(
+        "docstrings, Transformer, token dropout, `dropout=False`", "text-classification"),
+}  # fmt: skip
 
 
 def result(name: str) -> Any:
@@ -15,10 +69,10 @@ def origin(where: dict[str, Any], *others: dict[str, Any]) -> str:
     """Hardware, torch version and commits."""
     device = where["hardware"]
     if "NVIDIA" not in device:
-        device += f", {where['threads']} thread{'s' * (where['threads'] > 1)}"
+        device += f", {where['threads']} thread{'s' if where['threads'] > 1 else ''}"
     commits = " and ".join(dict.fromkeys(map(short_commit, (where, *others))))
     return f"({device}; torch {where['versions']['torch']}; commit {commits}.)"
 
 
 def short_commit(where: dict[str, Any]) -> str:
-    return where["commit"].rstrip("+")[:7] + "+" * where["commit"].endswith("+")
+    return where["commit"].rstrip("+")[:7] + ("+" if where["commit"].endswith("+") else "")

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import claims, comparisons
-from benchmarks.comparisons import FEW, LENGTHS, NOISES, RATES, SIZES, one_difference, sweep
+from benchmarks.comparisons import one_difference, sweep
 from benchmarks.fast_modes import mean_kept
-from benchmarks.result_files import origin, result, short_commit
+from benchmarks.result_files import FEW, LENGTHS, NOISES, RATES, SIZES, origin, result, short_commit
 from maxup.lab.certify.tsv import read
 from maxup.lab.report.certified import columns as certified_columns
 from maxup.lab.report.certified import differences
@@ -29,29 +29,13 @@ MINUS, TYPOGRAPHIC = r"(?<=[ \[])-(?=\d)", "\N{MINUS SIGN}"  # of a negative num
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in DOCS)]
 
 
-def without_dropout() -> str:
-    """One row per way of scoring: time of a step and share of the loss gap, on a small Transformer with dropout."""
-    lines = [
-        "| small Transformer, dropout 0.1 | m | time of a step / standard step | gap | gap kept |",
-        "|---" * 5 + "|",
-    ]
-    files = {"token dropout": "bench/docstrings-token", "word dropout": "bench/docstrings-embedding"}
-    titles = {"maxup": "exact", "maxup_no_dropout": "`dropout=False`"}
+def gaps(title: str, files: dict[str, str]) -> str:
+    """One row per way of scoring: time of a step and share of the loss gap, by name of the perturbation."""
+    titles = {"maxup": "exact", "maxup_no_dropout": "`dropout=False`", "maxup_shortlist": "`shortlist=4`"}
+    lines = [f"| {title} | m | time of a step / standard step | gap | gap kept |", "|---" * 5 + "|"]
     for name, file in files.items():
         for row in result(file)["variants"][1:]:
-            cells = f"{row['m']} | {row['time_ratio']:.2f} | {row['gap']:.3f} | {row['gap_kept']:.2f}"
-            lines.append(f"| {name}, {titles[row['name']]} | {cells} |")
-    return "\n".join(lines) + f"\n\n{origin(*(result(file)['environment'] for file in files.values()))}"
-
-
-def shortlist() -> str:
-    """One row per way of scoring: time of a step and loss gap with Gaussian noise, all copies scored or a shortlist."""
-    lines = ["| ResNet-20 | m | time of a step / standard step | gap | gap kept |", "|---" * 5 + "|"]
-    files = {"noise 1.0": "bench/resnet20-gaussian1.0", "noise 2.0": "bench/resnet20-gaussian2.0"}
-    titles = {"maxup": "exact", "maxup_shortlist": "`shortlist=4`"}
-    for name, file in files.items():
-        for row in result(file)["variants"][1:]:
-            if row["name"] == "maxup" or row["m"] > 4:  # otherwise the shortlist has all copies
+            if row["name"] != "maxup_shortlist" or row["m"] > 4:  # otherwise the shortlist has all copies
                 cells = f"{row['m']} | {row['time_ratio']:.2f} | {row['gap']:.3f} | {row['gap_kept']:.2f}"
                 lines.append(f"| {name}, {titles[row['name']]} | {cells} |")
     return "\n".join(lines) + f"\n\n{origin(*(result(file)['environment'] for file in files.values()))}"
@@ -71,7 +55,8 @@ def exploratory() -> str:
             found = estimate([run[metric] for run in runs])
             assert found is not None
             assert found.std is not None
-            cells.append(f"{found.mean:.2f}" + f" ± {found.std / math.sqrt(found.n):.2f}" * (metric != "seconds"))
+            error = "" if metric == "seconds" else f" ± {found.std / math.sqrt(found.n):.2f}"
+            cells.append(f"{found.mean:.2f}{error}")
         lines.append(f"| {title} | {' | '.join(cells)} | {len(runs)} |")
     return "\n".join(lines) + f"\n\n{origin(result('speedrun-cutout')['environment'])}"
 
@@ -88,7 +73,7 @@ def cifar() -> str:
         seeds.setdefault((round(200 * r.budget), r.m), {})[r.seed] = 100 * r.last["test_accuracy"]
     short, long, *_ = sorted(epochs for epochs, m in seeds if m == 1)  # the second takes as long as m = 4
     for (epochs, m), mine in sorted(seeds.items()):
-        recipe = "cifar10/resnet110-cutout" + "-maxup" * (m > 1)
+        recipe = f"cifar10/resnet110-cutout{'-maxup' if m > 1 else ''}"
         theirs = [row.values["top1"] for row in paper if row.recipe == recipe and epochs == short and m in (1, 4)]
         published = f"{theirs[0].mean:.2f} ± {theirs[0].std:.2f}" if theirs else ""
         difference = welch(mine.values(), seeds[short, 1].values())
@@ -168,14 +153,8 @@ def finetune() -> str:
 def certify_speed() -> str:
     """Images per minute of the usual loop and of ours, and copies per second of the bare network."""
     found = result("certify_speed-cuda")
-    headings = [
-        f"ResNet-110, n = {found['n']:,}",
-        "images per minute",
-        "speedup over the usual loop",
-        "copies per second",
-        "samples saved",
-    ]
-    lines = [f"| {' | '.join(headings)} |", "|---" * len(headings) + "|"]
+    headings = "images per minute | speedup over the usual loop | copies per second | samples saved"
+    lines = [f"| ResNet-110, n = {found['n']:,} | {headings} |", "|---" * 5 + "|"]
     for name, way in sorted(found["ways"].items(), key=lambda item: item[1].get("images_a_minute", math.inf)):
         formats = {"images_a_minute": ".0f", "times_the_usual": ".1f", "copies_a_second": ",.0f", "saved": ".0%"}
         cells = [format(way[key], how) if way.get(key) else "" for key, how in formats.items()]
@@ -308,8 +287,6 @@ def counts(found: dict[str, Any]) -> str:
 
 def processes() -> str:
     """Speed of several processes relative to one."""
-    if not (ROOT / "results" / "processes-cpu.json").exists():
-        return "Not measured yet: run `python -m benchmarks.processes --out results`."
     found = result("processes-cpu")
     several = [n for n in next(iter(found["ratio"].values())) if n != "1"]
     title = f"{found['network']}, batch {found['batch_size']}"
@@ -336,61 +313,61 @@ def percent(device: str) -> str:
     return f"{100 * result(f'overhead-{device}')['select_overhead_of_one_forward']:.0f} %"
 
 
-def _block(table: Callable[..., str], *args: str) -> str:
-    return f"\n{table(*args)}\n"
-
-
 FILLERS: dict[str, Callable[[], str]] = {
-    **{f"claims-{question}": partial(_block, claims.table, question) for question in claims.QUESTIONS},
-    "claims-tally": partial(_block, claims.tally),
-    "digits": lambda: f"\n{comparisons.comparison('digits', 'maxup compare digits/mlp-gaussian-maxup')}\n",
-    "digits-m": lambda: f"\n{comparisons.which_m()}\n",
-    "digits-cause": lambda: f"\n{comparisons.digits_cause()}\n",
-    "digits-robustness": lambda: f"\n{comparisons.digits_robustness()}\n",
-    "digits-lr": lambda: f"\n{sweep('learning rate', RATES, ['clean', 'attacked'])}\n",
-    "digits-size": lambda: f"\n{sweep('training images', SIZES, ['clean', 'attacked'])}\n",
-    "shortlist": lambda: f"\n{shortlist()}\n",
-    "digits-shortlist": lambda: f"\n{comparisons.digits_shortlist()}\n",
+    **{f"claims-{question}": partial(claims.table, question) for question in claims.QUESTIONS},
+    "claims-tally": claims.tally,
+    "digits": partial(comparisons.comparison, "digits", "maxup compare digits/mlp-gaussian-maxup"),
+    "digits-m": comparisons.which_m,
+    "digits-cause": comparisons.digits_cause,
+    "digits-robustness": comparisons.digits_robustness,
+    "digits-lr": partial(sweep, "learning rate", RATES),
+    "digits-size": partial(sweep, "training images", SIZES),
+    "shortlist": partial(gaps, "ResNet-20", {f"noise {s}": f"bench/resnet20-gaussian{s}" for s in ("1.0", "2.0")}),
+    "digits-shortlist": comparisons.digits_shortlist,
     "digits-size-trend": comparisons.trend,
-    "digits-length": lambda: f"\n{sweep('epochs', LENGTHS, ['clean', 'attacked'])}\n",
-    "digits-late": lambda: f"\n{comparisons.late()}\n",
+    "digits-length": partial(sweep, "epochs", LENGTHS),
+    "digits-late": comparisons.late,
     "digits-late-0.5": partial(comparisons.late_minus_all, "0.5"),
     "digits-late-0.8": partial(comparisons.late_minus_all, "0.8"),
-    "cifar16": lambda: f"\n{comparisons.cifar16()}\n",
-    "cifar16-certified": lambda: f"\n{comparisons.cifar16_certified()}\n",
-    "photos": partial(_block, comparisons.photos, "photos"),
-    "photos-2": partial(_block, comparisons.photos, "photos-2"),
-    "minilm": partial(_block, comparisons.minilm),
-    "digits-noise": lambda: f"\n{sweep('noise', NOISES, ['clean', 'attacked'])}\n",
+    "cifar16": comparisons.cifar16,
+    "cifar16-certified": comparisons.cifar16_certified,
+    "photos": partial(comparisons.photos, "photos"),
+    "photos-2": partial(comparisons.photos, "photos-2"),
+    "minilm": comparisons.minilm,
+    "digits-noise": partial(sweep, "noise", NOISES),
     "digits-noise-best-attacked": partial(comparisons.at_best_noise, "attacked"),
     "digits-noise-best-clean": partial(comparisons.at_best_noise, "clean"),
-    "exploratory": lambda: f"\n{exploratory()}\n",
-    "digits-certified": lambda: f"\n{comparisons.digits_certified()}\n",
-    "docstrings-embedding": lambda: f"\n{comparisons.docstrings('embedding_dropout')}\n",
-    "docstrings-token": lambda: f"\n{comparisons.docstrings('token_dropout')}\n",
-    "docstrings-embedding-no_dropout": lambda: f"\n{comparisons.docstrings('embedding_dropout', dropout=False)}\n",
-    "docstrings-token-no_dropout": lambda: f"\n{comparisons.docstrings('token_dropout', dropout=False)}\n",
-    "without-dropout": lambda: f"\n{without_dropout()}\n",
-    "cifar": lambda: f"\n{cifar()}\n",
-    "cifar-little": lambda: f"\n{sweep('training images', FEW, ['clean', 'attacked', 'corrupted'])}\n",
-    "embedded": lambda: f"\n{embedded()}\n",
-    "language": lambda: f"\n{language()}\n",
-    "ptb": lambda: f"\n{ptb()}\n",
-    "finetune": lambda: f"\n{finetune()}\n",
-    "processes": lambda: f"\n{processes()}\n",
-    "loader": lambda: f"\n{loader()}\n",
-    "certify-speed": lambda: f"\n{certify_speed()}\n",
-    "certify-epochs": lambda: f"\n{certify_epochs()}\n",
-    "certified-resnet20": lambda: f"\n{certified('resnet20')}\n",
-    "certified-resnet110": lambda: f"\n{certified('resnet110')}\n",
-    "torture": lambda: f"\n{counts(result('torture'))}\n",
+    "exploratory": exploratory,
+    "digits-certified": comparisons.digits_certified,
+    "docstrings-embedding": partial(comparisons.docstrings, "embedding_dropout"),
+    "docstrings-token": partial(comparisons.docstrings, "token_dropout"),
+    "docstrings-embedding-no_dropout": partial(comparisons.docstrings, "embedding_dropout", dropout=False),
+    "docstrings-token-no_dropout": partial(comparisons.docstrings, "token_dropout", dropout=False),
+    "without-dropout": partial(
+        gaps,
+        "small Transformer, dropout 0.1",
+        {"token dropout": "bench/docstrings-token", "word dropout": "bench/docstrings-embedding"},
+    ),
+    "cifar": cifar,
+    "cifar-little": partial(sweep, "training images", FEW, ["clean", "attacked", "corrupted"]),
+    "embedded": embedded,
+    "language": language,
+    "ptb": ptb,
+    "finetune": finetune,
+    "processes": processes,
+    "loader": loader,
+    "certify-speed": certify_speed,
+    "certify-epochs": certify_epochs,
+    "certified-resnet20": partial(certified, "resnet20"),
+    "certified-resnet110": partial(certified, "resnet110"),
+    "torture": lambda: counts(result("torture")),
     "torture-cases": lambda: f"{sum(row['cases'] for row in result('torture')['harnesses']):,}",
-    "cost": lambda: f"\n{cost()}\n",
-    "selection": lambda: f"\n{selection()}\n",
-    "fast-modes": lambda: f"\n{fast_modes()}\n",
-    "fidelity": lambda: f"\n{fidelity()}\n",
-    "overhead-cpu": lambda: percent("cpu"),
-    "overhead-cuda": lambda: percent("cuda"),
+    "cost": cost,
+    "selection": selection,
+    "fast-modes": fast_modes,
+    "fidelity": fidelity,
+    "overhead-cpu": partial(percent, "cpu"),
+    "overhead-cuda": partial(percent, "cuda"),
 }
 
 
@@ -402,6 +379,7 @@ def fill(text: str) -> str:
         if name not in FILLERS and name.count(" | ") != 2:
             raise ValueError(f"<!-- {name} --> is not a table; use one of {', '.join(FILLERS)}")
         new = FILLERS[name]() if name in FILLERS else one_difference(*name.split(" | "))
+        new = f"\n{new}\n" if "\n" in new else new  # a table starts on a new line
         return f"<!-- {name} -->{re.sub(MINUS, TYPOGRAPHIC, new)}<!-- end -->"
 
     return re.sub(r"<!-- ([^<>]+) -->((?!<!--).)*<!-- end -->", filled, text, flags=re.DOTALL)

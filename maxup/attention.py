@@ -19,27 +19,27 @@ def attention_as_in_training(modules: Iterable[nn.Module]) -> Iterator[None]:
     Args:
         modules: The modules of the model, in order, in the modes of the training pass.
     """
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(before and not trains_attention(modules))
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(enabled and not is_attention_trained(modules))
     try:
         yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(before)
+        torch.backends.mha.set_fastpath_enabled(enabled)
 
 
-def trains_attention(modules: Iterable[nn.Module]) -> bool:
+def is_attention_trained(modules: Iterable[nn.Module]) -> bool:
     """Whether an attention layer is in training mode, or it or a layer before it has weights that are trained.
 
     Example:
         >>> layer = nn.MultiheadAttention(8, 2).eval()
-        >>> trains_attention([layer]), trains_attention([layer.requires_grad_(False)])
+        >>> is_attention_trained([layer]), is_attention_trained([layer.requires_grad_(False)])
         (True, False)
     """
-    before = False
+    trained = False
     for module in modules:
         if isinstance(module, ATTENTION):
-            if module.training or before or any(weight.requires_grad for weight in module.parameters()):
+            if module.training or trained or any(weight.requires_grad for weight in module.parameters()):
                 return True
-        elif not before:
-            before = any(weight is not None and weight.requires_grad for weight in module._parameters.values())
+        elif not trained:
+            trained = any(weight is not None and weight.requires_grad for weight in module._parameters.values())
     return False

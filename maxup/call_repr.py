@@ -1,7 +1,7 @@
 """What perturbations and objectives are: the call that creates them, for their repr, and their settings."""
 
 import math
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from functools import partial
 from inspect import Parameter, signature
 from typing import Any
@@ -70,7 +70,7 @@ def _format(value: Any) -> str:
 def settings(thing: Any, depth: int = 4) -> Any:
     """Return the public attributes of an object in a form to compare. State that a step changes is not included.
 
-    Numbers, strings, and what lists and objects contain are compared by value, and everything else by identity.
+    Numbers, strings, and what lists, dicts and objects contain are compared by value, and everything else by identity.
 
     Example:
         >>> from maxup import Gaussian
@@ -84,6 +84,8 @@ def settings(thing: Any, depth: int = 4) -> Any:
         return thing
     if isinstance(thing, list | tuple):
         return [settings(part, depth) for part in thing]
+    if isinstance(thing, Mapping) and depth:
+        return {key: settings(value, depth - 1) for key, value in thing.items()}
     opaque = isinstance(thing, (torch.Tensor, torch.nn.Module, torch.Generator))
     if not depth or opaque or not hasattr(thing, "__dict__"):
         return id(thing)

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from maxup import fusion
 from maxup.lab.models import create_model
+from tests.tiny import Function, conv
 
 FLOAT32 = (torch.float32,)
 
@@ -52,23 +53,6 @@ def randomize(model):
                 nn.init.normal_(layer.weight)
                 nn.init.normal_(layer.bias)
     return model.eval()
-
-
-class Function(nn.Module):
-    """A model whose forward is a function of its layers."""
-
-    def __init__(self, forward, **layers):
-        super().__init__()
-        self.function = forward
-        for name, layer in layers.items():
-            setattr(self, name, layer)
-
-    def forward(self, x):
-        return self.function(self, x)
-
-
-def conv(inputs=3, outputs=3, **options):
-    return nn.Conv2d(inputs, outputs, 3, padding=1, **options)
 
 
 @pytest.mark.parametrize(

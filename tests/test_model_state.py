@@ -351,24 +351,27 @@ class CachedBias(nn.Module):
         return x.flatten(1) * 0 + self.cache
 
 
+class CountedLoss(nn.Module):
+    """A loss that counts its calls in a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, output, target):
+        self.calls += 1
+        return F.cross_entropy(output, target, reduction="none")
+
+
 def test_modules_that_a_loss_calls_are_found():
-    class Running(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("calls", torch.zeros(()))
-
-        def forward(self, output, target):
-            self.calls += 1
-            return F.cross_entropy(output, target, reduction="none")
-
     class Trainer:
         def __init__(self):
-            self.criterion = Running()
+            self.criterion = CountedLoss()
 
         def loss(self, output, target):
             return self.criterion(output, target)
 
-    criterion, trainer, (x, y) = Running(), Trainer(), data()
+    criterion, trainer, (x, y) = CountedLoss(), Trainer(), data()
     for loss in (lambda output, target: criterion(output, target), trainer.loss):
         MaxUp(Gaussian(SIGMA), m=M, loss_fn=loss).select(sequential(), x, y)
     assert criterion.calls == trainer.criterion.calls == 0
@@ -429,19 +432,10 @@ def test_every_pass_of_smoothadv_starts_from_the_same_buffers():
 
 
 def test_modules_in_defaults_partials_containers_and_wrappers_are_found():
-    class Count(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("calls", torch.zeros(()))
-
-        def forward(self, output, target):
-            self.calls += 1
-            return F.cross_entropy(output, target, reduction="none")
-
     def through(criterion, output, target):
         return criterion(output, target)
 
-    criteria, (x, y) = [Count() for _ in range(5)], data()
+    criteria, (x, y) = [CountedLoss() for _ in range(5)], data()
     named = {"loss": criteria[0]}
     wrapped = functools.wraps(through)(lambda output, target, c=criteria[4]: c(output, target))
     losses = [

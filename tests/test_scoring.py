@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from maxup import FeatureNoise, Gaussian, MaxUp, scoring
 from maxup.lab.models import create_model
+from tests.tiny import Function, conv
 
 
 @pytest.fixture(autouse=True)
@@ -19,23 +20,6 @@ def no_inductor(request, monkeypatch):
     torch._dynamo.reset()
     if "slow" not in request.keywords:
         monkeypatch.setattr(scoring, "_inductor", lambda graph, inputs, config: graph)
-
-
-class Function(nn.Module):
-    """A model whose forward is a function of its layers."""
-
-    def __init__(self, forward, **layers):
-        super().__init__()
-        self.function = forward
-        for name, layer in layers.items():
-            setattr(self, name, layer)
-
-    def forward(self, x):
-        return self.function(self, x)
-
-
-def conv(inputs=3, outputs=3, **options):
-    return nn.Conv2d(inputs, outputs, 3, padding=1, **options)
 
 
 @pytest.mark.parametrize("norm", ["batch", "running"])

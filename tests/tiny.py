@@ -63,6 +63,23 @@ def text_net(seed=0, dtype=torch.float64):
     return nn.Sequential(nn.Embedding(VOCABULARY, 7), nn.Flatten(), nn.Tanh(), nn.Linear(7 * LENGTH, CLASSES)).to(dtype)
 
 
+class Function(nn.Module):
+    """A model whose forward is a function of its layers."""
+
+    def __init__(self, forward, **layers):
+        super().__init__()
+        self.function = forward
+        for name, layer in layers.items():
+            setattr(self, name, layer)
+
+    def forward(self, x):
+        return self.function(self, x)
+
+
+def conv(inputs=3, outputs=3, **options):
+    return nn.Conv2d(inputs, outputs, 3, padding=1, **options)
+
+
 class Scale:
     """A custom perturbation: the two methods and nothing else."""
 
@@ -131,3 +148,16 @@ IN_MODEL = {"embedding-dropout", "feature-noise", "manifold-mixup", "compose-in-
 
 def gradients(model):
     return [p.grad.clone() for p in model.parameters()]
+
+
+def train_step(model, objective, optimizer):
+    """A function that trains a model on a batch, and returns the loss."""
+
+    def step(x, y):
+        loss = objective(model, x, y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    return step

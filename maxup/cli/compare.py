@@ -112,7 +112,7 @@ def main(argv: Sequence[str]) -> int:
 
     recipe = parse_recipe(args.recipe, overrides)
     from maxup.lab.experiments.certification import Certification
-    from maxup.lab.experiments.compare import compare, make_attack
+    from maxup.lab.experiments.compare import Measurement, compare, make_attack
     from maxup.lab.report.comparison import plot, text
 
     name = run_name(args.recipe)
@@ -120,12 +120,12 @@ def main(argv: Sequence[str]) -> int:
     norm = None if args.attack_norm is None else float(args.attack_norm)
     attack = make_attack(recipe, radius=args.radius, p=norm, steps=args.attack_steps)
     certification = Certification(args.certify, args.certify_n or Certification.n) if args.certify else None
+    measurement = Measurement(attack, certification, robustness=args.robustness, images=args.images)
     with free_stdout(args.json):
         result = compare(
             recipe, out, seeds=args.seeds, ms=args.m or [recipe.objective.get("m", 4)], objectives=args.objectives,
-            attack=attack, fast=args.fast, equal_time=not args.no_equal_time, certification=certification,
-            robustness=args.robustness, images=args.images, say=partial(say, flush=True), quiet=not args.progress,
-            **user_functions(args),
+            measurement=measurement, fast=args.fast, equal_time=not args.no_equal_time, say=partial(say, flush=True),
+            quiet=not args.progress, **user_functions(args),
         )  # fmt: skip
         say(text(result))
         plot(result, out / "compare.png", name)

@@ -70,7 +70,7 @@ def _evaluate(args: argparse.Namespace) -> dict[str, Any]:
         say(f"  {name:<10}  {score}  loss {found['loss']:.4f}  ({found['count']:,} {unit})")
     if skipped := sorted(run.task.skipped()):
         document["skipped"] = skipped
-        count = f"{len(skipped)} image{'s' * (len(skipped) > 1)}"
+        count = f"{len(skipped)} image{'s' if len(skipped) > 1 else ''}"
         say(f"  skipped {count} that cannot be read, such as {skipped[0]}")
     if args.dynamic:
         from maxup.lab.tasks.dynamic_evaluation import dynamic_evaluation

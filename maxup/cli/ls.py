@@ -62,7 +62,9 @@ def _list_models(word: str, *, as_json: bool) -> int:
     for network in _models(word):
         networks.append(network)
         if not as_json:
-            say(*[HEADING] * (len(networks) == 1), network.line(), sep="\n", flush=True)
+            if len(networks) == 1:
+                say(HEADING)
+            say(network.line(), flush=True)
     if as_json:
         say_json({"models": [asdict(network) for network in networks]})
     if not networks:

@@ -16,7 +16,7 @@ import pytest
 from maxup.cli.main import main
 from maxup.errors import RecipeError
 from maxup.lab.data import load_data
-from maxup.lab.experiments.compare import Attack, make_attack, rows, run_once
+from maxup.lab.experiments.compare import Attack, Measurement, make_attack, rows, run_once
 from maxup.lab.recipes.load import parse_recipe, recipe_from
 from tests.waiting import maxup_after
 
@@ -97,7 +97,7 @@ def test_the_attack_keeps_pixels_in_range_if_the_network_normalizes(tmp_path, mo
         (([], None), (normalize, None), (normalize, lambda: (data.x.float(), data.y)))  # not pixels in [0, 1]
     ):
         recipe = parse_recipe("digits/mlp-gaussian-maxup", [*TINY, *options])
-        run_once(recipe, tmp_path / str(i), Attack(0.5), data_from=data_from)
+        run_once(recipe, tmp_path / str(i), Measurement(Attack(0.5)), data_from=data_from)
     assert clips == [None, (0, 1), None]
 
 

@@ -53,7 +53,7 @@ def test_longest_runs_with_an_interval_count():
     assert claims.verdict(found.difference) == "worse"
     found = claims.measure(runs(m1_200=[95.0], m4_200=[96.0]), ROW, "test_accuracy", 100)
     assert (claims.verdict(found.difference), found.difference.n) == ("untested", 1)
-    assert claims.measure(runs(m4_200=[96.0] * 3, m1_240=[95.0] * 3), ROW, "test_accuracy", 100) is None
+    assert claims.measure(runs(m4_200=[96.0] * 3, m1_240=[95.0] * 3), ROW, "test_accuracy", 100) is claims.UNTESTED
 
 
 def test_equal_time_is_the_measured_ratio_of_epochs():

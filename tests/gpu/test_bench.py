@@ -30,7 +30,6 @@ def test_every_variant_is_measured(captured, precision):
         assert one["time_ratio"] > 0
         assert one["peak_bytes"] > 0
         assert one["profile"]["seconds"]["convolutions and matrix products"] > 0
-        assert sum(one["profile"]["seconds"].values()) < 3 * one["median_seconds"]
     ratio = {(one["name"], one["m"]): one["memory_ratio"] for one in result["variants"]}
     assert ratio["maxup", 4] < 1.2
     assert ratio["keep_all_graphs", 4] > 2

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from maxup import Cutout, MaxUp, MaxUpWarning, captured
+from tests.tiny import train_step
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
@@ -36,14 +37,7 @@ def train(capture, *, optimizer="sgd", change=None, model=None, sizes=(16,) * 12
     else:
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, capturable=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, len(sizes))
-
-    def step(x, y):
-        loss = objective(model, x, y)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss
-
+    step = train_step(model, objective, optimizer)
     step = captured(step, objective, optimizer) if capture else step
     g, losses = torch.Generator().manual_seed(2), []
     for number, size in enumerate(sizes):

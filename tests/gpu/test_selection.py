@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from maxup import Compose, CropFlip, CutMix, Cutout, Gaussian, MaxUp, MaxUpWarning, captured
 from tests.cuda.selection_cases import CHANGES, selected
+from tests.tiny import train_step
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
@@ -213,15 +214,7 @@ def test_a_failed_capture_frees_its_memory_and_restores_flags():
 def test_inside_a_captured_step_there_is_one_graph():
     model, objective = network(), MaxUp(Cutout(8), m=4, capture=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, fused=True)
-
-    def step(x, y):
-        loss = objective(model, x, y)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss
-
-    whole = captured(step, objective, optimizer)
+    whole = captured(train_step(model, objective, optimizer), objective, optimizer)
     for x, y in batches():
         whole(x, y)
     assert whole.graphed.graph is not None

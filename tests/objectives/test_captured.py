@@ -6,6 +6,7 @@ from torch import nn
 
 from maxup import Adversarial, Cutout, Gaussian, MaxUp, captured
 from maxup.perturb import Views
+from tests.tiny import train_step
 
 
 def loop(wrap):
@@ -13,15 +14,7 @@ def loop(wrap):
     model = nn.Linear(4, 3)
     objective = MaxUp(Gaussian(0.5), m=3, generator=torch.Generator().manual_seed(1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-
-    def step(x, y):
-        loss = objective(model, x, y)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss
-
-    step = wrap(step, objective, optimizer)
+    step = wrap(train_step(model, objective, optimizer), objective, optimizer)
     for _ in range(5):
         loss = step(torch.rand(6, 4), torch.randint(3, (6,)))
     return model.weight.detach(), loss

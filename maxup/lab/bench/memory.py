@@ -1,10 +1,10 @@
 """Peak memory of a step, exact on CUDA and on the CPU."""
 
-import os
 from collections.abc import Callable
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+
+from maxup.lab.bench.profile import quiet_profiler
 
 
 def peak_bytes(step: Callable[[], object], device: torch.device | str) -> int:
@@ -19,8 +19,7 @@ def peak_bytes(step: Callable[[], object], device: torch.device | str) -> int:
         step()
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device) - before
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise the profiler writes to stderr
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as record:
+    with quiet_profiler(memory=True) as record:
         step()
     assert record.profiler is not None
     assert record.profiler.kineto_results is not None

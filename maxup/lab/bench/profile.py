@@ -18,15 +18,20 @@ IDLE = "idle"
 MOST = 12  # kernels in a result
 
 
+def quiet_profiler(*, on_gpu: bool = False, memory: bool = False) -> profile:
+    """Return a profiler of operations, and of kernels or memory, that writes nothing to stderr."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
+    return profile(activities=activities, profile_memory=memory, acc_events=True)
+
+
 def profile_step(step: Callable[[], object], device: torch.device | str) -> dict[str, Any]:
     """Return the seconds of a step by kind of kernel, and its longest kernels.
 
     CUDA: kernels, from the profiler. CPU: operations, by the time that they take themselves.
     """
     on_gpu = torch.device(device).type == "cuda"
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise the profiler writes to stderr
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
-    with profile(activities=activities, acc_events=True) as record:
+    with quiet_profiler(on_gpu=on_gpu) as record:
         step()
         if on_gpu:
             torch.cuda.synchronize(device)
@@ -47,23 +52,23 @@ def profile_step(step: Callable[[], object], device: torch.device | str) -> dict
     return {"seconds": {name: value for name, value in kinds.items() if value}, "kernels": longest}
 
 
-def kind(name: str) -> str:
+def kind(kernel: str) -> str:
     """Return the kind of a kernel, by its name.
 
     Example:
         >>> kind("sm90_xmma_fprop_implicit_gemm_bf16f32"), kind("triton_poi_fused_add_relu_3")
         ('convolutions and matrix products', 'other kernels')
     """
-    return next((kind for kind, pattern in KINDS.items() if re.search(pattern, name, re.IGNORECASE)), OTHER)
+    return next((name for name, pattern in KINDS.items() if re.search(pattern, kernel, re.IGNORECASE)), OTHER)
 
 
-def shares(profile: Mapping[str, Any], step: float) -> dict[str, float]:
+def shares(profiled: Mapping[str, Any], step_seconds: float) -> dict[str, float]:
     """Return the share of each kind in the seconds of a step. The rest is idle: the device waits for launches.
 
     Example:
         >>> shares({"seconds": {"attention": 0.25, "other kernels": 0.5}}, 1.0)
         {'attention': 0.25, 'other kernels': 0.5, 'idle': 0.25}
     """
-    busy = sum(profile["seconds"].values())
-    whole = max(step, busy)  # a profiled step is slower
-    return {name: seconds / whole for name, seconds in profile["seconds"].items()} | {IDLE: 1 - busy / whole}
+    busy = sum(profiled["seconds"].values())
+    whole = max(step_seconds, busy)  # a profiled step is slower
+    return {name: seconds / whole for name, seconds in profiled["seconds"].items()} | {IDLE: 1 - busy / whole}

@@ -26,8 +26,8 @@ def show(result: Mapping[str, Any]) -> None:
             console.print(f"  {method(row)}: {row['note']}", style="dim")
     for row in result["variants"]:
         if row.get("profile"):
-            console.print(f"  {where(row)}")
-    console.print(copies(result))
+            console.print(f"  {time_shares(row)}")
+    console.print(copy_cost(result))
     console.print(LEGEND, style="dim")
 
 
@@ -46,13 +46,13 @@ def title(result: Mapping[str, Any]) -> str:
     return f"{', '.join(how)}, median of {result['rounds']} rounds"
 
 
-def copies(result: Mapping[str, Any]) -> str:
+def copy_cost(result: Mapping[str, Any]) -> str:
     """Return what drawing and applying one copy costs, as a sentence."""
     share, ms = 100 * result["copy_ratio"], 1000 * result["median_copy_seconds"]
     return f"Drawing and applying one copy takes {ms:.2f} ms, {share:.1f} % of the standard step."
 
 
-def where(row: Mapping[str, Any]) -> str:
+def time_shares(row: Mapping[str, Any]) -> str:
     """Return where the time of a variant goes, as a sentence."""
     parts = shares(row["profile"], row["median_seconds"])
     name = method(row) if row["m"] is None else f"{method(row)}, m = {row['m']}"

@@ -1,5 +1,6 @@
 """Number the classes of a user's labels, and match those of test data with those of training data."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,10 +42,7 @@ def match_classes(y: Tensor, classes: Names, train: Names, part: str) -> Tensor:
             "names in both, as labels or in an attribute classes, or numbers in both"
         )
     if unknown:
-        raise DataError(
-            f"your {part} data have classes without a training image: {first_names(unknown)}; add training images of "
-            "these classes, or leave the classes out"
-        )
+        raise _unseen(f"{part} data", unknown)
     return torch.tensor([index.get(name, -1) for name in classes])[y]
 
 
@@ -56,10 +54,14 @@ def are_numbers(classes: Names) -> bool:
 def check_seen(y: Tensor, train: "Images | Stream", part: str) -> None:
     """Raise a DataError if validation or test examples have a class that no training example has."""
     if unseen := sorted(set(y.tolist()) - set(train.y.tolist())):
-        raise DataError(
-            f"your {part} images have classes without a training image: {str(unseen)[1:-1]}; add training images of "
-            "these classes, or leave the classes out"
-        )
+        raise _unseen(f"{part} data", [*map(str, unseen)])
+
+
+def _unseen(what: str, names: Sequence[str]) -> DataError:
+    return DataError(
+        f"your {what} have classes without a training example: {first_names(names)}; add training examples of these "
+        "classes, or leave the classes out"
+    )
 
 
 def to_classes(y: Any, classes: tuple[str, ...] | None = None, kind: str = "") -> tuple[Tensor, tuple[str, ...]]:
@@ -76,10 +78,7 @@ def to_classes(y: Any, classes: tuple[str, ...] | None = None, kind: str = "") -
             raise DataError(f"your {kind}labels are names and numbers; return one or the other")
         classes = classes or tuple(sorted(set(names)))
         if unknown := sorted(set(names) - set(classes)):
-            raise DataError(
-                f"your labels have classes without a training image: {first_names(unknown)}; add training images of "
-                "these classes, or leave the classes out"
-            )
+            raise _unseen("labels", unknown)
         index = {name: i for i, name in enumerate(classes)}
         return torch.tensor([index[name] for name in names]), classes
     labels = to_tensor(y)

@@ -1,7 +1,7 @@
 """Load batches in an order that depends only on (seed, epoch, position). Small data sets stay on the device."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -103,15 +103,7 @@ class Loader(ABC):
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Continue where another loader with the same arguments stopped."""
-        if set(state) != {"epoch", "position"} or not all(is_int(value, 0) for value in state.values()):
-            raise DataError(
-                f"{dict(state)} is not the state of a loader; it must have 'epoch' and 'position', 0 or more"
-            )
-        if state["position"] > len(self):
-            raise DataError(
-                f"position {state['position']} is after the {len(self)} batches of an epoch; use the batch size, data "
-                "and number of processes that the state was saved with"
-            )
+        check_position(state, self.__len__, "batches of an epoch")
         self.epoch, self.position = state["epoch"], state["position"]
 
     def _share(self) -> int:
@@ -128,6 +120,17 @@ class Loader(ABC):
 
     def _to_device(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.device, non_blocking=True)
+
+
+def check_position(state: Mapping[str, int], count: Callable[[], int], what: str) -> None:
+    """Raise a DataError unless a state has an epoch, and a position up to the number of batches, `count()`."""
+    if set(state) != {"epoch", "position"} or not all(is_int(value, 0) for value in state.values()):
+        raise DataError(f"{dict(state)} is not the state of a loader; it must have 'epoch' and 'position', 0 or more")
+    if state["position"] > (n := count()):
+        raise DataError(
+            f"position {state['position']} is after the {n} {what}; use the batch size, data and number of processes "
+            "that the state was saved with"
+        )
 
 
 class DeviceLoader(Loader):

@@ -58,7 +58,7 @@ class Text:
     def _digest(self, *parts: Tensor) -> str:
         digest = hashlib.sha256("\n".join(self.words).encode())
         for i, part in enumerate(parts):
-            digest.update(f"{len(part)} ".encode() * (i > 0) + part.numpy().tobytes())
+            digest.update((f"{len(part)} ".encode() if i else b"") + part.numpy().tobytes())
         return digest.hexdigest()
 
     def read(self, tokens: Iterable[int]) -> str:

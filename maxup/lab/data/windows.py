@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from maxup.errors import DataError
+from maxup.lab.data.loader import check_position
 from maxup.rng import make_generator
-from maxup.validate import is_int
 
 SHORTEST, SPREAD, HALVED = 5, 5.0, 0.05
 
@@ -51,7 +51,7 @@ class Windows:
         if n < 2:
             setting = "batch_size" if part == "training" else f"language.{part}_columns"
             most = len(tokens) // 2
-            advice = f"set {setting} to {most}{' or less' * (most > 1)}" if most else "use a longer text"
+            advice = f"set {setting} to {most}{' or less' if most > 1 else ''}" if most else "use a longer text"
             raise DataError(
                 f"the {part} text has {len(tokens):,} tokens, too few for {setting}={columns} columns of at least 2; "
                 f"{advice}"
@@ -107,14 +107,5 @@ class Windows:
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Continue where another instance with the same arguments stopped."""
-        if set(state) != {"epoch", "position"} or not all(is_int(value, 0) for value in state.values()):
-            raise DataError(
-                f"{dict(state)} is not the state of a loader; it must have 'epoch' and 'position', 0 or more"
-            )
-        count = len(self.lengths(state["epoch"]))
-        if state["position"] > count:
-            raise DataError(
-                f"position {state['position']} is after the {count} windows of epoch {state['epoch']}; use the batch "
-                "size, data and number of processes that the state was saved with"
-            )
+        check_position(state, lambda: len(self.lengths(state["epoch"])), f"windows of epoch {state.get('epoch')}")
         self.epoch, self.position = state["epoch"], state["position"]

@@ -5,11 +5,9 @@ A seed sets the initial weights and the order of the examples for every objectiv
 them, and differences are paired. Otherwise runs with the same seed are not pairs, and intervals are Welch's.
 """
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from itertools import count
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,17 +24,16 @@ from maxup.lab.recipes.objectives import warmup_note
 from maxup.lab.recipes.resolve import override_objective, resolve_objective
 from maxup.lab.recipes.schema import Recipe
 from maxup.lab.results.comparison import FAST, METRICS, TIME_OF, Runs, gain, is_maxup, summary
+from maxup.lab.results.replace import replace_result
 from maxup.lab.robustness.measure import average, check_images
 from maxup.lab.robustness.measure import measure as measure_robustness
-from maxup.lab.storage.atomic_io import read_json, write_json
+from maxup.lab.storage.atomic_io import read_json
 from maxup.lab.train.checkpointing import START_OVER
 from maxup.lab.train.loop import train
 from maxup.lab.train.runs import build_task, evaluate, open_run
 from maxup.objectives.adversarial import Adversarial
 
 BASELINE = "m = 1"  # name of the baseline's row
-SETTINGS = ("recipe", "task", "seeds", "attack", "certification", "images")  # in compare.json
-LARGEST = 1 << 24  # bytes of an earlier compare.json; 20 seeds of five rows have 69 KB
 COPIES = 20  # copies per example, for the accuracy on the worst copy
 SMOOTHADV_STEPS = 2  # gradient steps of the cheapest SmoothAdv of its authors' grid
 
@@ -55,6 +52,19 @@ class Attack:
     def build(self, clip: tuple[float, float] | None = None) -> Adversarial:
         """Build the objective that runs the attack."""
         return Adversarial(self.radius, p=self.p, steps=self.steps, clip=clip, norm="running")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What is measured on every run besides its time."""
+
+    attack: Attack
+    certification: Certification | None = None
+    """How to certify the run. None: not at all."""
+    robustness: bool = False
+    """Whether to also measure on corrupted images, and the calibration."""
+    images: int | None = None
+    """Measure all but the clean accuracy and certificates on at most this many test examples. None: on all."""
 
 
 def make_attack(recipe: Recipe, **changes: float | None) -> Attack:
@@ -120,12 +130,9 @@ def compare(
     seeds: int,
     ms: list[int],
     objectives: list[str],
-    attack: Attack,
+    measurement: Measurement,
     fast: bool = False,
     equal_time: bool = True,
-    certification: Certification | None = None,
-    robustness: bool = False,
-    images: int | None = None,
     say: Callable[[str], Any] = print,
     quiet: bool = True,
     **user_code: Callable[..., Any] | None,
@@ -138,13 +145,9 @@ def compare(
         seeds: Number of seeds, at least 2.
         ms: Copies per example, one MaxUp row each. The baseline with m = 1 is always included.
         objectives: Further objectives: "average", "easiest", "adversarial", "smoothadv", "hard_examples".
-        attack: The attack on the trained models.
+        measurement: What to measure on every run. Its attack is also that of the adversarial rows.
         fast: Whether to also train every MaxUp row with `fast=True`.
         equal_time: Whether to also train the baseline, and SmoothAdv, for as long as each MaxUp row takes.
-        certification: How to certify every run. None: not at all.
-        robustness: Whether to also measure every run on corrupted images, and its calibration.
-        images: Measure everything but the clean accuracy and certificates on at most this many test examples. Default:
-            all.
         say: Called with one line per run.
         quiet: Whether to hide the progress of each training.
         user_code: `model_from` and `data_from`, as in `train`.
@@ -152,26 +155,13 @@ def compare(
     Returns:
         The content of compare.json.
     """
-    planned = rows(recipe, ms, objectives, attack, fast=fast)
-    if recipe.task == "language" and (certification or robustness or images is not None):
-        raise RunError(
-            "certify, robustness and images need a classifier, but the recipe trains a language model; remove them"
-        )
-    if certification is not None:
-        check_noise(recipe)
-    for row in planned.values():
-        task = build_task(row, **user_code)  # an invalid recipe fails before anything is trained
-    if certification is not None:
-        check_certifiable(task.test, task.identity["data_from"] or recipe.data.name)
-    if robustness:
-        check_images(task.test)
-        if not task.test.in_unit_range:
-            raise RunError("robustness needs pixels in [0, 1], but some are outside; scale them")
+    planned = rows(recipe, ms, objectives, measurement.attack, fast=fast)
+    task = _check(planned, measurement, **user_code)
     numbers = list(range(recipe.seed, recipe.seed + seeds))
     if note := warmup_note(recipe):
         say(note)
     here = environment()
-    width = max(map(len, planned)) + (len(f"{TIME_OF}m = 10{FAST * fast}") if equal_time else 0)
+    width = max(map(len, planned)) + (len(f"{TIME_OF}m = 10{FAST if fast else ''}") if equal_time else 0)
     places = set[Path]()  # of runs of this call
 
     def run(name: str, row: Recipe, seed: int) -> dict[str, float]:
@@ -179,10 +169,7 @@ def compare(
         before = "  (trained before)" if place not in places and _finished(replace(row, seed=seed), place) else ""
         places.add(place)
         try:
-            metrics, trained_on = run_once(
-                replace(row, seed=seed), place, attack, certification=certification, robustness=robustness,
-                images=images, quiet=quiet, **user_code,
-            )  # fmt: skip
+            metrics, trained_on = run_once(replace(row, seed=seed), place, measurement, quiet=quiet, **user_code)
         except RunError as error:
             raise RunError(str(error).replace(START_OVER, f"remove {folder}")) from None  # one run is not enough
         if other := [k for k in ("hardware", "threads") if trained_on.get(k) != here[k]]:
@@ -211,33 +198,21 @@ def compare(
         "task": task.identity,
         "seeds": numbers,
         "copies": COPIES,
-        "attack": asdict(attack),
-        "certification": certification and asdict(certification),
-        "images": None if images is None else min(images, len(task.test)),
+        "attack": asdict(measurement.attack),
+        "certification": measurement.certification and asdict(measurement.certification),
+        "images": None if measurement.images is None else min(measurement.images, len(task.test)),
         "equal_time": equal,
         "paired": paired,
         "summary": summary(runs, paired=paired),
         "runs": runs,
         "environment": here,
     }
-    file = folder / "compare.json"
-    if why := _changed(file, result):
-        kept = _set_aside(file)
-        say(f"note: {file} {why}; it is now {kept.name}")
-    write_json(file, result)
+    replace_result(folder / "compare.json", result, say)
     return result
 
 
 def run_once(
-    recipe: Recipe,
-    folder: Path,
-    attack: Attack,
-    *,
-    certification: Certification | None = None,
-    robustness: bool = False,
-    images: int | None = None,
-    quiet: bool = True,
-    **user_code: Any,
+    recipe: Recipe, folder: Path, measurement: Measurement, *, quiet: bool = True, **user_code: Any
 ) -> tuple[dict[str, float], dict[str, Any]]:
     """Train a recipe unless its run is finished, and measure the last weights on the test images.
 
@@ -252,26 +227,46 @@ def run_once(
         perplexities = {name: finished["last"][name] for name in METRICS if name in finished["last"]}
         return about | perplexities | time, finished["environment"]
     run = open_run(folder, "last", task="vision", root=recipe.data.root, **user_code)
-    task = run.task
+    task, images = run.task, measurement.images
     test = task.evaluation["test"]
     if images is not None and images < len(task.test):
         chosen = task.test.subset(evenly_spaced(len(task.test), images))
         test = chosen.loader(recipe.batch_size, training=False, seed=0, device=task.generator.device)
     batches = merge_last_single((task.prepare(x), y) for _, x, y in test)
     drawn = build_perturbation(recipe.perturb, len(task.train.classes), **task.pixels)
-    built = attack.build(clip=task.clip)  # pixels stay in [0, 1]
+    built = measurement.attack.build(clip=task.clip)  # pixels stay in [0, 1]
     measured = measure(run.model, batches, drawn, copies=COPIES, attack=built, seed=recipe.seed)
     if images is not None:
         measured["clean"] = 100 * evaluate(run)["test"]["accuracy"]
-    if robustness:
+    if measurement.robustness:
         found = measure_robustness(run, images=images, attack=False, quiet=True)
         measured["corrupted"] = 100 * found["corrupted"]["accuracy"]
         for kind, levels in found["corruptions"].items():
             measured[f"corrupted_{kind}"] = 100 * average(levels)["accuracy"]
         measured |= {name: found["clean"][name] for name in ("nll", "ece")}
-    if certification is not None:
-        measured |= certify_run(folder, recipe, certification, **user_code)
+    if measurement.certification is not None:
+        measured |= certify_run(folder, recipe, measurement.certification, **user_code)
     return about | measured | time, finished["environment"]
+
+
+def _check(planned: dict[str, Recipe], measurement: Measurement, **user_code: Any) -> Any:
+    """Return the task of the last row, or raise an error if a row cannot be trained or measured."""
+    recipe, certification = planned[BASELINE], measurement.certification
+    if recipe.task == "language" and (certification or measurement.robustness or measurement.images is not None):
+        raise RunError(
+            "certify, robustness and images need a classifier, but the recipe trains a language model; remove them"
+        )
+    if certification is not None:
+        check_noise(recipe)
+    for row in planned.values():
+        task = build_task(row, **user_code)
+    if certification is not None:
+        check_certifiable(task.test, task.identity["data_from"] or recipe.data.name)
+    if measurement.robustness:
+        check_images(task.test)
+        if not task.test.in_unit_range:
+            raise RunError("robustness needs pixels in [0, 1], but some are outside; scale them")
+    return task
 
 
 def _finished(recipe: Recipe, folder: Path) -> dict[str, Any] | None:
@@ -285,34 +280,6 @@ def _finished(recipe: Recipe, folder: Path) -> dict[str, Any] | None:
     if not isinstance(record, dict) or not {"recipe", "training_seconds", "environment"} <= set(record):
         raise RunError(f"{folder / 'run.json'} is not the result of a run; remove {folder} to train again")
     return record if not difference(record["recipe"], recipe, ignore=("eval_every",)) else None
-
-
-def _changed(file: Path, result: dict[str, Any]) -> str:
-    """Return why an earlier result must be kept, or "" if there is none or it has the same settings."""
-    try:
-        old = _about(read_json(file, most=LARGEST))
-    except FileNotFoundError:
-        return ""
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError):  # not the result of a comparison
-        return "cannot be read"
-    new = _about(json.loads(json.dumps(result)))
-    other = [name for name in new if old[name] != new[name]]
-    return f"was written with different settings ({', '.join(other)})" if other else ""
-
-
-def _about(result: dict[str, Any]) -> dict[str, Any]:
-    """Return what must be equal for a result to replace another: settings, rows and metrics."""
-    settings = {name: result.get(name) for name in SETTINGS}
-    return settings | {"rows": list(result.get("runs", {})), "metrics": list(result.get("summary", {}))}
-
-
-def _set_aside(file: Path) -> Path:
-    """Rename a result and its plot to the first free name, such as compare-1.json, and return it."""
-    names = (file.with_stem(f"{file.stem}-{number}") for number in count(1))
-    kept = file.replace(next(name for name in names if not name.exists()))
-    if (plot := file.with_suffix(".png")).exists():
-        plot.replace(kept.with_suffix(".png"))
-    return kept
 
 
 def _slug(name: str, row: Recipe, recipe: Recipe) -> str:

@@ -40,7 +40,7 @@ def columns(tables: Sequence[Table]) -> list[tuple[str, list[str]]]:
     """
     radii, _ = _split(tables)
     average = any(header["radii"] is None for header, _ in tables)
-    extra = ["average radius"] * average + ["abstained [%]", "images"]
+    extra = [*(["average radius"] if average else []), "abstained [%]", "images"]
     out = [("radius", [f"{radius:g}" for radius in radii] + extra)]
     for name, (header, rows) in zip(names(tables), tables, strict=True):
         cells = [

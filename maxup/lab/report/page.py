@@ -94,7 +94,10 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[Cell]], keys: Sequen
     bodies = []
     for (_, maxup), group in groupby(zip(rows, keys, strict=True), key=lambda pair: pair[1]):
         lines = [_row(headings, row, again=i > 0) for i, (row, _) in enumerate(group)]
-        bodies.append((" ".join(["maxup"] * maxup + ["several"] * (len(lines) > 1)), lines))
+        classes = ["maxup"] if maxup else []
+        if len(lines) > 1:
+            classes.append("several")
+        bodies.append((" ".join(classes), lines))
     return {"headings": [(heading, _kind(heading)) for heading in headings], "bodies": bodies}
 
 

@@ -84,8 +84,11 @@ class Vision:
         }
         self.every_epoch = tuple(self.evaluation)
         classes = len(self.train.classes)
-        self.metric_names = ["loss", "accuracy", *["top5_accuracy"] * (classes > (5 if from_folder else 10))]
-        self.metric_names += ["flip_accuracy"] * recipe.data.flip_test
+        self.metric_names = ["loss", "accuracy"]
+        if classes > (5 if from_folder else 10):
+            self.metric_names.append("top5_accuracy")
+        if recipe.data.flip_test:
+            self.metric_names.append("flip_accuracy")
         if recipe.objective.get("shortlist") and not from_folder and self.train.dtype == torch.int64:
             raise RecipeError("objective.shortlist needs images or numbers, but your data are token ids; remove it")
         tokens = [part.x.max() for part in (self.train, self.validation, self.test) if _holds_tokens(part)]

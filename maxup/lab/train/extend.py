@@ -105,7 +105,8 @@ def _settings_that_keep_the_past(before: Recipe, now: Recipe, *, done: int, step
     if first != second:
         if before.objective.get("start") or now.objective.get("start"):
             keep.append(f"--objective.start {first / now.epochs:.10g}")
-            keep += ["--objective.warmup 0"] * bool(now.objective.get("warmup"))
+            if now.objective.get("warmup"):
+                keep.append("--objective.warmup 0")
         else:
             keep.append(f"--objective.warmup {first}")
     return keep

@@ -249,7 +249,7 @@ class Trainer:
             state.last["skipped_images"] = len(skipped)
             from maxup.lab.data.decode import why_unreadable  # imports PIL
 
-            count = f"{len(skipped)} image{'s' * (len(skipped) > 1)}"
+            count = f"{len(skipped)} image{'s' if len(skipped) > 1 else ''}"
             progress.say(f"skipped {count} that cannot be read, such as {why_unreadable(skipped[0])}")
         kept = getattr(task.objective, "gap_kept", None)  # of fast or shortlist
         checked = {"gap_kept": kept} if kept is not None and math.isfinite(kept) else {}

@@ -12,7 +12,7 @@ from maxup.errors import NonFiniteError, RecipeError
 from maxup.lab.bench.measure import bench, check, summarize, train
 from maxup.lab.bench.plot import gaps, plot_cost, plot_gap, series
 from maxup.lab.bench.settings import BY_M, DEFAULT, MAXUP, NAMES, SIZES
-from maxup.lab.bench.table import HEADINGS, cells, copies, title
+from maxup.lab.bench.table import HEADINGS, cells, copy_cost, title
 from maxup.lab.bench.workload import from_network, from_setup
 
 CPU = torch.device("cpu")
@@ -49,7 +49,7 @@ def test_ratios_and_floor_are_computed_from_the_times():
     standard, two, four, skipped, sam = found["variants"]
     assert found["median_forward_seconds"] == 0.02
     assert (found["median_copy_seconds"], found["copy_ratio"]) == pytest.approx((0.002, 0.02))
-    assert copies(found) == "Drawing and applying one copy takes 2.00 ms, 2.0 % of the standard step."
+    assert copy_cost(found) == "Drawing and applying one copy takes 2.00 ms, 2.0 % of the standard step."
     assert (standard["median_seconds"], standard["time_ratio"], standard["floor"]) == (0.1, 1.0, None)
     assert (two["time_ratio"], two["floor"], two["memory_ratio"]) == pytest.approx((1.5, 1.4, 1.0))
     assert (four["time_ratio"], four["floor"]) == pytest.approx((2.0, 1.8))

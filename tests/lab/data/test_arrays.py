@@ -15,6 +15,16 @@ def example():
     return [*train, torch.zeros(2, 8, 8, dtype=torch.uint8), torch.tensor([0, 1])]
 
 
+def reject(change, message):
+    """Check that the example with other arrays, by index, is an error."""
+    arrays = example()
+    from_arrays(arrays)
+    for index, value in change.items():
+        arrays[index] = value
+    with pytest.raises(DataError, match=message):
+        from_arrays(arrays)
+
+
 @pytest.mark.parametrize(
     ("column", "warned"),
     [
@@ -44,9 +54,4 @@ def test_a_column_that_float32_hardly_resolves_gets_a_warning(column, warned, ca
     ],
 )
 def test_images_unlike_those_of_training_are_an_error(change, message):
-    arrays = example()
-    from_arrays(arrays)
-    for index, value in change.items():
-        arrays[index] = value
-    with pytest.raises(DataError, match=message):
-        from_arrays(arrays)
+    reject(change, message)

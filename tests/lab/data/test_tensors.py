@@ -6,7 +6,7 @@ import torch
 
 from maxup.errors import DataError
 from maxup.lab.data.arrays import from_arrays
-from tests.lab.data.test_arrays import example
+from tests.lab.data.test_arrays import reject
 
 
 @pytest.mark.parametrize(
@@ -25,12 +25,7 @@ from tests.lab.data.test_arrays import example
     ],
 )
 def test_invalid_arrays_are_an_error(change, message):
-    arrays = example()
-    from_arrays(arrays)
-    for index, value in change.items():
-        arrays[index] = value
-    with pytest.raises(DataError, match=message):
-        from_arrays(arrays)
+    reject(change, message)
 
 
 @pytest.mark.parametrize(

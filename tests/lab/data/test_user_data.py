@@ -222,7 +222,7 @@ def test_names_and_numbers_of_classes_do_not_mix(memory, monkeypatch):
             from_user((numbered, named), workers=0)
     with pytest.raises(DataError, match=message.format("training", "test")):
         from_user((X[:4], ANIMALS, X[:4], Y[:4]))
-    with pytest.raises(DataError, match=r"^your test data have classes without a training image: dog; add"):
+    with pytest.raises(DataError, match=r"^your test data have classes without a training example: dog; add"):
         from_user((NAMED["data set"](), Named(["dog"], ["dog"])), workers=0)
 
 
@@ -417,7 +417,7 @@ MISTAKES = {
         "your DataLoader has a Indices, but",
     ),
     "channels last": (lambda: Map(X.permute(0, 2, 3, 1)), r"shape \(N, 6, 5, 3\), which looks like \(N, H, W, C\)"),
-    "test classes": (lambda: (Subset(Map(), [0, 3]), Map()), "your test images have classes without a training image"),
+    "test classes": (lambda: (Subset(Map(), [0, 3]), Map()), "your test data have classes without a training example"),
     "a lambda": (
         lambda: Map(transform=lambda x: x),
         "your data set cannot be sent to worker processes .*set data.workers to 0",

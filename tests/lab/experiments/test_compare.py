@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from maxup.errors import RunError
 from maxup.lab.data import user_data
 from maxup.lab.experiments import compare as module
 from maxup.lab.experiments.certification import Certification
-from maxup.lab.experiments.compare import Attack, compare, run_once
+from maxup.lab.experiments.compare import Attack, Measurement, compare, run_once
 from maxup.lab.recipes.load import recipe_from
 from maxup.lab.results.comparison import CORRUPTED
 from maxup.lab.robustness.corruptions import CORRUPTIONS
@@ -17,16 +18,18 @@ from maxup.lab.train.runs import open_run
 from tests.lab.data.fake import write_folders
 from tests.lab.train.test_loop import RECIPE
 
+QUICK = Measurement(Attack(0.1, steps=1))
+
 
 def test_the_time_of_a_run_is_without_compiling(tmp_path):
     recipe = recipe_from(RECIPE | {"epochs": 1})
-    run_once(recipe, tmp_path, Attack(0.1, steps=1))
+    run_once(recipe, tmp_path, QUICK)
     record = json.loads((tmp_path / "run.json").read_text())
     (tmp_path / "run.json").write_text(json.dumps(record | {"training_seconds": 10.0, "compile_seconds": 4.0}))
-    assert run_once(recipe, tmp_path, Attack(0.1, steps=1))[0]["seconds"] == 6
+    assert run_once(recipe, tmp_path, QUICK)[0]["seconds"] == 6
     del record["compile_seconds"]  # as an older version wrote it
     (tmp_path / "run.json").write_text(json.dumps(record | {"training_seconds": 10.0}))
-    assert run_once(recipe, tmp_path, Attack(0.1, steps=1))[0]["seconds"] == 10
+    assert run_once(recipe, tmp_path, QUICK)[0]["seconds"] == 10
 
 
 @pytest.mark.parametrize(
@@ -41,7 +44,7 @@ def test_differences_are_paired_if_the_seed_selects_the_training_examples(
     monkeypatch.setattr(module, "run_once", lambda *args, **options: ({"clean": next(values), "seconds": 1.0}, {}))
     result = compare(
         recipe_from(RECIPE | {"data": {"train_size": None} | said}), tmp_path, seeds=3, ms=[2], objectives=[],
-        attack=Attack(0.1), equal_time=False, say=lambda line: None,
+        measurement=QUICK, equal_time=False, say=lambda line: None,
         data_from=lambda: (x, y, x, y) if test_set else (x, y),
     )  # fmt: skip
     assert result["paired"] == paired
@@ -53,8 +56,7 @@ def test_differences_are_paired_if_the_seed_selects_the_training_examples(
 def test_measured_on_some_images_and_the_clean_accuracy_on_all(tmp_path):
     """Accuracies are those of an independent evaluation of the same run."""
     recipe = recipe_from(RECIPE | {"epochs": 2})
-    options = {"robustness": True, "images": 40}
-    found, _ = run_once(recipe, tmp_path, Attack(0.1, steps=1), **options)
+    found, _ = run_once(recipe, tmp_path, replace(QUICK, robustness=True, images=40))
     record = json.loads((tmp_path / "run.json").read_text())
     assert found["clean"] == pytest.approx(100 * record["last"]["test_accuracy"])
     run = open_run(tmp_path, "last")
@@ -72,7 +74,7 @@ def test_measured_on_some_images_and_the_clean_accuracy_on_all(tmp_path):
     right = round(found["attacked"] * 40 / 100)
     assert 0 < right < 40
     assert found["attacked"] == pytest.approx(100 * right / 40), "not measured on 40 images"
-    plain = set(run_once(recipe, tmp_path, Attack(0.1, steps=1))[0])
+    plain = set(run_once(recipe, tmp_path, QUICK)[0])
     assert plain == {"seed", "epochs", "clean", "worst", "attacked", "gradient", "seconds"}
 
 
@@ -85,7 +87,7 @@ def test_measured_on_some_images_and_the_clean_accuracy_on_all(tmp_path):
 )
 def test_robustness_of_other_examples_fails_before_training(tmp_path, x, message):
     recipe = recipe_from(RECIPE | {"data": {"train_size": None}})
-    options = {"seeds": 2, "ms": [2], "objectives": [], "attack": Attack(0.1), "robustness": True}
+    options = {"seeds": 2, "ms": [2], "objectives": [], "measurement": replace(QUICK, robustness=True)}
     with pytest.raises(RunError, match=message):
         compare(recipe, tmp_path, **options, data_from=lambda: (x, torch.arange(60) % 3))
     assert not list(tmp_path.iterdir())
@@ -113,7 +115,7 @@ def test_images_that_cannot_be_certified_fail_before_training(data, message, tmp
     if data == "stream":
         monkeypatch.setattr(user_data, "MEMORY", 0)
     noise = {"perturb": [{"name": "gaussian", "sigma": 0.5}], "model": {"name": "mlp", "normalize": True}}
-    options |= {"seeds": 2, "ms": [2], "objectives": [], "attack": Attack(0.1), "certification": Certification(5)}
+    options |= {"seeds": 2, "ms": [2], "objectives": [], "measurement": replace(QUICK, certification=Certification(5))}
     with pytest.raises(RunError, match=message):
         compare(recipe_from(noise | {"data": settings, "epochs": 1}), tmp_path / "c", **options)
     assert not (tmp_path / "c").exists()
@@ -124,7 +126,7 @@ def test_a_shortlist_of_token_ids_fails_before_training(tmp_path):
     recipe = recipe_from(
         {"perturb": [{"name": "token_dropout", "p": 0.2, "mask_id": 0}], "objective": {"name": "maxup", "shortlist": 2}}
     )
-    options = {"seeds": 2, "ms": [8], "objectives": [], "attack": Attack(0.1)}
+    options = {"seeds": 2, "ms": [8], "objectives": [], "measurement": QUICK}
     with pytest.raises(RunError, match=r"objective\.shortlist needs images or numbers"):
         compare(
             recipe, tmp_path, **options, data_from=lambda: (tokens, torch.arange(60) % 3),
@@ -136,27 +138,6 @@ def test_a_shortlist_of_token_ids_fails_before_training(tmp_path):
 def test_one_slow_run_does_not_change_equal_time(tmp_path, monkeypatch):
     seconds = iter([1.0, 2.0, 1.0, 90.0, 1.0, 2.2, *[2.0] * 3])  # m = 1 and m = 2 for each seed, then equal time
     monkeypatch.setattr(module, "run_once", lambda *args, **options: ({"clean": 50.0, "seconds": next(seconds)}, {}))
-    options = {"seeds": 3, "ms": [2], "objectives": [], "attack": Attack(0.1), "say": lambda line: None}
+    options = {"seeds": 3, "ms": [2], "objectives": [], "measurement": QUICK, "say": lambda line: None}
     result = compare(recipe_from(RECIPE), tmp_path, **options)
     assert result["equal_time"]["m = 1, time of m = 2"]["ratio"] == pytest.approx(2.2)
-
-
-def test_a_large_or_damaged_earlier_result_is_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "run_once", lambda *args, **options: ({"clean": 50.0, "seconds": 1.0}, {}))
-    options = {"ms": [2], "objectives": [], "attack": Attack(0.1), "equal_time": False}
-    file, said = tmp_path / "compare.json", []
-    compare(recipe_from(RECIPE), tmp_path, seeds=600, say=said.append, **options)
-    first = file.read_bytes()
-    assert len(first) > 1 << 16
-    compare(recipe_from(RECIPE), tmp_path, seeds=600, say=said.append, **options)
-    assert [path.name for path in tmp_path.iterdir()] == ["compare.json"], "the same settings"
-    said.clear()
-    compare(recipe_from(RECIPE), tmp_path, seeds=2, say=said.append, **options)
-    assert (tmp_path / "compare-1.json").read_bytes() == first
-    assert said[-1] == f"note: {file} was written with different settings (seeds); it is now compare-1.json"
-    for number, damaged in enumerate(("[", "[]", '{"runs": 3}'), start=2):
-        file.write_text(damaged)
-        compare(recipe_from(RECIPE), tmp_path, seeds=2, say=said.append, **options)
-        assert (tmp_path / f"compare-{number}.json").read_text() == damaged
-        assert said[-1] == f"note: {file} cannot be read; it is now compare-{number}.json"
-    assert json.loads(file.read_text())["seeds"] == [0, 1]

@@ -7,7 +7,7 @@ from statistics import stdev
 
 import pytest
 
-from maxup.lab.experiments.compare import Attack, rows, run_once
+from maxup.lab.experiments.compare import Attack, Measurement, rows, run_once
 from maxup.lab.recipes.load import recipe_from
 from maxup.lab.results.comparison import TIME_OF
 
@@ -29,7 +29,7 @@ def test_a_published_run_can_be_repeated(file, row, seed, tmp_path):
     recipe, attack = recipe_from(found["recipe"]), Attack(**found["attack"])
     (run,) = (one for one in found["runs"][row] if one["seed"] == seed)
     planned = rows(recipe, [4, 5, 8], ["easiest"], attack)[row.partition(TIME_OF)[0]]
-    again, _ = run_once(replace(planned, seed=seed, epochs=run["epochs"]), tmp_path / "run", attack)
+    again, _ = run_once(replace(planned, seed=seed, epochs=run["epochs"]), tmp_path / "run", Measurement(attack))
     for metric in ("clean", "worst", "attacked", "gradient"):  # up to rounding on other processors
         spread = stdev(one[metric] for one in found["runs"][row])
         assert again[metric] == pytest.approx(run[metric], abs=spread / 2), metric

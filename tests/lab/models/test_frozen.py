@@ -79,7 +79,7 @@ def test_layers_by_name_stay_as_they_are(normalize):
         objective(model, torch.randn(4, 3, 32, 32), torch.arange(4)).backward()
         optimizer.step()
         optimizer.zero_grad()
-    fixed = ("mean", "std", *(f"{'model.' * normalize}{name}." for name in ("conv", "norm", "blocks.0")))
+    fixed = ("mean", "std", *(f"{'model.' if normalize else ''}{name}." for name in ("conv", "norm", "blocks.0")))
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, before[name]) == name.startswith(fixed), name
 

@@ -261,7 +261,8 @@ def test_any_value_anywhere_parses_or_gets_one_message(tmp_path, value):
         section, _, key = name.rpartition(".") if name[0].isalpha() else ("", "", f"? {name}\n")
         said = f"{section}: {{{key}: {value}}}" if section else f"{key}: {value}"
         (tmp_path / "a.yaml").write_text(f"{said}\n")
-        for path, overrides in ((str(tmp_path / "a.yaml"), []), (NAME, [f"--{name}={value}"] * (name == "epochs"))):
+        option = [f"--{name}={value}"] if name == "epochs" else []
+        for path, overrides in ((str(tmp_path / "a.yaml"), []), (NAME, option)):
             try:
                 parse_recipe(path, overrides)
             except RecipeError as error:

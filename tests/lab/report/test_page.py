@@ -29,7 +29,7 @@ class Reader(HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
-        self.open += [tag] * (tag not in VOID)
+        self.open += [] if tag in VOID else [tag]
         self.ids += [value for key, value in attrs if key == "id"]
         self.addresses += [value for key, value in attrs if key in ("href", "src", "srcset", "action", "data")]
 

@@ -70,7 +70,7 @@ def test_families_of_one_model_are_not_mixed(tmp_path):
         for m in (1, 2, 4):
             recipe = {"objective": {"name": "maxup", "m": m}} if m > 1 else {}
             stem = "seed-0" if m in (1, 4) else f"seed-0-m-{m}"
-            write_run(tmp_path, f"my/net-{way}" + "-maxup" * (m > 1), 0, 0.5, recipe=recipe, stem=stem)
+            write_run(tmp_path, f"my/net-{way}{'-maxup' if m > 1 else ''}", 0, 0.5, recipe=recipe, stem=stem)
     found = load_results(tmp_path, tmp_path)[0]
     table = other_results(found, [])
     names = [plot.name for plot in plots(compare("others", table, found), found)]

@@ -51,7 +51,7 @@ IMAGES = {
 @pytest.mark.parametrize(("content", "message"), IMAGES.values(), ids=IMAGES)
 def test_wrong_images_are_an_error(tmp_path, content, message, zipped):
     write_fashion_mnist(tmp_path, zipped)
-    file = tmp_path / ("t10k-images-idx3-ubyte" + ".gz" * zipped)
+    file = tmp_path / f"t10k-images-idx3-ubyte{'.gz' if zipped else ''}"
     file.write_bytes(gzip.compress(content) if zipped else content)
     with pytest.raises(DataError, match=message) as caught:
         load_fashion_mnist(tmp_path)
