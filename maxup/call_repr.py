@@ -1,7 +1,7 @@
-"""What perturbations and objectives are: the call that creates them, for their repr, and their settings."""
+"""The repr of perturbations and objectives: the call that creates them."""
 
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from functools import partial
 from inspect import Parameter, signature
 from typing import Any
@@ -65,29 +65,3 @@ def _format(value: Any) -> str:
         except (TypeError, ValueError):  # a class without a signature
             return f"{type(value).__name__}(...)"
     return repr(value) if "\n" not in repr(value) else f"{type(value).__name__}(...)"
-
-
-def settings(thing: Any, depth: int = 4) -> Any:
-    """Return the public attributes of an object in a form to compare. State that a step changes is not included.
-
-    Numbers, strings, and what lists, dicts and objects contain are compared by value, and everything else by identity.
-
-    Example:
-        >>> from maxup import Gaussian
-        >>> noise = Gaussian(0.1)
-        >>> before = settings(noise)
-        >>> noise.sigma = 0.2
-        >>> settings(noise) == before
-        False
-    """
-    if thing is None or isinstance(thing, (bool, int, float, str)):
-        return thing
-    if isinstance(thing, list | tuple):
-        return [settings(part, depth) for part in thing]
-    if isinstance(thing, Mapping) and depth:
-        return {key: settings(value, depth - 1) for key, value in thing.items()}
-    opaque = isinstance(thing, (torch.Tensor, torch.nn.Module, torch.Generator))
-    if not depth or opaque or not hasattr(thing, "__dict__"):
-        return id(thing)
-    public = {name: value for name, value in vars(thing).items() if not name.startswith("_")}
-    return id(thing), {n: settings(value, depth - 1) for n, value in public.items() if n not in ("step", "generator")}

@@ -60,19 +60,23 @@ def is_recomputed(module: nn.Module, key: str) -> bool:
 
 
 def _function_state(function: Any, where: str) -> Iterator[tuple[str, Any]]:
-    """Yield the closure variables of a function and the globals that it names."""
+    return ((f"{name} of {where}", _freeze(value)) for name, value in function_values(function))
+
+
+def function_values(function: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the closure variables of a function and the globals that it names. Nothing for functions of torch."""
     function = inspect.unwrap(getattr(function, "__func__", function))
     if not isinstance(function, types.FunctionType) or (function.__module__ or "").partition(".")[0] == "torch":
         return
     names = function.__code__.co_freevars
     for name, cell in zip(names, function.__closure__ or (), strict=True):
         try:
-            yield f"variable {name!r} of {where}", _freeze(cell.cell_contents)
+            yield f"variable {name!r}", cell.cell_contents
         except ValueError:  # not set yet
             continue
     for name in function.__code__.co_names:
         if name in function.__globals__:
-            yield f"global {name!r} of {where}", _freeze(function.__globals__[name])
+            yield f"global {name!r}", function.__globals__[name]
 
 
 def _freeze(value: Any, depth: int = DEPTH) -> Any:

@@ -5,7 +5,6 @@ import inspect
 import math
 import pickle
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 import maxup as mu
-from maxup import call_repr
 from tests.tiny import CLASSES, batch, net
 
 CLASSES_OF = {
@@ -155,29 +153,3 @@ def test_custom_classes():
     assert repr(Brightness(3, floor=0.5)) == "Brightness(3)"  # floor was not stored
     assert repr(Renamed(3, floor=1)) == "Renamed(..., floor=...)"
     assert repr(mu.Average(ByHand(3), m=CLASSES)) == "Average(ByHand(strength=3), m=4)"
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda thing: setattr(thing, "rate", 2),
-        lambda thing: thing.rates.append(2),
-        lambda thing: thing.named.update(rate=2),
-        lambda thing: thing.named["inner"].update(rate=2),
-        lambda thing: thing.named["rates"].append(2),
-        lambda thing: setattr(thing, "tensor", torch.ones(1)),
-    ],
-)
-def test_settings_differ_after_a_change_in_place(change):
-    thing = SimpleNamespace(rate=1, rates=[1], named={"rate": 1, "inner": {"rate": 1}, "rates": [1]}, tensor=None)
-    before = call_repr.settings(thing)
-    assert call_repr.settings(thing) == before
-    change(thing)
-    assert call_repr.settings(thing) != before
-
-
-def test_settings_leave_out_what_a_step_changes():
-    thing = SimpleNamespace(step=1, generator=torch.Generator(), _cache={"a": 1})
-    before = call_repr.settings(thing)
-    thing.step, thing.generator, thing._cache["a"] = 2, None, 2
-    assert call_repr.settings(thing) == before

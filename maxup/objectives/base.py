@@ -10,11 +10,12 @@ from torch import Generator, Tensor, nn
 
 from maxup.attention import attention_as_in_training
 from maxup.batch import Batch, Draw, batch_size, cat, device_of, tile
-from maxup.call_repr import call_repr, settings
+from maxup.call_repr import call_repr
 from maxup.dropout import without_dropout
 from maxup.isolation import called_modules, forbid_side_effects, preserve_state
 from maxup.losses import TOKENS, cross_entropy, mean_loss, without_arguments
 from maxup.objectives.outcome import Outcome
+from maxup.objectives.settings import settings
 from maxup.perturb.base import remember_draws
 from maxup.perturb.in_model import clear, in_model_parts
 from maxup.rng import objective_seed, reserve_seed, step_seed

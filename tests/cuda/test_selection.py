@@ -71,8 +71,11 @@ def test_values_elsewhere_are_noticed_by_a_repeated_comparison(monkeypatch):
     monkeypatch.setattr("maxup.cuda.selection.CHECK_EVERY", 4)
     temperature = [1.0]
 
-    def loss_fn(output, target):
-        return F.cross_entropy(output / temperature[0], target, reduction="none")
+    def divide(output):
+        return output / temperature[0]
+
+    def loss_fn(output, target):  # what it reads is compared, but not what functions that it calls read
+        return F.cross_entropy(divide(output), target, reduction="none")
 
     def change(step):
         temperature[0] = 1.0 if step < 5 else 5.0
