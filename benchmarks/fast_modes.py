@@ -418,10 +418,21 @@ def main() -> None:
     data, found = load_photos(args.photos, args.pixels) if args.photos else load(args.data), {}
     allow_variants()
     torch.backends.cudnn.benchmark = True
+    settings = {
+        "benchmark": "fast_modes",
+        "network": args.network if args.photos else "speednet",
+        "pixels": data[0].shape[-1],
+        "epochs": args.epochs,
+        "batch_size": args.batch_size,
+        "lr": args.lr,
+        "train_m": args.train_m,
+        "compile": args.compile,
+    }
     for name in args.perturb or known:
         torch.manual_seed(0)
         scorer = build(args, data, known[name](int(data[1].max()) + 1))
-        trained = train(scorer, data, args)
+        found[name] = trained = train(scorer, data, args)
+        write_json(args.out, settings | {"found": found})  # the most expensive part
         price = prices(scorer, (data[0][: args.batch_size], data[1][: args.batch_size]), args.ms, args.rounds)
         found[name] = trained | {"price": price}
         print(f"{name}: accuracy {trained['accuracy']:.4f}")
@@ -429,16 +440,6 @@ def main() -> None:
             print(f"  m = {m}")
             for mode, cost in price[str(m)].items():
                 print(f"    {mode:24} cost {cost:.2f}  keeps {mean_kept(found[name], str(m), mode):.2f}", flush=True)
-        settings = {
-            "benchmark": "fast_modes",
-            "network": args.network if args.photos else "speednet",
-            "pixels": data[0].shape[-1],
-            "epochs": args.epochs,
-            "batch_size": args.batch_size,
-            "lr": args.lr,
-            "train_m": args.train_m,
-            "compile": args.compile,
-        }
         result = settings | {"found": found, "environment": environment()}
         write_json(args.out, result)
         plot(result, args.out.with_suffix(".png"))

@@ -90,4 +90,4 @@ def _noise(x: Any) -> Gaussian:
     values = torch.cat([leaf.flatten() for leaf in leaves]).float()
     if not bool(values.isfinite().all()):
         raise InputsError("x holds values that are infinite or too large for float32; clean the data first")
-    return Gaussian(0.1 * float(values.std(correction=0)) or 0.1)
+    return Gaussian(float(f"{0.1 * float(values.std(correction=0)):.3g}") or 0.1)

@@ -148,6 +148,11 @@ class MaxUp(Objective):
         """GPU memory that `capture` keeps for its graph; 0 while selection is not captured."""
         return self._captured.bytes_kept
 
+    @property
+    def why_eager(self) -> str:
+        """Why selection is not captured although `capture` is set, or ""."""
+        return self._captured.reason and f"selection runs eagerly, because {self._captured.reason}"
+
     def needs_eager(self) -> bool:
         """Whether this step also scores exactly to check the selection, which cannot run in a CUDA graph."""
         if not self._is_approximate(self.copies()):
@@ -272,7 +277,7 @@ class MaxUp(Objective):
         self, select: Callable[[Batch], RunningMax], model: Any, batch: Batch, generator: Generator
     ) -> RunningMax:
         """Select by a CUDA graph, if possible. Once it turns out not to be, warn."""
-        before = self._captured.reason
+        before = self.why_eager
         worst = self._captured(
             select,
             batch,
@@ -282,8 +287,8 @@ class MaxUp(Objective):
             remember=partial(remember_draws, self.perturbation, generator),
             dropout=self.dropout and not self.fast,
         )
-        if (reason := self._captured.reason) != before:
-            warn(f"capture=True: selection runs eagerly, because {reason}")
+        if self.why_eager != before:
+            warn(f"capture=True: {self.why_eager}")
         return worst
 
     @property

@@ -25,7 +25,7 @@ def test_a_dict_and_a_tuple_give_the_same_inputs():
 def test_the_default_noise_is_a_tenth_of_the_standard_deviation(scale):
     x, y = batch()
     inputs = Inputs(net(), (scale * x, y))
-    assert inputs.perturbation.sigma == pytest.approx(0.1 * scale * float(x.float().std(correction=0)), rel=1e-5)
+    assert inputs.perturbation.sigma == pytest.approx(0.1 * scale * float(x.float().std(correction=0)), rel=5e-3)
 
 
 def test_constant_inputs_get_noise_too():

@@ -103,6 +103,7 @@ def bench(
     timed[FORWARD] = _graphed(partial(_forward, work, batch), captured=captured)
     timed[COPY] = _graphed(partial(_copy, work, batch), captured=captured)
     seconds = interleaved(timed, rounds, work.device, calls=sizes["calls"])
+    notes |= {v.key: note for v in variants if v.key in steps and (note := v.note())}
     if profile:
         say("profiling")
     profiles = {key: profile_step(timed[key], work.device) for key in steps} if profile else {}

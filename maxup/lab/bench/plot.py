@@ -26,9 +26,9 @@ def plot_cost(result: Mapping[str, Any], path: Path) -> None:
         figure, (panel,) = new_figure()
         figure.set_size_inches(7.2, 4.2)
         for i, (name, points) in enumerate(by_m.items(), 1):
-            panel.plot(*zip(*points, strict=True), color=COLORS[i % 8], marker=MARKERS[i % 8], markersize=5, label=name)
+            panel.plot(*zip(*points, strict=True), **_style(i), label=name)
         for i, (name, ratio) in enumerate(flat.items(), 1 + len(by_m)):
-            panel.axhline(ratio, color=COLORS[i % 8], linestyle=":", label=name)
+            panel.axhline(ratio, color=_style(i)["color"], linestyle=":", label=name)
         panel.plot(*zip(*bound, strict=True), color="#222222", linestyle="--", linewidth=1.2, label=FLOOR)
         panel.axhline(1, color=COLORS[0], linewidth=1, label="standard step")
         ms = [m for m, _ in bound]
@@ -51,14 +51,21 @@ def plot_gap(result: Mapping[str, Any], path: Path) -> None:
         figure, (panel,) = new_figure()
         figure.set_size_inches(7.2, 4.2)
         for i, (name, points) in enumerate(gaps(result).items(), 1):
-            ms, ratios, heights = zip(*points, strict=True)
-            panel.plot(ratios, heights, color=COLORS[i % 8], marker=MARKERS[i % 8], markersize=5, label=name)
+            (ms, ratios, heights), style = zip(*points, strict=True), _style(i)
+            panel.plot(ratios, heights, **style, label=name)
             for m, x, y in zip(ms, ratios, heights, strict=True):
-                panel.annotate(str(m), (x, y), (4, -10), textcoords="offset points", fontsize=8.5, color=COLORS[i % 8])
+                panel.annotate(str(m), (x, y), (4, -10), textcoords="offset points", fontsize=8.5, color=style["color"])
         panel.plot(1, 0, "o", color=COLORS[0], label="standard step")
         panel.set(xlabel="time of a step / standard step", ylabel="loss: selected copy - mean copy")
         panel.margins(y=0.08)
         _finish(figure, result, path)
+
+
+def _style(i: int) -> dict[str, Any]:
+    """Return the style of the i-th line, from 1. The color of 0 is that of the standard step."""
+    again, i = divmod(i - 1, len(COLORS) - 1)
+    hollow: dict[str, Any] = {"markerfacecolor": "white", "linestyle": "-."} if again else {}
+    return {"color": COLORS[i + 1], "marker": MARKERS[i + 1], "markersize": 5, **hollow}
 
 
 def _finish(figure: Any, result: Mapping[str, Any], path: Path) -> None:
@@ -80,7 +87,7 @@ def series(result: Mapping[str, Any]) -> tuple[dict[str, Points], dict[str, floa
             by_m.setdefault(label(row), [(1, 1.0)]).append((row["m"], row["time_ratio"]))
     flat = {method(row): row["time_ratio"] for row in measured if row["m"] is None}
     forward, standard = result["median_forward_seconds"], result["variants"][0]["median_seconds"]
-    ms = sorted({m for points in by_m.values() for m, _ in points} | {1, 2})
+    ms = sorted({m for points in by_m.values() for m, _ in points} | {1})
     return by_m, flat, [(m, 1.0 if m == 1 else floor(m, forward, standard)) for m in ms]
 
 

@@ -10,7 +10,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 KINDS = {  # the first pattern that a name matches
-    "attention": r"attention|flash|fmha",
+    "fused attention": r"attention|flash|fmha",
     "convolutions and matrix products": r"conv|[fdw](prop|grad)|gemm|cutlass|nvjet|::(add|b|badd)?mm|linear|maxup::",
 }
 OTHER = "other kernels"
@@ -66,8 +66,8 @@ def shares(profiled: Mapping[str, Any], step_seconds: float) -> dict[str, float]
     """Return the share of each kind in the seconds of a step. The rest is idle: the device waits for launches.
 
     Example:
-        >>> shares({"seconds": {"attention": 0.25, "other kernels": 0.5}}, 1.0)
-        {'attention': 0.25, 'other kernels': 0.5, 'idle': 0.25}
+        >>> shares({"seconds": {"fused attention": 0.25, "other kernels": 0.5}}, 1.0)
+        {'fused attention': 0.25, 'other kernels': 0.5, 'idle': 0.25}
     """
     busy = sum(profiled["seconds"].values())
     whole = max(step_seconds, busy)  # a profiled step is slower

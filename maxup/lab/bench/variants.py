@@ -7,7 +7,8 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from maxup.batch import Batch, Draw, cat, tile
 from maxup.errors import RecipeError, unknown_name
@@ -21,6 +22,8 @@ from maxup.objectives.maxup import MaxUp
 from maxup.objectives.running_max import RunningMax
 from maxup.perturb.in_model import clear
 
+UNTRAINED = "the running statistics of BatchNorm are untrained, so less of the gap is kept; use --train_steps"
+FEW = 10  # batches, after which running statistics say little
 RADIUS, RHO = 0.1, 0.05  # of PGD and of SAM; they do not change the cost
 
 
@@ -36,6 +39,7 @@ class Variant:
         select: Returns the winners of a batch, if the variant selects.
         settings: Arguments of MaxUp.
         kept: Returns the bytes on the GPU that the variant keeps between steps.
+        note: Returns what a reader of its numbers must know, or "".
     """
 
     name: str
@@ -45,6 +49,7 @@ class Variant:
     select: Callable[[Batch], RunningMax] | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     kept: Callable[[], int] = lambda: 0
+    note: Callable[[], str] = lambda: ""
 
     @property
     def key(self) -> str:
@@ -78,9 +83,13 @@ def standard(work: Workload) -> Variant:
 def maxup(work: Workload, name: str, m: int) -> Variant:
     """Train on the worst of m copies, by MaxUp with the settings of this name."""
     generator, settings = work.generator(), MAXUP[name]
+    running = settings.get("norm") == "running" or settings.get("fast")
+    note = UNTRAINED if running and _has_untrained_statistics(work.model) else ""
 
     @cache  # built in the first step, so that settings that do not suit the workload are noted like other errors
     def objective() -> MaxUp:
+        if settings.get("capture") and work.device.type != "cuda":
+            raise RecipeError("capture=True needs a GPU")
         options: Any = {"loss_fn": work.loss_fn, "forward": work.forward, "generator": generator, **settings}
         return MaxUp(work.perturbation, m, **options)
 
@@ -91,7 +100,16 @@ def maxup(work: Workload, name: str, m: int) -> Variant:
         return worst
 
     backward = _backward(work, lambda batch: objective()(work.model, *batch))
-    return Variant(name, m, backward, generator, select, settings, lambda: objective().graph_bytes)
+    return Variant(
+        name, m, backward, generator, select, settings,
+        kept=lambda: objective().graph_bytes,
+        note=lambda: objective().why_eager or note,
+    )  # fmt: skip
+
+
+def _has_untrained_statistics(model: nn.Module) -> bool:
+    norms = (layer for layer in model.modules() if isinstance(layer, _BatchNorm) and layer.training)
+    return any(norm.num_batches_tracked is not None and norm.num_batches_tracked < FEW for norm in norms)
 
 
 def average(work: Workload, name: str, m: int) -> Variant:

@@ -90,6 +90,9 @@ def test_a_complete_measurement(work, monkeypatch):
     assert all(set(one) == ROW | COMPUTED for one in result["variants"])
     assert len(result["variants"]) == 1 + 2 * len(BY_M) + 2
     for one in result["variants"]:
+        if one["name"] == "maxup_captured":
+            assert (one["seconds"], one["note"]) == (None, "not measured: RecipeError: capture=True needs a GPU")
+            continue
         assert one["note"] is None
         assert len(one["seconds"]) == 2
         assert one["peak_bytes"] > 0
