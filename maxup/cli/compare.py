@@ -1,11 +1,13 @@
 """Train a recipe with and without MaxUp over several seeds."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 from maxup.cli.parser import add_json, check_count, free_stdout, new_folder, parser_of
 from maxup.cli.user_code import add_user_code, user_functions
+from maxup.errors import InterruptedRunError
 from maxup.lab.limits import option
 from maxup.lab.output import say, say_json
 
@@ -25,6 +27,15 @@ EXAMPLES = """examples:
 The same command resumes. Settings of the recipe are options too: see
 maxup train --help.
 """
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Turn Ctrl-C into a message. Training has its own, which says where it stopped."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise InterruptedRunError("interrupted; finished runs are kept, and the same command resumes") from None
 
 
 def main(argv: Sequence[str]) -> int:
@@ -121,7 +132,7 @@ def main(argv: Sequence[str]) -> int:
     attack = make_attack(recipe, radius=args.radius, p=norm, steps=args.attack_steps)
     certification = Certification(args.certify, args.certify_n or Certification.n) if args.certify else None
     measurement = Measurement(attack, certification, robustness=args.robustness, images=args.images)
-    with free_stdout(args.json):
+    with free_stdout(args.json), resumable():
         result = compare(
             recipe, out, seeds=args.seeds, ms=args.m or [recipe.objective.get("m", 4)], objectives=args.objectives,
             measurement=measurement, fast=args.fast, equal_time=not args.no_equal_time, say=partial(say, flush=True),

@@ -10,6 +10,7 @@ import sys
 from contextlib import chdir, redirect_stdout
 from io import StringIO
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -135,7 +136,7 @@ def test_language_models_are_compared_by_their_test_perplexity(tmp_path, monkeyp
     words = ["text/awd_lstm-embedding_dropout-maxup", "--seeds", "3", "--out", "c", "--no_equal_time", *small]
     assert main(["compare", *words]) == 0
     printed = capsys.readouterr().out
-    assert "Verdict for m = 2: against m = 1 at equal epochs, " in printed
+    assert "m = 2 against m = 1 at equal epochs. " in printed
     assert "Welch's 95 % interval" in printed
     result = json.loads((tmp_path / "c" / "compare.json").read_text())
     assert set(result["summary"]) == {"test_perplexity", "seconds"}
@@ -147,6 +148,15 @@ def test_language_models_are_compared_by_their_test_perplexity(tmp_path, monkeyp
             assert run["test_perplexity"] == pytest.approx(found["perplexity"])
     plot = (tmp_path / "c" / "compare.png").read_bytes()
     assert plot.startswith(b"\x89PNG")
+
+
+def test_an_interruption_outside_of_training_says_that_the_command_resumes(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("maxup.lab.experiments.compare.measure", Mock(side_effect=KeyboardInterrupt))
+    assert main(["compare", "digits/mlp-gaussian-maxup", "--seeds", "2", "--out", "c", *TINY]) == 130
+    printed = capsys.readouterr()
+    assert printed.out.startswith("4 runs in c/runs, then runs at equal time\n")
+    assert printed.err == "maxup compare: interrupted; finished runs are kept, and the same command resumes\n"
 
 
 def test_time_is_equal_by_the_measured_ratio(compared):

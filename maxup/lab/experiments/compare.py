@@ -158,6 +158,7 @@ def compare(
     planned = rows(recipe, ms, objectives, measurement.attack, fast=fast)
     task = _check(planned, measurement, **user_code)
     numbers = list(range(recipe.seed, recipe.seed + seeds))
+    say(f"{len(planned) * seeds} runs in {folder / 'runs'}{', then runs at equal time' if equal_time else ''}")
     if note := warmup_note(recipe):
         say(note)
     here = environment()

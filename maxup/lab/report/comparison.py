@@ -43,7 +43,8 @@ def text(result: dict[str, Any]) -> str:
         lines.append(f"{name}: {record['epochs']} epochs, because {other} takes {record['ratio']:.2f} times as long.")
         lines.append(f"  {at_equal_time(name, record)}")
     lines += against_controls(result)
-    lines += verdicts(result)
+    if found := verdicts(result):
+        lines += ["", *found]
     return "\n".join(lines)
 
 
@@ -67,30 +68,31 @@ def against_controls(result: dict[str, Any]) -> list[str]:
 
 
 def verdicts(result: dict[str, Any]) -> list[str]:
-    """Return one line per MaxUp row: on which metrics it is better or worse than the baselines. Empty below 3 seeds."""
+    """Return one line per MaxUp row and baseline: on which metrics it is better or worse. Empty below 3 seeds."""
     if len(result["seeds"]) < FEWEST:
         return []
     table, lines = result["summary"], list[str]()
     for name in result["runs"]:
         if is_maxup(name) and "difference" in table["seconds"][name]:
-            parts = [f"against m = 1 at equal epochs, {_verdict({m: rows[name] for m, rows in table.items()})}"]
+            lines.append(
+                f"{name} against m = 1 at equal epochs. {_verdict({m: rows[name] for m, rows in table.items()})}"
+            )
             for timed, record in result["equal_time"].items():
                 baseline, _, ours = timed.rpartition(TIME_OF)
                 if ours == name:
-                    parts.append(f"against {baseline} at equal time, {_verdict(record['gain'])}")
-            lines.append(f"Verdict for {name}: {'; '.join(parts)}.")
+                    lines.append(f"{name} against {baseline} at equal time. {_verdict(record['gain'])}")
     return [*lines, "Each interval misses a true difference of 0 in 1 of 20 cases by chance."] if lines else []
 
 
 def _verdict(gains: dict[str, dict[str, Any]]) -> str:
     """Return on which metrics the interval of a difference is above or below 0, or contains it. Without the time."""
-    found: dict[str, list[str]] = {"better": [], "worse": [], "undecided": []}
+    found: dict[str, list[str]] = {"Better": [], "Worse": [], "Undecided": []}
     for metric, row in gains.items():
         if metric != "seconds" and row.get("low") is not None:
             better = (row["low"] > 0) != METRICS[metric].lower_is_better
-            word = "undecided" if row["low"] <= 0 <= row["high"] else "better" if better else "worse"
+            word = "Undecided" if row["low"] <= 0 <= row["high"] else "Better" if better else "Worse"
             found[word].append(METRICS[metric].short)
-    return " and ".join(f"{word} on {', '.join(names)}" for word, names in found.items() if names) or "undecided"
+    return ". ".join(f"{word}: {', '.join(names)}" for word, names in found.items() if names) or "Undecided"
 
 
 def _difference(ours: str, baseline: str, gains: dict[str, dict[str, Any]]) -> str:

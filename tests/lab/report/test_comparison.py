@@ -40,7 +40,7 @@ def test_text_compares_fast_with_exact_scoring_and_with_the_baseline():
     a, b = (np.array([run["clean"] for run in runs[row]]) for row in ("m = 4, fast", "m = 4"))
     low, high = stats.ttest_rel(a, b).confidence_interval(0.95)
     assert f"\nm = 4, fast minus m = 4: clean {(a - b).mean():+.2f} [{low:+.2f}, {high:+.2f}], worst of" in printed
-    assert "Verdict for m = 4, fast: against m = 1 at equal epochs" in printed
+    assert "m = 4, fast against m = 1 at equal epochs. " in printed
 
 
 @pytest.mark.parametrize("paired", [False, True])
@@ -95,9 +95,9 @@ def test_a_verdict_needs_an_interval_on_one_side_of_zero():
         "equal_time": {"m = 1, time of m = 4": {"gain": gain(more, longer, paired=True)}},
     }
     assert verdicts(result) == [
-        "Verdict for m = 4: against m = 1 at equal epochs, better on clean, gradient; against m = 1 at equal time, "
-        "worse on clean and undecided on gradient.",
-        "Verdict for m = 8: against m = 1 at equal epochs, undecided on clean, gradient.",
+        "m = 4 against m = 1 at equal epochs. Better: clean, gradient",
+        "m = 4 against m = 1 at equal time. Worse: clean. Undecided: gradient",
+        "m = 8 against m = 1 at equal epochs. Undecided: clean, gradient",
         "Each interval misses a true difference of 0 in 1 of 20 cases by chance.",
     ]
     assert verdicts(result | {"seeds": [0, 1]}) == []
