@@ -268,10 +268,15 @@ class Objective:
                 "update it outside of forward"
             )
 
-    def _forward(self, model: Any, batch: Batch, draws: list[Draw]) -> tuple[Any, Any, Tensor]:
-        """Compute L(x'_i, theta) of k copies in one pass: output, target and losses, (k * B, ...) each."""
+    def _forward(
+        self, model: Any, batch: Batch, draws: list[Draw], prepare: Callable[[Any], Any] = lambda x: x
+    ) -> tuple[Any, Any, Tensor]:
+        """Compute L(x'_i, theta) of k copies in one pass: output, target and losses, (k * B, ...) each.
+
+        The model gets `prepare(x)`.
+        """
         x, target = self._copy(batch, cat(draws), len(draws))
-        output = self.forward(model, x)
+        output = self.forward(model, prepare(x))
         return output, target, self._losses(output, target, len(draws) * batch_size(batch))
 
     def _losses(self, output: Any, target: Any, size: int) -> Tensor:

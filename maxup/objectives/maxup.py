@@ -20,7 +20,7 @@ from torch import Generator, Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
-from maxup.batch import Batch, Draw, batch_size, cat, device_of, is_batched
+from maxup.batch import Batch, Draw, batch_size, device_of, is_batched
 from maxup.cuda.selection import CapturedSelection
 from maxup.dropout import refuse_dropout
 from maxup.isolation import autocast, preserve_state
@@ -304,7 +304,7 @@ class MaxUp(Objective):
             instead = "use norm='running' or chunk_size=1"
             refuse_batch_norm(model, f"chunk_size={how.chunk_size}", instead, running=how.norm == "running")
         m = self.copies() if draws is None else len(draws)
-        worst, forward = RunningMax(self.score), self._forward_half if how.half else self._forward
+        worst, forward = RunningMax(self.score), partial(self._forward, prepare=halve) if how.half else self._forward
         check_winners = self._should_check_winners(model, batch)
         compiled = self._compiler.compile(model, dropout=how.dropout) if how.compile else nullcontext(model)
         with (
@@ -421,9 +421,3 @@ class MaxUp(Objective):
                     estimate = FirstOrder(batch, partial(self.forward, model), losses)
                 kept.update(draw, to_scores(self.score, estimate(copy), copy[1]))
         return kept
-
-    def _forward_half(self, model: Any, batch: Batch, draws: list[Draw]) -> tuple[Any, Any, Tensor]:
-        """`_forward` with images of half their size."""
-        x, target = self._copy(batch, cat(draws), len(draws))
-        output = self.forward(model, halve(x))
-        return output, target, self._losses(output, target, len(draws) * batch_size(batch))
