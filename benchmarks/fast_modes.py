@@ -93,10 +93,11 @@ class Scorer:
         with preserve_state(self.model, batch, norm="running"):
             return self.exact(batch, draws)
 
-    def smaller(self, batch: Batch, draws: list[Any], factor: float) -> Tensor:
+    def smaller(self, batch: Batch, draws: list[Any], factor: float, norm: str = "batch") -> Tensor:
         """Score copies with fewer pixels."""
         side = round(batch[0].shape[-1] * factor)
-        return torch.stack([self.losses(F.adaptive_avg_pool2d(x, side), y) for x, y in self.copies(batch, draws)])
+        with preserve_state(self.model, batch, norm=norm):
+            return torch.stack([self.losses(F.adaptive_avg_pool2d(x, side), y) for x, y in self.copies(batch, draws)])
 
     def first_order(self, batch: Batch, draws: list[Any]) -> Tensor:
         """Score copies by the gradient of the loss at the image itself: L(x, y') + <g, x' - x>."""
@@ -120,6 +121,7 @@ class Scorer:
             "running statistics": self.running,
             "3/4 of height and width": partial(self.smaller, factor=3 / 4),
             "1/2 of height and width": partial(self.smaller, factor=1 / 2),
+            "1/2, running statistics": partial(self.smaller, factor=1 / 2, norm="running"),
             "first order": self.first_order,
             "hardest 30 %": self.hardest,
         }
@@ -214,7 +216,7 @@ class ViTScorer(Scorer):
 
     def modes(self) -> dict[str, Callable[[Batch, list[Any]], Tensor]]:
         found = super().modes()
-        del found["running statistics"]  # there is no BatchNorm
+        del found["running statistics"], found["1/2, running statistics"]  # there is no BatchNorm
         found["half of the patches"] = self.half_the_patches
         if device == "cuda":
             found["float8"] = self.float8

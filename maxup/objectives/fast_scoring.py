@@ -19,9 +19,6 @@ HALVE_FROM = 96  # height and width from which images are scored at half their s
 CHECK_EVERY = 500  # steps between two comparisons with exact scoring
 
 
-Way = tuple[str | int | bool, ...]  # ("half", height, width, compiled) or ("copies", copies per pass, compiled)
-
-
 @dataclass(frozen=True)
 class Scoring:
     """How copies are scored. The first four are as in `MaxUp`."""
@@ -35,16 +32,15 @@ class Scoring:
 
 
 class FastScoring:
-    """Score large images at half their size, and other inputs with running statistics, both without dropout.
+    """Score with running statistics and without dropout, and large images at half their size.
 
-    On a GPU, a pass takes several copies.
-
-    What a model cannot do is not tried again: half the size of an image, or several copies in one pass.
+    On a GPU, passes are compiled and take several copies. What a model cannot do is not tried again: half the size of
+    an image, several copies in one pass, or compiling.
     """
 
     def __init__(self) -> None:
-        self.works: set[Way] = set()
-        self.failed: set[Way] = set()
+        self.works: set[Any] = set()
+        self.failed: set[Any] = set()
         self.no_compiler = False
 
     def score(
@@ -65,42 +61,39 @@ class FastScoring:
             model: The model.
             batch: The batch.
             rewind: Goes back to the first draw, to score the same copies in another way. None in a CUDA graph.
-            chunk_size: Copies per pass at full size, raised to at least 4 on a GPU.
+            chunk_size: Copies per pass, raised to at least 4 on a GPU.
             compile: Compile the passes, also on a CPU.
             may_halve: Whether copies are the same at half the size.
         """
-        x = batch[0]
-        on_gpu = device_of(batch).type == "cuda"
+        x, on_gpu = batch[0], device_of(batch).type == "cuda"
         may_fail = on_gpu and not (compile or self.no_compiler or _compiles_poorly(model))
-        compile = compile or may_fail
-        ways: dict[Way, Scoring] = {}
-        for compiled in (True, False) if may_fail else (compile,):
-            half = ("half", *x.shape[2:], compiled) if may_halve and is_large(x) else ()
-            if half and (rewind or half in self.works):
-                # Running statistics are those of the full size.
-                ways[half] = Scoring("batch", 1, dropout=False, compile=compiled, half=True)
-        for copies in (max(chunk_size, FAST_COPIES) if on_gpu else chunk_size, 1):
-            ways["copies", copies, compile] = Scoring("running", copies, dropout=False, compile=compile)
-        if may_fail:
-            ways["copies", 1, False] = Scoring("running", 1, dropout=False, compile=False)
-        errors: dict[Way, Exception] = {}
-        for way, how in ways.items():
-            if way in self.failed:
+        ways = [
+            Scoring("running", copies, dropout=False, compile=compiled, half=half)
+            for half in ((True, False) if may_halve and is_large(x) else (False,))
+            for compiled in ((True, False) if may_fail else (compile,))
+            for copies in dict.fromkeys((max(chunk_size, FAST_COPIES) if on_gpu else chunk_size, 1))
+        ]
+        sizes = {how: (how, tuple(x.shape[2:]) if how.half else None) for how in ways}
+        if rewind is None:  # there is no second try
+            ways = [how for how in ways if sizes[how] in self.works or not how.half]
+        errors: dict[Scoring, Exception] = {}
+        for how in ways:
+            if sizes[how] in self.failed:
                 continue
             try:
                 worst = score(how)
                 break
             except (RuntimeError, ValueError, AssertionError, LookupError, TypeError) as error:
-                if rewind is None or way == list(ways)[-1] or isinstance(error, torch.OutOfMemoryError):
+                if rewind is None or how == ways[-1] or isinstance(error, torch.OutOfMemoryError):
                     raise
-                errors[way] = error
+                errors[how] = error
                 rewind()
-        self.works.add(way)
-        self.failed |= errors.keys()  # another way works, so the way is the reason
-        halves = [error for tried, error in errors.items() if tried[0] == "half"]
+        self.works.add(sizes[how])
+        self.failed |= {sizes[tried] for tried in errors}  # another way works, so the way is the reason
+        halves = [error for tried, error in errors.items() if tried.half]
         if halves and not how.half:
             warn(f"fast=True scores images at full size, because half the size failed: {error_message(halves[-1])}")
-        compiled_ones = [error for tried, error in errors.items() if tried[0] == way[0] and tried[-1]]
+        compiled_ones = [error for tried, error in errors.items() if tried.half == how.half and tried.compile]
         if compiled_ones and not how.compile:  # Triton may not work here
             self.no_compiler = True
             why = error_message(compiled_ones[-1])

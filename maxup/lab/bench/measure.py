@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from maxup.batch import Batch
 from maxup.cuda.capture import CapturedStep, why_not_capturable
@@ -28,6 +29,7 @@ from maxup.scoring import allow_variants
 
 FORWARD = "forward pass without a graph"
 COPY = "drawing and applying one copy"
+UNTRAINED = "the running statistics of BatchNorm are untrained, so less of the gap is kept; use --train_steps"
 OTHER_COPIES = "no fidelity: it draws other copies than exact scoring"
 Step = Callable[[Batch], Tensor]
 
@@ -65,6 +67,11 @@ def bench(
     rounds = sizes["rounds"] if rounds is None else rounds
     train_steps = sizes["train_steps"] if train_steps is None else train_steps
     ms = sorted(set(ms))
+    untrained = not train_steps and any(
+        layer.training and layer.running_mean is not None and not layer.running_mean.any()
+        for layer in work.model.modules()
+        if isinstance(layer, _BatchNorm)
+    )
     check(work)
     if captured:
         _check_capturable(work)
@@ -103,6 +110,8 @@ def bench(
     timed[FORWARD] = _graphed(partial(_forward, work, batch), captured=captured)
     timed[COPY] = _graphed(partial(_copy, work, batch), captured=captured)
     seconds = interleaved(timed, rounds, work.device, calls=sizes["calls"])
+    by_running = [v.key for v in variants if v.settings.get("norm") == "running" or v.settings.get("fast")]
+    notes |= {key: UNTRAINED for key in by_running if untrained and key in steps}
     notes |= {v.key: note for v in variants if v.key in steps and (note := v.note())}
     if profile:
         say("profiling")

@@ -7,8 +7,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch import Generator, Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch import Generator, Tensor
 
 from maxup.batch import Batch, Draw, cat, tile
 from maxup.errors import RecipeError, unknown_name
@@ -22,8 +21,6 @@ from maxup.objectives.maxup import MaxUp
 from maxup.objectives.running_max import RunningMax
 from maxup.perturb.in_model import clear
 
-UNTRAINED = "the running statistics of BatchNorm are untrained, so less of the gap is kept; use --train_steps"
-FEW = 10  # batches, after which running statistics say little
 RADIUS, RHO = 0.1, 0.05  # of PGD and of SAM; they do not change the cost
 
 
@@ -83,8 +80,6 @@ def standard(work: Workload) -> Variant:
 def maxup(work: Workload, name: str, m: int) -> Variant:
     """Train on the worst of m copies, by MaxUp with the settings of this name."""
     generator, settings = work.generator(), MAXUP[name]
-    running = settings.get("norm") == "running" or settings.get("fast")
-    note = UNTRAINED if running and _has_untrained_statistics(work.model) else ""
 
     @cache  # built in the first step, so that settings that do not suit the workload are noted like other errors
     def objective() -> MaxUp:
@@ -103,13 +98,8 @@ def maxup(work: Workload, name: str, m: int) -> Variant:
     return Variant(
         name, m, backward, generator, select, settings,
         kept=lambda: objective().graph_bytes,
-        note=lambda: objective().why_eager or note,
+        note=lambda: objective().why_eager,
     )  # fmt: skip
-
-
-def _has_untrained_statistics(model: nn.Module) -> bool:
-    norms = (layer for layer in model.modules() if isinstance(layer, _BatchNorm) and layer.training)
-    return any(norm.num_batches_tracked is not None and norm.num_batches_tracked < FEW for norm in norms)
 
 
 def average(work: Workload, name: str, m: int) -> Variant:

@@ -103,6 +103,20 @@ def test_a_complete_measurement(work, monkeypatch):
         assert torch.equal(value, before[name]), name
 
 
+@pytest.mark.parametrize(("trained", "train_steps"), [(False, 0), (True, 0), (False, 2)])
+def test_untrained_statistics_are_noted(trained, train_steps):
+    work = from_network("resnet20", shape=(3, 8, 8), batch_size=4, device=CPU)
+    if trained:
+        for layer in work.model.modules():
+            if isinstance(layer, nn.BatchNorm2d):
+                layer.running_mean.fill_(0.1)
+    result = bench(work, ms=[2], names=["maxup", "maxup_running", "maxup_fast"], rounds=1, train_steps=train_steps)
+    notes = {one["name"]: one["note"] for one in result["variants"]}
+    assert notes["maxup"] is None
+    for name in ("maxup_running", "maxup_fast"):
+        assert (notes[name] is not None and "untrained" in notes[name]) == (not trained and not train_steps)
+
+
 def test_memory_of_all_graphs_grows_with_m_and_that_of_maxup_does_not():
     def net(shape, num_classes):
         return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.LazyLinear(10))
