@@ -19,7 +19,7 @@ from PIL import Image
 from maxup import CutMix
 from maxup.integrations.common import require
 
-SIDE, BATCH = 224, 16
+SIDE, BATCH = 224, 64
 CLASSES = {  # WordNet id -> class of ImageNet
     "n01440764": 0, "n02102040": 217, "n02979186": 482, "n03000684": 491, "n03028079": 497,
     "n03394916": 566, "n03417042": 569, "n03425413": 571, "n03445777": 574, "n03888257": 701,
