@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
+from maxup.errors import a_type
+
 Draw = Any
 Batch = tuple[Any, Any]
 
@@ -138,7 +140,7 @@ def _invalid(leaf: Any, size: int) -> str:
 
 
 def _describe(leaf: Any) -> str:
-    return f"a tensor of shape {tuple(leaf.shape)}" if isinstance(leaf, Tensor) else f"a {type(leaf).__name__}"
+    return f"a tensor of shape {tuple(leaf.shape)}" if isinstance(leaf, Tensor) else a_type(leaf)
 
 
 def leaves(batch: Batch) -> list[Tensor]:
@@ -192,5 +194,5 @@ def _entry(x: Any, key: Hashable, numbered: Any) -> list[int]:
             raise KeyError
         return tree_leaves(numbered[key])
     except (KeyError, IndexError, TypeError):
-        what = f"a dict with the keys {list(x)}" if isinstance(x, dict) else f"a {type(x).__name__}"
+        what = f"a dict with the keys {list(x)}" if isinstance(x, dict) else a_type(x)
         raise KeyError(f"key={key!r} is not in x, which is {what}; pass the key of the entry to perturb") from None

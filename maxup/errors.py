@@ -104,6 +104,17 @@ def format_value(value: Any) -> str:
     return f"{value!r:.60}"
 
 
+def a_type(thing: object) -> str:
+    """Return the type of a value with an article.
+
+    Example:
+        >>> a_type(1), a_type("word")
+        ('an int', 'a str')
+    """
+    name = type(thing).__name__
+    return f"{'an' if name[0] in 'AEIOaeio' else 'a'} {name}"
+
+
 def unknown_name(name: str, known: Iterable[str], what: str) -> str:
     """Return a message about an unknown name, with the closest known name or a list of known names.
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from maxup.batch import Batch, batch_size, leaves
-from maxup.errors import MaxUpWarning, error_message, format_value
+from maxup.errors import MaxUpWarning, a_type, error_message, format_value
 from maxup.losses import IGNORE_INDEX
 
 LARGEST = 3.4e38  # about the largest float32
@@ -24,7 +24,7 @@ def check_model(model: Any) -> None:
     """Raise unless the model is an `nn.Module`: scoring can preserve the state of modules only."""
     if not isinstance(model, nn.Module):
         raise TypeError(
-            f"the model is a {type(model).__name__}, not an nn.Module, so scoring cannot preserve its state; pass the "
+            f"the model is {a_type(model)}, not an nn.Module, so scoring cannot preserve its state; pass the "
             "module itself (or an nn.ModuleList of several) and pass forward= to define how to call it"
         )
 
@@ -33,17 +33,21 @@ def check_batch(batch: Batch) -> None:
     """Raise unless all tensors of x and y hold the same number of examples, at least one."""
     x, y = batch
     if not leaves((x, None)):
-        raise TypeError(f"x is a {type(x).__name__} without tensors; pass a tensor, or a tuple or dict of tensors")
+        raise TypeError(
+            f"x is {a_type(x)} without tensors; pass a tensor (torch.as_tensor(x)), or a tuple or dict of tensors"
+        )
     if is_list_of_dicts(y, batch_size((x, None))) or (isinstance(x, list | tuple) and is_list_of_dicts(y, len(x))):
         raise TypeError(
-            f"y is a {type(y).__name__} of {len(y)} dicts, one per example; pass one dict of tensors with the batch "
+            f"y is {a_type(y)} of {len(y)} dicts, one per example; pass one dict of tensors with the batch "
             "dimension first, padded to the same size, such as boxes (B, N, 4)"
         )
     sizes = [len(leaf) for leaf in leaves(batch)]
     if len(set(sizes)) > 1:
+        hint = "; if x is a list of images, use torch.stack(x)" if isinstance(x, list) else ""
         raise ValueError(
             f"x holds {batch_size((x, None))} examples, but another tensor of x or y holds "
-            f"{next(s for s in sizes if s != sizes[0])}; all tensors must have the same first dimension, the batch size"
+            f"{next(s for s in sizes if s != sizes[0])}; all tensors must have the same first dimension, the batch "
+            f"size{hint}"
         )
     if sizes[0] == 0:
         raise ValueError("the batch is empty; pass at least one example")
@@ -70,7 +74,7 @@ def check_values(x: Any) -> None:
 def check_copy(copy: Batch, size: int) -> None:
     """Raise unless a perturbed copy is a pair (x, y) of `size` examples."""
     if not isinstance(copy, tuple) or len(copy) != 2:
-        raise TypeError(f"the perturbation's apply returned a {type(copy).__name__}; it must return the pair (x, y)")
+        raise TypeError(f"the perturbation's apply returned {a_type(copy)}; it must return the pair (x, y)")
     for leaf in leaves(copy):
         if len(leaf) != size:
             raise ValueError(f"the perturbation turned {size} examples into {len(leaf)}; it must keep the batch size")
@@ -96,11 +100,13 @@ def check_classification(output: Any, target: Any, read_values: bool) -> None:
     """
     if not isinstance(output, Tensor):
         raise TypeError(
-            f"the model returned a {type(output).__name__}, but the default loss expects logits (B, C); "
+            f"the model returned {a_type(output)}, but the default loss expects logits (B, C); "
             "pass forward= to return the logits, or pass a loss_fn="
         )
     if not isinstance(target, Tensor):
-        raise TypeError(f"y is a {type(target).__name__}, but the default loss expects a tensor; pass a loss_fn=")
+        raise TypeError(
+            f"y is {a_type(target)}, but the default loss expects a tensor; use torch.as_tensor(y), or pass a loss_fn="
+        )
     if target.ndim == 0 or output.ndim < 2 or len(output) != len(target) or output.shape[1] < 2:
         raise ValueError(
             f"the model returned shape {tuple(output.shape)} for targets of shape {tuple(target.shape)}, "
@@ -171,7 +177,7 @@ def explain_call(x: Any, error: Exception) -> str | None:
         )
     if isinstance(x, list | tuple) and isinstance(error, TypeError | AttributeError | ValueError):
         return (
-            f"x is a {type(x).__name__} of {len(x)}, and model(x) failed; pass forward= to call the model, as in "
+            f"x is {a_type(x)} of {len(x)}, and model(x) failed; pass forward= to call the model, as in "
             "forward=lambda model, x: model(*x)"
         )
     images = [leaf for leaf in leaves((x, None)) if leaf.dtype == torch.uint8 and leaf.ndim > 2]
@@ -194,7 +200,7 @@ def warn(message: str) -> None:
 def check_losses(losses: Any, size: int) -> None:
     """Raise unless there is one loss per example: (size,)."""
     if not isinstance(losses, Tensor) or losses.shape != (size,):
-        what = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else f"a {type(losses).__name__}"
+        what = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else a_type(losses)
         if what == f"shape {(size, size)}" and size > 1:
             raise ValueError(
                 f"the loss returned {what} for {size} examples, so output and target were broadcast; give them the "
@@ -242,10 +248,10 @@ def check_perturbation(perturbation: Any) -> Any:
     if isinstance(perturbation, type):
         raise TypeError(f"{perturbation.__name__} is a class; pass an instance, {perturbation.__name__}(...)")
     if isinstance(perturbation, list | tuple):
-        raise TypeError(f"a {type(perturbation).__name__} is not a perturbation; use Compose(a, b) to apply several")
+        raise TypeError(f"{a_type(perturbation)} is not a perturbation; use Compose(a, b) to apply several")
     if not (callable(getattr(perturbation, "draw", None)) and callable(getattr(perturbation, "apply", None))):
         raise TypeError(
-            f"a {type(perturbation).__name__} is not a perturbation: it needs the methods draw(batch, generator) and "
+            f"{a_type(perturbation)} is not a perturbation: it needs the methods draw(batch, generator) and "
             "apply(batch, draw); wrap an ordinary transform in Transform(...)"
         )
     return perturbation

@@ -18,7 +18,7 @@ from maxup.batch import leaves
 from maxup.cuda.capture import is_preparing, record_syncs
 from maxup.cuda.graph import captured_into
 from maxup.dropout import drop_probability
-from maxup.errors import error_message
+from maxup.errors import a_type, error_message
 from maxup.rng import record_restored
 from maxup.snapshot import is_recomputed
 
@@ -233,13 +233,13 @@ def _why_not(tensors: list[Any], modules: list[nn.Module], dropout: bool) -> str
         return "copies cannot share dropout masks in a CUDA graph; add dropout=False"
     for leaf in tensors:
         if not isinstance(leaf, Tensor | None):
-            return f"x or y holds a {type(leaf).__name__}; pass tensors"
+            return f"x or y holds {a_type(leaf)}; pass tensors"
     if len({leaf.device for leaf in tensors if leaf is not None}) > 1:
         return "the tensors of the batch are on several devices"
     for module in modules:
         for weight in (*module._parameters.values(), *module._buffers.values()):
             if weight is not None and type(weight) not in (Tensor, nn.Parameter, nn.Buffer):
-                return f"a weight is a {type(weight).__name__}, which may be distributed or quantized"
+                return f"a weight is {a_type(weight)}, which may be distributed or quantized"
     return ""
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from maxup.batch import get_leaves
-from maxup.errors import InputsError, unknown_name
+from maxup.errors import InputsError, a_type, unknown_name
 from maxup.objectives.base import Forward, LossFn, call_model, cross_entropy
 from maxup.perturb.noise import Gaussian
 from maxup.validate import check_batch, check_model, check_perturbation, check_values
@@ -39,11 +39,11 @@ class Inputs:
 
     def __post_init__(self) -> None:
         if not isinstance(self.batch, (tuple, list)) or len(self.batch) != 2:
-            raise InputsError(f"batch is a {type(self.batch).__name__}; it must be the pair (x, y)")
+            raise InputsError(f"batch is {a_type(self.batch)}; it must be the pair (x, y)")
         self.batch = tuple(self.batch)
         for name in ("loss_fn", "forward"):
             if not callable(getattr(self, name)):
-                raise InputsError(f"{name} is a {type(getattr(self, name)).__name__}; it must be a function")
+                raise InputsError(f"{name} is {a_type(getattr(self, name))}; it must be a function")
         try:
             check_model(self.model)
             check_batch(self.batch)
@@ -67,7 +67,7 @@ def make_inputs(returned: Any) -> Inputs:
         returned = dict(zip(names, returned, strict=False))
     if not isinstance(returned, Mapping):
         raise InputsError(
-            f"the function returned a {type(returned).__name__}; it must return a dict with the keys model and batch"
+            f"the function returned {a_type(returned)}; it must return a dict with the keys model and batch"
         )
     for key in returned:
         if key not in names:

@@ -5,6 +5,8 @@ from collections.abc import Callable, Hashable, Mapping
 from copy import copy
 from typing import Any
 
+from maxup.errors import a_type
+
 Join = Callable[[Any, Any], Any]
 
 
@@ -22,9 +24,9 @@ def split(batch: Any, x: Hashable = None, y: Hashable = None) -> tuple[Any, Any,
     y = ("labels" if named else 1) if y is None else y
     wanted = [key for key in (x, y) if key is not None]
     if not set(wanted) <= entries.keys():
-        got = f"{type(batch).__name__} with the entries {list(entries)}" if entries else type(batch).__name__
+        got = a_type(batch) + (f" with the entries {list(entries)}" if entries else "")
         raise TypeError(
-            f"MaxUpCallback expects a tuple, list or dict with the entries {wanted}, but got a {got}; name the "
+            f"MaxUpCallback expects a tuple, list or dict with the entries {wanted}, but got {got}; name the "
             "entries with MaxUpCallback(..., x=, y=)"
         )
 

@@ -12,7 +12,7 @@ from traceback import walk_tb
 from types import ModuleType
 from typing import Any
 
-from maxup.errors import UserCodeError, format_error, unknown_name
+from maxup.errors import UserCodeError, a_type, format_error, unknown_name
 
 _INSTALLED = (*map(sysconfig.get_path, ("stdlib", "platlib", "purelib")), str(Path(__file__).parents[1]))
 NOT_USER_CODE = tuple(folder + os.sep for folder in _INSTALLED)
@@ -41,7 +41,7 @@ def find_function(spec: str) -> Callable[..., Any]:
             sys.path.remove(folder)
         sys.path.extend({folder} - set(sys.path))
     if not callable(getattr(module, function, print)):
-        raise UserCodeError(f"{function} is a {type(getattr(module, function)).__name__}; name a function")
+        raise UserCodeError(f"{function} is {a_type(getattr(module, function))}; name a function")
     if not hasattr(module, function):
         known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise UserCodeError(f"{name}: " + unknown_name(function, known, "function"))

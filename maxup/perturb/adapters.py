@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_on
 from torch.utils.data import Dataset
 
 from maxup.batch import Batch, get_leaves, is_batched, set_leaves
+from maxup.errors import a_type
 from maxup.perturb.base import Perturbation, draw_seeds
 from maxup.perturb.masks import is_mask, is_spatial, is_tv_tensor
 from maxup.rng import seed_globals
@@ -51,7 +52,7 @@ class Transform(Perturbation):
         key: Hashable | None = None,
     ) -> None:
         if not callable(transform):
-            raise TypeError(f"Transform expects a callable, but got a {type(transform).__name__}")
+            raise TypeError(f"Transform expects a callable, but got {a_type(transform)}")
         self.transform, self.batched, self.labels, self.key = transform, batched, labels, key
 
     def draw(self, batch: Batch, generator: Generator | None) -> list[Any]:
@@ -80,15 +81,13 @@ class Transform(Perturbation):
             return self.transform(x), None
         pair = self.transform(x, y)
         if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise TypeError(
-                f"the transform returned a {type(pair).__name__}; with labels=True it must return the pair (x, y)"
-            )
+            raise TypeError(f"the transform returned {a_type(pair)}; with labels=True it must return the pair (x, y)")
         return pair[0], pair[1]
 
     def _per_batch(self, x: Tensor, y: Any) -> list[Any]:
         new, y = self._call(x, y)
         if not isinstance(new, Tensor):
-            raise TypeError(f"the transform returned a {type(new).__name__}; it must return a tensor")
+            raise TypeError(f"the transform returned {a_type(new)}; it must return a tensor")
         return tree_map_only(Tensor, lambda leaf: leaf.as_subclass(Tensor), [new, y])  # tv_tensors to plain tensors
 
     def _per_example(self, x: Tensor, y: Any) -> list[Any]:
@@ -204,7 +203,7 @@ class ViewsDataset(Dataset[tuple[Tensor, Any]]):
     def __getitem__(self, index: int) -> tuple[Tensor, Any]:
         item = self.dataset[index]
         if not isinstance(item, tuple | list) or len(item) != 2:
-            raise TypeError(f"ViewsDataset expects items (image, label), but item {index} is a {type(item).__name__}")
+            raise TypeError(f"ViewsDataset expects items (image, label), but item {index} is {a_type(item)}")
         return _stack([self.transform(item[0]) for _ in range(self.m)]), item[1]
 
 
@@ -213,7 +212,7 @@ def unbatch(y: Any, n: int) -> list[Any]:
     leaves, spec = tree_flatten(y)
     for leaf in leaves:
         if is_list_of_dicts(y, n) or not is_batched(leaf) or len(leaf) != n:
-            what = f"a tensor of shape {tuple(leaf.shape)}" if isinstance(leaf, Tensor) else f"a {type(leaf).__name__}"
+            what = f"a tensor of shape {tuple(leaf.shape)}" if isinstance(leaf, Tensor) else a_type(leaf)
             raise TypeError(
                 f"Transform(labels=True) expects y to hold tensors of {n} examples, but y holds {what}; stack the "
                 "targets, and pad them if examples differ, as in boxes (B, N, 4)"
@@ -253,6 +252,6 @@ def _warn_about(y: Any) -> None:
 def _stack(images: list[Any]) -> Tensor:
     """Stack the results of a transform, which must be tensors of one shape."""
     if not all(isinstance(image, Tensor) and image.shape == images[0].shape for image in images):
-        kinds = {str(tuple(i.shape)) if isinstance(i, Tensor) else f"a {type(i).__name__}" for i in images}
+        kinds = {str(tuple(i.shape)) if isinstance(i, Tensor) else a_type(i) for i in images}
         raise TypeError(f"the transform must return tensors of one shape, but returned {', '.join(sorted(kinds))}")
     return torch.stack(images)

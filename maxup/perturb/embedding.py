@@ -6,6 +6,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from maxup.batch import Batch, SharedDraw, batch_size, expand_like
+from maxup.errors import a_type
 from maxup.perturb.base import constant, uniform
 from maxup.perturb.in_model import InModelPerturbation, attach_to, find_layer
 from maxup.validate import BELOW_1, check_ids, check_real
@@ -51,7 +52,7 @@ class EmbeddingDropout(InModelPerturbation):
         if self.layer is not None:
             layer = find_layer(model, self.layer, "EmbeddingDropout")
             if not isinstance(layer, nn.Embedding):
-                raise TypeError(f"EmbeddingDropout: {self.layer!r} is a {type(layer).__name__}, not an nn.Embedding")
+                raise TypeError(f"EmbeddingDropout: {self.layer!r} is {a_type(layer)}, not an nn.Embedding")
             return layer
         embeddings = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Embedding)}
         if len(embeddings) != 1:

@@ -7,6 +7,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from maxup.batch import Batch, batch_size, leaves
+from maxup.errors import a_type
 from maxup.perturb.base import draw_seeds
 from maxup.perturb.in_model import InModelPerturbation, attach_to, find_layer
 from maxup.perturb.noise import check_nonnegative
@@ -46,7 +47,7 @@ class FeatureNoise(InModelPerturbation):
 def add_noise(inputs: Tensor, hidden: Tensor, seeds: Tensor, sigma: float) -> Tensor:
     """Add to each example the noise that its seed generates."""
     if not isinstance(hidden, Tensor) or len(hidden) != len(seeds):
-        what = f"shape {tuple(hidden.shape)}" if isinstance(hidden, Tensor) else f"a {type(hidden).__name__}"
+        what = f"shape {tuple(hidden.shape)}" if isinstance(hidden, Tensor) else a_type(hidden)
         raise ValueError(
             f"FeatureNoise expects a layer whose output is a tensor of {len(seeds)} examples, but got {what}"
         )

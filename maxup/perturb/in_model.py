@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from maxup.batch import Batch, Draw
+from maxup.errors import a_type
 from maxup.perturb.base import Perturbation
 from maxup.validate import check_model
 
@@ -123,9 +124,7 @@ class InModelPerturbation(Perturbation):
 def attach_to(layer: nn.Module, rewrite: Callable[[Tensor, Tensor, Draw], Tensor]) -> PerturbHook:
     """Attach a `PerturbHook` to a layer and return it. A layer has one hook: a second one replaces the first."""
     if isinstance(layer, nn.Sequential | nn.ModuleList):
-        raise ValueError(
-            f"a {type(layer).__name__} would call the hook as one of its layers; attach to a layer inside it"
-        )
+        raise ValueError(f"{a_type(layer)} would call the hook as one of its layers; attach to a layer inside it")
     hook = PerturbHook(rewrite).train(layer.training)
     if not hasattr(layer, "maxup_hook"):
         layer.register_forward_hook(_eager_hook(), with_kwargs=True)

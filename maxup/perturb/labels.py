@@ -5,6 +5,7 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from maxup.batch import Batch
+from maxup.errors import a_type
 from maxup.perturb.base import Perturbation
 from maxup.validate import ABOVE_0, can_read_without_sync, check_num_classes, check_real
 
@@ -80,4 +81,4 @@ def dirichlet(a: float, size: tuple[int, int], like: Tensor, generator: Generato
 
 
 def _name(y: object) -> str:
-    return "None" if y is None else f"a {type(y).__name__}"
+    return "None" if y is None else a_type(y)

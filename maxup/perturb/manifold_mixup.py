@@ -9,6 +9,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from maxup.batch import Batch, expand_like, get_leaves, leaves, set_leaves
+from maxup.errors import a_type
 from maxup.perturb.base import integers
 from maxup.perturb.in_model import InModelPerturbation, attach_to, find_layer
 from maxup.perturb.mixup import beta, blend, mix_labels, partners
@@ -102,9 +103,7 @@ def mix_hidden(inputs: Tensor, hidden: Tensor, draw: dict[str, Tensor], number: 
     """Blend each example whose layer has this number with its partner."""
     partner = draw["partner"]
     if not isinstance(hidden, Tensor) or len(hidden) != len(partner) or not hidden.is_floating_point():
-        what = (
-            f"{hidden.dtype} of {tuple(hidden.shape)}" if isinstance(hidden, Tensor) else f"a {type(hidden).__name__}"
-        )
+        what = f"{hidden.dtype} of {tuple(hidden.shape)}" if isinstance(hidden, Tensor) else a_type(hidden)
         raise ValueError(
             f"ManifoldMixup mixes a floating-point tensor of {len(partner)} examples, but a layer returned {what}; "
             "name another layer"

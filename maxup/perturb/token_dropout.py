@@ -7,6 +7,7 @@ import torch
 from torch import Generator, Tensor
 
 from maxup.batch import Batch, get_leaves, set_leaves
+from maxup.errors import a_type
 from maxup.perturb.base import Perturbation, constant, uniform
 from maxup.validate import check_ids, check_int, check_real
 
@@ -57,7 +58,7 @@ class TokenDropout(Perturbation):
         found = get_leaves(x, self.key) if isinstance(x, Tensor) or self.key is not None else []
         if len(found) == 1 and not (found[0].is_floating_point() or found[0].dtype == torch.bool):
             return found[0]
-        what = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
+        what = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else a_type(x)
         raise ValueError(
             f"TokenDropout expects integer token ids (B, T), but x is {what} and key={self.key!r}; name the ids, such "
             "as key='input_ids'"

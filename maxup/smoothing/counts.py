@@ -13,6 +13,7 @@ import torch
 from torch import Generator, Tensor
 
 from maxup.cuda.graph import capture_graph
+from maxup.errors import a_type
 from maxup.isolation import eval_mode
 from maxup.rng import hash_seed
 
@@ -135,7 +136,7 @@ class NoiseCounter:
             logits = self.model(self.x)
         shape = (len(self.x), self.num_classes)
         if not isinstance(logits, Tensor) or logits.shape != shape:
-            what = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
+            what = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else a_type(logits)
             raise ValueError(f"the model returned {what} for {len(self.x)} images; it must return logits {shape}")
         self.counts.view(-1).index_add_(0, self.row_of * self.num_classes + logits.argmax(1), self.ones)
         self.not_finite.index_add_(0, self.row_of, (~logits.isfinite()).any(1).long())

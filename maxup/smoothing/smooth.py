@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from maxup.errors import a_type
 from maxup.smoothing import sampling
 from maxup.smoothing.bounds import ABSTAIN, predicted
 from maxup.smoothing.counts import NoiseCounter, Request
@@ -76,9 +77,7 @@ class Smooth:
         capture: bool = False,
     ) -> None:
         if not callable(base_classifier):
-            raise TypeError(
-                f"a {type(base_classifier).__name__} is not a classifier; pass a module or function of images"
-            )
+            raise TypeError(f"{a_type(base_classifier)} is not a classifier; pass a module or function of images")
         if check_positive_int("num_classes", num_classes) < 2:
             raise ValueError("num_classes=1: num_classes must be 2 or more")
         if not isinstance(sigma, Real) or isinstance(sigma, bool) or not 0 < sigma < math.inf:
@@ -193,7 +192,7 @@ class Smooth:
         """Split images into groups that share batches."""
         check_positive_int("batch_size", batch_size)
         if not isinstance(x, Tensor) or not x.is_floating_point() or x.ndim < 2:
-            what = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
+            what = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else a_type(x)
             raise TypeError(f"x is {what}; pass a tensor of floating-point images, as in x.float() / 255")
         if indices is None:
             indices = range(self.seen, self.seen + len(x))

@@ -65,7 +65,7 @@ def test_user_data_and_network_train(tmp_path):
         ("--model_from", "mine", "--model_from mine: 'mine' is not of the form MODULE:FUNCTION"),
         ("--model_from", "nowhere:net", "installed packages; run the command in the folder that has nowhere.py"),
         ("--model_from", "mine:nett", "mine: function 'nett' is unknown; did you mean 'net'?"),
-        ("--data_from", "mine:number", "number is a int; name a function"),
+        ("--data_from", "mine:number", "number is an int; name a function"),
         ("--data_from", "mine:leave", "your code raised SystemExit: 3"),
         ("--data_from", "mine:net", "your code"),
     ],

@@ -56,7 +56,7 @@ def test_a_batch_that_is_not_finite_is_refused(value, words):
         ({"batch": batch()}, "the returned dict has no 'model'"),
         ({"model": net(), "batch": batch(), "los": None}, "did you mean 'loss_fn'"),
         ({"model": net(), "batch": batch()[0]}, "batch is a Tensor; it must be the pair"),
-        ({"model": net(), "batch": batch(), "loss_fn": 3}, "loss_fn is a int; it must be a function"),
+        ({"model": net(), "batch": batch(), "loss_fn": 3}, "loss_fn is an int; it must be a function"),
         ({"model": print, "batch": batch()}, "nn.Module"),
         ({"model": net(), "batch": batch(), "perturbation": 3}, "perturbation"),
         ((text_net(), tokens()), "x has no floating-point tensor to add noise to"),

@@ -57,7 +57,7 @@ def test_without_a_key_x_is_the_dict_without_the_target():
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        (3, r"entries \[0, 1\], but got a int; name the entries with MaxUpCallback\(..., x=, y=\)"),
+        (3, r"entries \[0, 1\], but got an int; name the entries with MaxUpCallback\(..., x=, y=\)"),
         ((3,), r"entries \[0, 1\], but got a tuple with the entries \[0\]"),
         ({"image": 3, "label": 1}, r"entries \['labels'\], but got a dict with the entries \['image', 'label'\]"),
     ],

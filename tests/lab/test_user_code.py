@@ -57,7 +57,7 @@ def test_a_function_is_found_in_the_current_folder(tmp_path, monkeypatch):
         find_function("../mine.py:net")
     with pytest.raises(UserCodeError, match=r"^sub.here_alone: function 'nett' is unknown; "):
         find_function("sub.here_alone:nett")
-    with pytest.raises(UserCodeError, match=r"^number is a int; name a function"):
+    with pytest.raises(UserCodeError, match=r"^number is an int; name a function"):
         find_function("sub.here_alone:number")
 
 

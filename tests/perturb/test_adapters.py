@@ -225,7 +225,7 @@ def test_every_global_generator_is_seeded_for_the_transform(stream):
 
 
 def test_invalid_transforms_are_refused():
-    with pytest.raises(TypeError, match="expects a callable, but got a int"):
+    with pytest.raises(TypeError, match="expects a callable, but got an int"):
         mu.Transform(3)
     with pytest.raises(TypeError, match="tensors of one shape, but returned a NoneType"):
         mu.Transform(lambda x: None)(torch.zeros(2, 2))

@@ -97,7 +97,7 @@ def test_a_bf16_certificate_holds_for_the_bf16_classifier():
         (lambda: Smooth(linear(), 3, -1), "sigma=-1"),
         (lambda: Smooth(linear(), 3, math.nan), "sigma=nan"),
         (lambda: Smooth(linear(), 1, 0.5), "num_classes must be 2 or more"),
-        (lambda: Smooth(3, 3, 0.5), "a int is not a classifier"),
+        (lambda: Smooth(3, 3, 0.5), "an int is not a classifier"),
         (lambda: Smooth(linear(), 3, 0.5, dtype=torch.int8), "dtype=torch.int8"),
         (lambda: Smooth(linear(), 3, 0.5).certify(torch.zeros(5), 100, 99, 0.001, 10), "n=99 is below n0=100"),
         (lambda: Smooth(linear(), 3, 0.5).certify(torch.zeros(5), 0, 99, 0.001, 10), "n0=0"),

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, autocast, nn
 
-from maxup.errors import RecipeError, RunError, format_error
+from maxup.errors import RecipeError, RunError, a_type, format_error
 from maxup.lab.data.images import Images
 from maxup.lab.models import export
 from maxup.lab.models.normalize import Normalized
@@ -81,7 +81,7 @@ def target_from_module(name: str, build: Callable[[], Any], data: Any, data_name
         say(f"{data_name} has no test split, so training images are certified too")
     model = build()
     if not isinstance(model, nn.Module):
-        raise RunError(f"--module {name} returned a {type(model).__name__}; it must return a torch.nn.Module")
+        raise RunError(f"--module {name} returned {a_type(model)}; it must return a torch.nn.Module")
     return Target(name, model.eval(), images)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from maxup.errors import DataError, first_names
+from maxup.errors import DataError, a_type, first_names
 from maxup.lab.data.arrays import check_columns
 from maxup.lab.data.tensors import as_tensor
 
@@ -128,9 +128,9 @@ def to_label(y: Any) -> Label:
 
 def _describe(value: Any) -> str:
     if isinstance(value, Tensor | np.ndarray):
-        return f"a {type(value).__name__} of shape {tuple(value.shape)}"
+        return f"{a_type(value)} of shape {tuple(value.shape)}"
     if isinstance(value, tuple | list):
-        return f"a {type(value).__name__} of {len(value)}"
+        return f"{a_type(value)} of {len(value)}"
     if value is None:
         return "None"
-    return f"a {type(value).__name__}"
+    return a_type(value)

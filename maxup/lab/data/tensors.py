@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from maxup.errors import DataError, error_message
+from maxup.errors import DataError, a_type, error_message
 
 Shape = tuple[int, ...]
 
@@ -46,7 +46,7 @@ def _is_list_of_arrays(value: Any) -> bool:
 def to_tensor(values: Any) -> Tensor:
     """Convert an array, or a list of numbers, to a tensor."""
     if not is_array(values):
-        raise DataError(f"your data have a {type(values).__name__} as x or y; return tensors or numpy arrays")
+        raise DataError(f"your data have {a_type(values)} as x or y; return tensors or numpy arrays")
     try:
         return torch.stack([*map(as_tensor, values)]) if _is_list_of_arrays(values) else as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:

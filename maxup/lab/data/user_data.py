@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset
 
-from maxup.errors import DataError, first_names, format_error
+from maxup.errors import DataError, a_type, first_names, format_error
 from maxup.lab.data.arrays import from_arrays, make_images
 from maxup.lab.data.catalog import SPLITS
 from maxup.lab.data.example import Label, label_column, row_columns, to_label
@@ -107,11 +107,11 @@ def _load(
     source = of_loader(source) if isinstance(source, DataLoader) else source
     classes = wrapped if like else _class_names(source)
     if isinstance(source, str | bytes | Mapping | Tensor) or is_array(source):
-        raise DataError(f"your data is a {type(source).__name__}; {EXPECTED}")
+        raise DataError(f"your data is {a_type(source)}; {EXPECTED}")
     columns, labels = like.columns if like else (), None
     if not hasattr(source, "__getitem__") or isinstance(source, IterableDataset):
         if not isinstance(source, Iterable):
-            raise DataError(f"your data is a {type(source).__name__}; {EXPECTED}")
+            raise DataError(f"your data is {a_type(source)}; {EXPECTED}")
         read, labels, columns = exhaust(source, columns, MEMORY)
         if isinstance(read, Tensor):
             return make_images(read, labels, classes, like=like, names=names, part=part, columns=columns)

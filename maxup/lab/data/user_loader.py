@@ -14,7 +14,7 @@ from torch.utils.data import (
 )
 from torch.utils.data import default_collate as collate
 
-from maxup.errors import DataError
+from maxup.errors import DataError, a_type
 
 
 def of_loader(loader: DataLoader[Any]) -> Any:
@@ -28,9 +28,7 @@ def of_loader(loader: DataLoader[Any]) -> Any:
     if isinstance(sampler, SubsetRandomSampler):
         source = Subset(source, list(sampler.indices))
     elif not _takes_all(sampler, source):
-        raise DataError(
-            f"your DataLoader has a {type(sampler).__name__}, but the recipe sets the order; return the data set"
-        )
+        raise DataError(f"your DataLoader has {a_type(sampler)}, but the recipe sets the order; return the data set")
     usual = loader.collate_fn is collate or loader.batch_size is None
     return source if usual else _Collated(source, loader.collate_fn)
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from maxup.errors import DataError, first_names
+from maxup.errors import DataError, a_type, first_names
 from maxup.lab.data.text import END, MAX_BYTES, Text, from_tokens, paragraphs, split_tokens
 from maxup.lab.data.user_data import named_parts
 from maxup.lab.data.user_iterable import iterate
@@ -53,12 +53,12 @@ def _words(part: Any) -> list[str]:
     if isinstance(part, str):
         return [word for words in paragraphs(part) for word in (*words, END)]
     if not isinstance(part, Iterable) or isinstance(part, bytes | Tensor | np.ndarray):
-        raise DataError(f"your text is a {type(part).__name__}; {EXPECTED}")
+        raise DataError(f"your text is {a_type(part)}; {EXPECTED}")
     tokens, size = list[str](), 0
     for row in iterate(part):
         line = row.get("text") if isinstance(row, Mapping) else row
         if not isinstance(line, str):
-            raise DataError(f"a row of your text is a {type(row).__name__} without a string in 'text'; {EXPECTED}")
+            raise DataError(f"a row of your text is {a_type(row)} without a string in 'text'; {EXPECTED}")
         size += len(line) + 1
         if size > MAX_BYTES:
             raise DataError(f"your text did not end after {MAX_BYTES:,} characters, which is the most; return less")

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from maxup.errors import RecipeError, error_message, format_value
+from maxup.errors import RecipeError, a_type, error_message, format_value
 from maxup.lab.limits import MAX_NODES, MAX_VALUES
 from maxup.lab.storage.atomic_io import read_text
 
@@ -63,7 +63,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except Exception as error:  # of any type: "!!bool 3" raises KeyError, "!!int ''" raises IndexError
         raise RecipeError(f"{path} cannot be read as YAML: {error_message(error)}") from None
     if not isinstance(content, dict):
-        raise RecipeError(f"{path} must contain keys and values, but contains a {type(content).__name__}")
+        raise RecipeError(f"{path} must contain keys and values, but contains {a_type(content)}")
     return content
 
 

@@ -9,7 +9,7 @@ from typing import Any, get_args, get_type_hints
 
 from jsonargparse import ArgumentParser
 
-from maxup.errors import RecipeError, error_message, first_names, format_value, unknown_name
+from maxup.errors import RecipeError, a_type, error_message, first_names, format_value, unknown_name
 from maxup.lab.limits import MAX_BASES, check_range
 from maxup.lab.recipes.document import check_document, parse_yaml, read_yaml
 from maxup.lab.recipes.explain import explain
@@ -114,7 +114,7 @@ def recipe_parser() -> ArgumentParser:
 def check_keys(content: Any, schema: type, where: str) -> None:
     """Raise a RecipeError if a mapping has a key that the schema does not have."""
     if not isinstance(content, Mapping):
-        raise RecipeError(f"{where} must be a mapping of keys to values, but is a {type(content).__name__}")
+        raise RecipeError(f"{where} must be a mapping of keys to values, but is {a_type(content)}")
     fields = {f.name: f for f in dataclasses.fields(schema)}
     for key, value in content.items():
         if key not in fields:

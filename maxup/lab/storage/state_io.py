@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from maxup.errors import a_type
+
 DTYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.bool}
 DTYPES |= {torch.int8, torch.int16, torch.int32, torch.int64}
 DTYPES |= {torch.uint8, torch.uint16, torch.uint32, torch.uint64}
@@ -111,4 +113,4 @@ def unpack(tensors: dict[str, Tensor], document: Any) -> Any:
 def _describe(node: Any) -> str:
     if isinstance(node, Tensor):
         return f"a tensor of {node.dtype}, {node.layout}, on {node.device}"
-    return f"a {type(node)}" + (" with keys of other types" if isinstance(node, dict) else "")
+    return a_type(node) + (" with keys of other types" if isinstance(node, dict) else "")

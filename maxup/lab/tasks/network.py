@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from maxup.errors import RecipeError, UserCodeError, format_error
+from maxup.errors import RecipeError, UserCodeError, a_type, format_error
 from maxup.isolation import preserve_state
 from maxup.lab.models import create_model
 from maxup.lab.models.external import is_external
@@ -115,7 +115,7 @@ def check_signature(model_from: Callable[..., Any], args: Mapping[str, Any]) -> 
 def check_module(model: Any) -> nn.Module:
     """Return what `model_from` returned, if it is a network."""
     if not isinstance(model, nn.Module):
-        raise UserCodeError(f"model_from returned a {type(model).__name__}; it must return a torch.nn.Module")
+        raise UserCodeError(f"model_from returned {a_type(model)}; it must return a torch.nn.Module")
     return model
 
 
@@ -129,6 +129,6 @@ def _check_output(who: str, model: nn.Module, x: Tensor, num_classes: int) -> No
     except Exception as error:  # of any type: it is not our code
         raise RecipeError(f"{subject} raised {format_error(error)}") from error
     if not isinstance(output, Tensor):
-        raise RecipeError(f"{subject} returned a {type(output).__name__}; return logits of shape (2, {num_classes})")
+        raise RecipeError(f"{subject} returned {a_type(output)}; return logits of shape (2, {num_classes})")
     if output.shape != (2, num_classes):
         raise RecipeError(f"{subject} returned shape {tuple(output.shape)}; return logits of shape (2, {num_classes})")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 from torch import nn
 
-from maxup.errors import MaxUpError, RecipeError, RunError
+from maxup.errors import MaxUpError, RecipeError, RunError, a_type
 
 if TYPE_CHECKING:
     from maxup.lab.recipes.schema import Recipe
@@ -142,8 +142,7 @@ def _text(value: Any, name: str) -> str:
         return value if isinstance(value, str) else json.dumps(value, default=plain)
     except (TypeError, ValueError):
         raise RecipeError(
-            f"{name} is {value!r:.60}, a {type(value).__name__}; use text, a number, a path, None, or a list or "
-            "dict of them"
+            f"{name} is {value!r:.60}, {a_type(value)}; use text, a number, a path, None, or a list or dict of them"
         ) from None
 
 

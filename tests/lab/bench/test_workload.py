@@ -54,7 +54,7 @@ def test_user_network():
     work = from_network("mine:net", model_from=net, shape=(7,), num_classes=2, batch_size=3, device=CPU)
     assert work.model(work.batches(0)[0]).shape == (3, 2)
     assert isinstance(work.perturbation, Gaussian)
-    with pytest.raises(UserCodeError, match="model_from returned a int; it must return"):
+    with pytest.raises(UserCodeError, match="model_from returned an int; it must return"):
         from_network("mine:net", model_from=lambda shape, num_classes: 3, batch_size=3, device=CPU)
 
 

@@ -78,7 +78,7 @@ def test_probe_logits_depend_on_the_forward_pass():
 
 
 def test_a_module_must_be_an_nn_module():
-    with pytest.raises(RunError, match=r"mine:net returned a int; it must return a torch\.nn\.Module"):
+    with pytest.raises(RunError, match=r"mine:net returned an int; it must return a torch\.nn\.Module"):
         target_from_module("mine:net", lambda: 3, load_data("digits"), "digits")
 
 

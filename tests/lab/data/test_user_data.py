@@ -350,7 +350,7 @@ MISTAKES = {
         lambda: DataLoader(EndlessIterable()),
         "^your EndlessIterable did not end after 100 examples",
     ),
-    "an endless iterator": (itertools.count, "an example of your data is a int; it must be a pair"),
+    "an endless iterator": (itertools.count, "an example of your data is an int; it must be a pair"),
     "empty": (Empty, "your Empty is empty"),
     "an empty loader": (lambda: DataLoader(Empty(), collate_fn=collate_fn), "^your Empty is empty"),
     "an empty iterator": (lambda: iter(()), "is empty; return at least one example"),
@@ -414,7 +414,7 @@ MISTAKES = {
     ),
     "a sampler with indices": (
         lambda: DataLoader(Map(), sampler=Indices(Y)),
-        "your DataLoader has a Indices, but",
+        "your DataLoader has an Indices, but",
     ),
     "channels last": (lambda: Map(X.permute(0, 2, 3, 1)), r"shape \(N, 6, 5, 3\), which looks like \(N, H, W, C\)"),
     "test classes": (lambda: (Subset(Map(), [0, 3]), Map()), "your test data have classes without a training example"),

@@ -148,7 +148,7 @@ FILES = {
     "base: digits": r"recipe\.yaml, base: digits is a folder of recipes; name one of them: digits/mlp-gaussian",
     "epocs: 3": "key 'epocs' is unknown; did you mean 'epochs'?",
     "optim: {lrr: 3}": "optim: key 'lrr' is unknown; did you mean 'lr'?",
-    "optim: 3": "optim must be a mapping of keys to values, but is a int",
+    "optim: 3": "optim must be a mapping of keys to values, but is an int",
     "model: {name: null}": r"model\.name is null; give it a value, or remove it",
     "perturb: null": "perturb is null",
     "- a": "must contain keys and values, but contains a list",

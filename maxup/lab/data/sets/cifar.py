@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from maxup.errors import DataError
+from maxup.errors import DataError, a_type
 from maxup.lab.data.catalog import Root, register_data
 from maxup.lab.data.find import find
 from maxup.lab.data.pickles import ByteArray2d, read_pickle
@@ -90,7 +90,7 @@ def _classes(path: Path, key: str, count: int) -> tuple[str, ...]:
 def _read_dict(path: Path) -> dict[str, Any]:
     content = read_pickle(path)
     if not isinstance(content, dict):
-        raise DataError(f"{path} has a {type(content).__name__}, not a dict; replace it with a fresh copy")
+        raise DataError(f"{path} has {a_type(content)}, not a dict; replace it with a fresh copy")
     return {_text(key): value for key, value in content.items()}
 
 
