@@ -63,9 +63,9 @@ class MaxUp(Objective):
         compile: Compile the scoring passes (see `maxup.scoring`). The training pass runs as it is.
         capture: Run selection as one CUDA graph, which removes the cost of launching its kernels (see
             `maxup.cuda.selection`). It keeps the memory of its passes. On a CPU it changes nothing.
-        fast: Score images of at least 96 x 96 pixels at half their height and width, and other inputs with running
-            statistics, without dropout. On a GPU, passes are compiled, with at least 4 copies each. At half size, and
-            with BatchNorm or dropout, this is approximate. Every 500 steps, the copies are also scored with
+        fast: Score with running statistics and without dropout, and images of at least 96 x 96 pixels at half their
+            height and width. On a GPU, passes are compiled, with at least 4 copies each. At half size, and with
+            BatchNorm or dropout, this is approximate. Every 500 steps, the copies are also scored with
             `fast=False`, and `gap_kept` compares the two selections.
         shortlist: Score only this many copies: those with the highest first-order estimate of the loss, from one
             gradient with respect to the unperturbed input (see `maxup.objectives.shortlist`). Approximate. Use it with

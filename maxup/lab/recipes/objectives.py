@@ -123,8 +123,8 @@ def maxup(
         dropout: Whether dropout is active while copies are scored. false is cheaper, and approximate. Not for language
             models.
         compile: Compile the scoring passes.
-        fast: Score images from 96 x 96 pixels at half size, others with running statistics, both without dropout. GPU:
-            4 copies per compiled pass. Not for language models.
+        fast: Score with running statistics and without dropout, and images from 96 x 96 pixels at half size. GPU: 4
+            copies per compiled pass. Not for language models.
         shortlist: Score only this many copies, those with the highest first-order estimate of the loss. For small noise
             and a large m. Not for language models.
         score: What to compare copies by. kl subtracts the entropy of mixed labels from the loss. easiest selects the
