@@ -31,7 +31,10 @@ PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in DOCS)]
 
 def gaps(title: str, files: dict[str, str]) -> str:
     """One row per way of scoring: time of a step and share of the loss gap, by name of the perturbation."""
-    titles = {"maxup": "exact", "maxup_no_dropout": "`dropout=False`", "maxup_shortlist": "`shortlist=4`"}
+    titles = {
+        "maxup": "exact", "maxup_no_dropout": "`dropout=False`", "maxup_shortlist": "`shortlist=4`",
+        "maxup_running": '`norm="running"`', "maxup_fast": "`fast=True`",
+    }  # fmt: skip
     lines = [f"| {title} | m | time of a step / standard step | gap | gap kept |", "|---" * 5 + "|"]
     for name, file in files.items():
         for row in result(file)["variants"][1:]:
@@ -364,6 +367,9 @@ FILLERS: dict[str, Callable[[], str]] = {
     "torture-cases": lambda: f"{sum(row['cases'] for row in result('torture')['harnesses']):,}",
     "cost": cost,
     "selection": selection,
+    "average-default": partial(ratio, "resnet20-average", "average", 4),
+    "average-malloc": partial(ratio, "resnet20-average-malloc", "average", 4),
+    "efficientnet": partial(gaps, "EfficientNet-Lite0, 224 px", {"CutMix": "bench/efficientnet"}),
     "fast-modes": fast_modes,
     "fidelity": fidelity,
     "overhead-cpu": partial(percent, "cpu"),
