@@ -25,7 +25,7 @@ def comparison(name: str, command: str, metrics: Collection[str] = METRICS, *, t
     found = result(name)
     table = {metric: rows for metric, rows in found["summary"].items() if metric in metrics}
     grid = [["", *(METRICS[metric].title for metric in table)]]
-    for row_name in table["clean"]:
+    for row_name in found["runs"]:
         cells = [row_name]
         for metric in table:
             row, decimals = table[metric][row_name], METRICS[metric].decimals
@@ -44,10 +44,10 @@ def comparison(name: str, command: str, metrics: Collection[str] = METRICS, *, t
             for metric in table
         ]
         differences.append([f"{ours} minus {other}", *cells])
-    ms = [row_name.removeprefix("m = ") for row_name in table["clean"] if re.fullmatch(r"m = \d+", row_name)]
+    ms = [row_name.removeprefix("m = ") for row_name in found["runs"] if re.fullmatch(r"m = \d+", row_name)]
     kinds = (*CONTROLS, "SmoothAdv")
     others = [
-        kind.split()[0].lower() for kind in kinds if any(row_name.startswith(kind) for row_name in table["clean"])
+        kind.split()[0].lower() for kind in kinds if any(row_name.startswith(kind) for row_name in found["runs"])
     ]
     objectives = f" --objectives {' '.join(others)}" if others else ""
     certified = found.get("certification")
@@ -56,7 +56,7 @@ def comparison(name: str, command: str, metrics: Collection[str] = METRICS, *, t
         certify += f" --certify_n {certified['n']}"
     robustness = " --robustness" if "corrupted" in found["summary"] else ""
     images = f" --images {found['images']}" if found.get("images") else ""
-    fast = " --fast" if any(row_name.endswith(FAST) for row_name in table["clean"]) else ""
+    fast = " --fast" if any(row_name.endswith(FAST) for row_name in found["runs"]) else ""
     alone = "" if found["equal_time"] else " --no_equal_time"
     options = f"{fast}{objectives}{certify}{robustness}{images}{alone}"
     command = f"{command} --seeds {len(found['seeds'])} --m {' '.join(ms)}{options}"

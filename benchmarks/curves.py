@@ -9,16 +9,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-METRICS = ("test_accuracy", "test_loss")
+METRICS = ("test_accuracy", "test_loss", "validation_perplexity")  # of images and rows, and of text
 
 
 def curve(run: Path) -> dict[str, Any]:
     """Return the metrics of a run after every epoch, rounded to five decimals."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    epochs = [line for line in lines if METRICS[0] in line]
-    return {"row": run.parent.name, "seed": int(run.name.removeprefix("seed-"))} | {
-        metric: [round(epoch[metric], 5) for epoch in epochs] for metric in METRICS
-    }
+    curves = {metric: [round(line[metric], 5) for line in lines if metric in line] for metric in METRICS}
+    about = {"row": run.parent.name, "seed": int(run.name.removeprefix("seed-"))}
+    return about | {metric: values for metric, values in curves.items() if values}
 
 
 def main() -> None:

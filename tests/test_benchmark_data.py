@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import cifar16, docstrings
+from benchmarks import cifar16, docstrings, ptb_quarter
 from maxup.integrations.common import require
 from maxup.lab.data import load_data
 from maxup.lab.recipes.load import parse_recipe
@@ -34,6 +34,15 @@ def test_small_images_are_averages_of_cifar10(data_root, monkeypatch):
     (kept, _), (others, classes) = cifar16.held_out()
     assert torch.equal(torch.cat([kept, others]), x)
     assert (len(others), classes[5]) == (10_000, labels[40_005])
+
+
+def test_a_quarter_of_penn_treebank(data_root, monkeypatch):
+    monkeypatch.setenv("MAXUP_DATA", str(data_root))
+    train, validation, test = ptb_quarter.data()
+    text = load_data("ptb")
+    assert len(train) == 929_589 // 4
+    assert torch.equal(train, text.train[: len(train)])
+    assert (len(validation), len(test)) == (73_760, 82_430)
 
 
 def test_docstrings_are_ids_with_the_name_of_a_package():
