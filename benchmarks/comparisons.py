@@ -46,9 +46,7 @@ def comparison(name: str, command: str, metrics: Collection[str] = METRICS, *, t
         differences.append([f"{ours} minus {other}", *cells])
     ms = [row_name.removeprefix("m = ") for row_name in found["runs"] if re.fullmatch(r"m = \d+", row_name)]
     kinds = (*CONTROLS, "SmoothAdv")
-    others = [
-        kind.split()[0].lower() for kind in kinds if any(row_name.startswith(kind) for row_name in found["runs"])
-    ]
+    others = [kind.split()[0].lower() for kind in kinds if any(row_name.startswith(kind) for row_name in found["runs"])]
     objectives = f" --objectives {' '.join(others)}" if others else ""
     certified = found.get("certification")
     certify = f" --certify {certified['images']}" if certified else ""

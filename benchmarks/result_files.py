@@ -32,10 +32,11 @@ REPEATED = {RATES["0.1"], LENGTHS["60"], NOISES["0.2"]}  # the settings of "digi
 EXPERIMENTS = {  # by result file
     "digits": Experiment("digits, MLP, 60 epochs, 500 images, noise 0.2", "digits", "MLP on digits"),
     "digits-cause": Experiment("digits, MLP", "corruptions-and-calibration", "MLP on digits"),
-    **{file: Experiment(f"digits, MLP, {size} images", "little-data") for size, file in SIZES.items()},
+    **{file: Experiment(f"digits, MLP, {size} images", "little-data")
+       for size, file in SIZES.items() if file not in REPEATED},
     **{file: Experiment(f"digits, MLP, learning rate {lr}", "is-it-the-learning-rate") for lr, file in RATES.items()},
-    **{file: Experiment(f"digits, MLP, {epochs} epochs", "longer-training") for epochs, file in LENGTHS.items()},
-    LENGTHS["240"]: Experiment("digits, MLP, 240 epochs", "longer-training", "MLP on digits, 240 epochs"),
+    **{file: Experiment(f"digits, MLP, {epochs} epochs", "longer-training",
+                        "MLP on digits, 240 epochs" if epochs == "240" else "") for epochs, file in LENGTHS.items()},
     **{file: Experiment(f"digits, MLP, noise {sigma}", "is-it-only-stronger-noise") for sigma, file in NOISES.items()},
     "digits-certified": Experiment("digits, MLP, noise 0.5", "certified-radius-on-digits", "MLP on digits, noise 0.5",
                                    copies=(5, 25)),

@@ -102,9 +102,10 @@ def remember_rng(devices: Iterable[torch.device] = ()) -> Callable[[], None]:
     """
     cpu, python, restore_numpy = torch.get_rng_state(), random.getstate(), _remember_numpy()
     others = _device_states(devices)
+    before = get_rng_state() if _restored is not None else None
 
     def restore() -> None:
-        if _restored is not None and not (torch.equal(cpu, torch.get_rng_state()) and python == random.getstate()):
+        if _restored is not None and get_rng_state() != before:
             _restored.append(True)
         torch.set_rng_state(cpu)
         random.setstate(python)

@@ -14,6 +14,7 @@ from maxup.rng import get_rng_state
 Snapshot = dict[str, Any]  # description of a piece of state -> a value that can be compared
 HIDDEN = {"_parameters", "_buffers", "_modules", "training"}
 DEPTH = 4
+PLAIN = (bool, int, float, str, type(None))
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes per element
 
 

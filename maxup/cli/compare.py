@@ -1,7 +1,6 @@
 """Train a recipe with and without MaxUp over several seeds."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -27,15 +26,6 @@ EXAMPLES = """examples:
 The same command resumes. Settings of the recipe are options too: see
 maxup train --help.
 """
-
-
-@contextmanager
-def resumable() -> Iterator[None]:
-    """Turn Ctrl-C into a message. Training has its own, which says where it stopped."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise InterruptedRunError("interrupted; finished runs are kept, and the same command resumes") from None
 
 
 def main(argv: Sequence[str]) -> int:
@@ -132,12 +122,15 @@ def main(argv: Sequence[str]) -> int:
     attack = make_attack(recipe, radius=args.radius, p=norm, steps=args.attack_steps)
     certification = Certification(args.certify, args.certify_n or Certification.n) if args.certify else None
     measurement = Measurement(attack, certification, robustness=args.robustness, images=args.images)
-    with free_stdout(args.json), resumable():
-        result = compare(
-            recipe, out, seeds=args.seeds, ms=args.m or [recipe.objective.get("m", 4)], objectives=args.objectives,
-            measurement=measurement, fast=args.fast, equal_time=not args.no_equal_time, say=partial(say, flush=True),
-            quiet=not args.progress, **user_functions(args),
-        )  # fmt: skip
+    with free_stdout(args.json):
+        try:
+            result = compare(
+                recipe, out, seeds=args.seeds, ms=args.m or [recipe.objective.get("m", 4)], objectives=args.objectives,
+                measurement=measurement, fast=args.fast, equal_time=not args.no_equal_time,
+                say=partial(say, flush=True), quiet=not args.progress, **user_functions(args),
+            )  # fmt: skip
+        except KeyboardInterrupt:  # outside of training, which has its own message
+            raise InterruptedRunError("interrupted; finished runs are kept, and the same command resumes") from None
         say(text(result))
         plot(result, out / "compare.png", name)
         say(f"\nWritten: {out / 'compare.json'} and {out / 'compare.png'}")

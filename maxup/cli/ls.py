@@ -26,8 +26,8 @@ def main(argv: Sequence[str]) -> int:
     """List recipes or networks."""
     parser = parser_of(
         "ls",
-        "List your runs, and recipes with a description, the paper's number, our number (mean ± std, n seeds), and the "
-        "cost: seconds of training if measured, otherwise m, the copies per example.",
+        "List your runs, and recipes with a description, the paper's number, the result (mean ± std, n seeds), and the "
+        "seconds of training if measured, otherwise m, the copies per example.",
         EXAMPLES,
     )
     parser.add_argument("word", nargs="?", default="", help="list only names that contain this")

@@ -20,14 +20,13 @@ from maxup.cuda.graph import captured_into
 from maxup.dropout import drop_probability
 from maxup.errors import a_type, error_message
 from maxup.rng import record_restored
-from maxup.snapshot import is_recomputed
+from maxup.snapshot import PLAIN, is_recomputed
 
 EAGER = 2  # selections before a capture; the last one is watched
 CHECKS = 2  # replays after a capture that are compared with an eager selection
 CHECK_EVERY = 500  # replays until the next comparison: values outside the modules may have changed
 MOST_CAPTURES = 5  # in a row, of which each is dropped before MANY replays
 MANY = 100
-PLAIN = (bool, int, float, str, type(None))
 
 
 class ModuleState:
@@ -224,7 +223,8 @@ class CapturedSelection:
         """Forget the graph, because something has changed. Stop capturing if this happens again and again."""
         self.captured, self.kind, self.shapes, self.eager = None, kind, None, 0
         if self.captures >= MOST_CAPTURES:
-            self.reason = f"{changed} changes again and again"
+            times = f"it was captured {self.captures} times, and each time this changed soon: {changed}"
+            self.reason = f"{times}; keep it fixed, or remove capture=True"
 
 
 def _why_not(tensors: list[Any], modules: list[nn.Module], dropout: bool) -> str:

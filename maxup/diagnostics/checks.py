@@ -28,7 +28,7 @@ from maxup.snapshot import Snapshot, changed, snapshot
 
 M = 4
 ROUNDS = 5  # timed steps
-SLOW = 1.5  # a step is slow above this multiple of the time of its forward passes
+SLOW = 1.5  # a step is slow above this multiple of a step with m = 1 plus M forward passes
 
 
 @dataclass
@@ -205,8 +205,8 @@ def _cost(inputs: Inputs) -> Iterator[Finding]:
     one, many, copies, forward = (statistics.median(values[1:]) for values in times)
     floor = 1 + M * forward / one
     slow = many > SLOW * floor * one
-    text = f"a step with m = {M} takes {many / one:.2f} times as long as with m = 1; "
-    text += f"{M} forward passes without a graph make {floor:.2f}"
+    text = f"a step with m = {M} takes {many / one:.2f} times as long as with m = 1 "
+    text += f"({floor:.2f} is expected from {M} more forward passes)"
     reason = "; the model or batch is probably so small that overhead dominates"
     if copies > many / 3:
         reason = f"; {100 * copies / many:.0f} % of it is spent on making the copies, so use a cheaper perturbation"

@@ -29,6 +29,7 @@ def environment(*, on_gpu: bool | None = None) -> dict[str, Any]:
         "hardware": torch.cuda.get_device_name() if on_gpu else _cpu(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        **{name: value for name, value in os.environ.items() if name.startswith("MALLOC_")},  # of glibc
     }
 
 

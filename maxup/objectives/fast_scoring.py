@@ -31,6 +31,9 @@ class Scoring:
     """At half the height and width."""
 
 
+Key = tuple[Scoring, tuple[int, ...] | None]  # with the size of an image, if it is halved
+
+
 class FastScoring:
     """Score with running statistics and without dropout, and large images at half their size.
 
@@ -39,8 +42,8 @@ class FastScoring:
     """
 
     def __init__(self) -> None:
-        self.works: set[Any] = set()
-        self.failed: set[Any] = set()
+        self.works: set[Key] = set()
+        self.failed: set[Key] = set()
         self.no_compiler = False
 
     def score(
@@ -73,12 +76,12 @@ class FastScoring:
             for compiled in ((True, False) if may_fail else (compile,))
             for copies in dict.fromkeys((max(chunk_size, FAST_COPIES) if on_gpu else chunk_size, 1))
         ]
-        sizes = {how: (how, tuple(x.shape[2:]) if how.half else None) for how in ways}
+        keys: dict[Scoring, Key] = {how: (how, tuple(x.shape[2:]) if how.half else None) for how in ways}
         if rewind is None:  # there is no second try
-            ways = [how for how in ways if sizes[how] in self.works or not how.half]
+            ways = [how for how in ways if keys[how] in self.works or not how.half]
         errors: dict[Scoring, Exception] = {}
         for how in ways:
-            if sizes[how] in self.failed:
+            if keys[how] in self.failed:
                 continue
             try:
                 worst = score(how)
@@ -88,8 +91,8 @@ class FastScoring:
                     raise
                 errors[how] = error
                 rewind()
-        self.works.add(sizes[how])
-        self.failed |= {sizes[tried] for tried in errors}  # another way works, so the way is the reason
+        self.works.add(keys[how])
+        self.failed |= {keys[tried] for tried in errors}  # another way works, so the way is the reason
         halves = [error for tried, error in errors.items() if tried.half]
         if halves and not how.half:
             warn(f"fast=True scores images at full size, because half the size failed: {error_message(halves[-1])}")

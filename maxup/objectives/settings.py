@@ -6,28 +6,27 @@ from typing import Any
 
 import torch
 
-from maxup.snapshot import function_values
+from maxup.snapshot import PLAIN, function_values
 
-PLAIN = (bool, int, float, str, type(None))
 OPAQUE = (torch.Tensor, torch.nn.Module, torch.Generator, types.ModuleType, type)
 STEP = ("step", "generator")  # state that a step changes
 
 
-class Same:
+class ByIdentity:
     """Compares by identity, and keeps the object alive, so that its address is not used again."""
 
     def __init__(self, thing: Any) -> None:
         self.thing = thing
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and self.thing is other.thing
+        return isinstance(other, ByIdentity) and self.thing is other.thing
 
 
 def settings(thing: Any, depth: int = 4) -> Any:
     """Return the attributes of an object, without private ones of this package and without state that a step changes.
 
-    Numbers, strings, and what lists, dicts, objects and functions contain are compared by value, and everything else by
-    identity.
+    Numbers, strings, and what lists, dicts and objects contain are compared by value, and everything else by identity.
+    Of a function, the numbers, strings, lists and dicts that it reads by name are compared.
 
     Example:
         >>> from maxup import Gaussian
@@ -44,13 +43,16 @@ def settings(thing: Any, depth: int = 4) -> Any:
     if isinstance(thing, Mapping) and depth:
         return {key: settings(value, depth - 1) for key, value in thing.items()}
     if isinstance(thing, types.FunctionType) and depth:
-        return Same(thing), {name: settings(value, 0) for name, value in function_values(thing)}
+        return ByIdentity(thing), {
+            name: settings(value, 1) if isinstance(value, (*PLAIN, list, tuple, Mapping)) else ByIdentity(value)
+            for name, value in function_values(thing)
+        }
     if not depth or isinstance(thing, OPAQUE) or not hasattr(thing, "__dict__"):
-        return Same(thing)
+        return ByIdentity(thing)
     ours = type(thing).__module__.partition(".")[0] == "maxup"
     kept = {
         name: value
         for name, value in vars(thing).items()
         if name not in STEP and (not name.startswith("_") or (not ours and isinstance(value, (*PLAIN, torch.Tensor))))
     }
-    return Same(thing), {name: settings(value, depth - 1) for name, value in kept.items()}
+    return ByIdentity(thing), {name: settings(value, depth - 1) for name, value in kept.items()}

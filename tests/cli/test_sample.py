@@ -140,7 +140,7 @@ def test_what_is_for_images_says_so(run, tmp_path, capsys, monkeypatch):
         assert "is a language-model run, but this command needs an image run" in capsys.readouterr().err
     for words in (["--robustness"], ["--certify", "2"], ["--images", "2"]):
         assert main(["compare", "smoke/awd_lstm-embedding_dropout", "--seeds", "2", *words]) == 1
-        assert "need a classifier, but the recipe trains a language model; remove" in capsys.readouterr().err
+        assert "a language model, but --certify, --robustness and --images need a classifier" in capsys.readouterr().err
     for option, value in (("--words", "0"), ("--temperature", "-1"), ("--seed", "9" * 23), ("--seed", "-1")):
         with pytest.raises(SystemExit):
             main(["sample", str(run), option, value])

@@ -224,9 +224,11 @@ def test_inside_a_captured_step_there_is_one_graph():
 def test_a_copy_of_an_objective_has_no_graph():
     _, _, objective = train(network(), Cutout(8), capture=True)
     assert objective._captured.captured is not None
-    other, model = copy.deepcopy(objective), network()
+    other, eager, model = copy.deepcopy(objective), copy.deepcopy(objective), network().eval()
+    eager.capture = False
     assert other._captured.captured is None
-    assert all(other.run(model, x, y).report.replay_error < 1 for x, y in batches())
+    for x, y in batches():
+        torch.testing.assert_close(other.run(model, x, y).losses, eager.run(model, x, y).losses)
     assert other._captured.captured is not None
 
 
@@ -235,4 +237,3 @@ def test_reports_of_earlier_steps_are_kept():
     outcomes = [objective.run(model, x, y) for x, y in batches()]
     gaps = [outcome.report.gap for outcome in outcomes]
     assert len(set(gaps)) == len(gaps)
-    assert all(outcome.report.replay_error < 1 for outcome in outcomes)

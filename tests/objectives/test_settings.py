@@ -9,7 +9,7 @@ import torch
 from maxup import Gaussian, MaxUp
 from maxup.objectives.settings import settings
 
-WEIGHT = 1.0
+WEIGHT, OPTIONS = 1.0, {"scale": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -59,12 +59,15 @@ def test_they_include_what_a_function_reads(monkeypatch):
     rates = [1.0]
 
     def loss_fn(output, target):
-        return output * rates[0] * WEIGHT
+        return output * rates[0] * WEIGHT * OPTIONS["scale"]
 
     objective = MaxUp(Gaussian(0.1), loss_fn=loss_fn)
     before = settings(objective)
     assert settings(objective) == before
     rates[0] = 2.0
+    assert settings(objective) != before
+    before = settings(objective)
+    monkeypatch.setitem(OPTIONS, "scale", 2.0)
     assert settings(objective) != before
     before = settings(objective)
     monkeypatch.setattr(f"{__name__}.WEIGHT", 2.0)

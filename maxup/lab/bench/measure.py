@@ -110,9 +110,11 @@ def bench(
     timed[FORWARD] = _graphed(partial(_forward, work, batch), captured=captured)
     timed[COPY] = _graphed(partial(_copy, work, batch), captured=captured)
     seconds = interleaved(timed, rounds, work.device, calls=sizes["calls"])
-    by_running = [v.key for v in variants if v.settings.get("norm") == "running" or v.settings.get("fast")]
-    notes |= {key: UNTRAINED for key in by_running if untrained and key in steps}
-    notes |= {v.key: note for v in variants if v.key in steps and (note := v.note())}
+    for v in (v for v in variants if v.key in steps):
+        by_running = v.settings.get("norm") == "running" or v.settings.get("fast")
+        found = [notes.get(v.key, ""), UNTRAINED if untrained and by_running else "", v.note()]
+        if any(found):
+            notes[v.key] = "; ".join(filter(None, found))
     if profile:
         say("profiling")
     profiles = {key: profile_step(timed[key], work.device) for key in steps} if profile else {}

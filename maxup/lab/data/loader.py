@@ -1,7 +1,7 @@
 """Load batches in an order that depends only on (seed, epoch, position). Small data sets stay on the device."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -103,7 +103,8 @@ class Loader(ABC):
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Continue where another loader with the same arguments stopped."""
-        check_position(state, self.__len__, "batches of an epoch")
+        check_state(state)
+        check_position(state["position"], len(self), "batches of an epoch")
         self.epoch, self.position = state["epoch"], state["position"]
 
     def _share(self) -> int:
@@ -122,14 +123,18 @@ class Loader(ABC):
         return tensor.to(self.device, non_blocking=True)
 
 
-def check_position(state: Mapping[str, int], count: Callable[[], int], what: str) -> None:
-    """Raise a DataError unless a state has an epoch, and a position up to the number of batches, `count()`."""
+def check_state(state: Mapping[str, int]) -> None:
+    """Raise a DataError unless a state has an epoch and a position."""
     if set(state) != {"epoch", "position"} or not all(is_int(value, 0) for value in state.values()):
         raise DataError(f"{dict(state)} is not the state of a loader; it must have 'epoch' and 'position', 0 or more")
-    if state["position"] > (n := count()):
+
+
+def check_position(position: int, count: int, what: str) -> None:
+    """Raise a DataError if a position is after the last of `count` batches."""
+    if position > count:
         raise DataError(
-            f"position {state['position']} is after the {n} {what}; use the batch size, data and number of processes "
-            "that the state was saved with"
+            f"position {position} is after the {count} {what}; use the batch size, data and number of processes that "
+            "the state was saved with"
         )
 
 

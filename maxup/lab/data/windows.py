@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from maxup.errors import DataError
-from maxup.lab.data.loader import check_position
+from maxup.lab.data.loader import check_position, check_state
 from maxup.rng import make_generator
 
 SHORTEST, SPREAD, HALVED = 5, 5.0, 0.05
@@ -107,5 +107,6 @@ class Windows:
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Continue where another instance with the same arguments stopped."""
-        check_position(state, lambda: len(self.lengths(state["epoch"])), f"windows of epoch {state.get('epoch')}")
+        check_state(state)
+        check_position(state["position"], len(self.lengths(state["epoch"])), f"windows of epoch {state['epoch']}")
         self.epoch, self.position = state["epoch"], state["position"]

@@ -255,7 +255,8 @@ def _check(planned: dict[str, Recipe], measurement: Measurement, **user_code: An
     recipe, certification = planned[BASELINE], measurement.certification
     if recipe.task == "language" and (certification or measurement.robustness or measurement.images is not None):
         raise RunError(
-            "certify, robustness and images need a classifier, but the recipe trains a language model; remove them"
+            "the recipe trains a language model, but --certify, --robustness and --images need a classifier; remove "
+            "these options"
         )
     if certification is not None:
         check_noise(recipe)

@@ -11,7 +11,7 @@ from maxup.lab.results.comparison import CERTIFIED_RADII, CORRUPTED, METRICS, TI
 from maxup.lab.results.statistics import FEWEST
 
 WIDEST = 5  # panels of a plot in one row
-CHARACTERS = 12  # of the title per inch
+CHARACTERS = 12.6  # of the title per inch
 
 
 def text(result: dict[str, Any]) -> str:

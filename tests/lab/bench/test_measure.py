@@ -91,7 +91,8 @@ def test_a_complete_measurement(work, monkeypatch):
     assert len(result["variants"]) == 1 + 2 * len(BY_M) + 2
     for one in result["variants"]:
         if one["name"] == "maxup_captured":
-            assert (one["seconds"], one["note"]) == (None, "not measured: RecipeError: capture=True needs a GPU")
+            assert one["seconds"] is None
+            assert "maxup_captured needs a GPU; leave it out of --variants" in one["note"]
             continue
         assert one["note"] is None
         assert len(one["seconds"]) == 2
