@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from maxup.objectives.sanity import warn_if_losses_change
 from maxup.objectives.shared_masks import Recorded, RecordRandomOps, shared_masks
 from maxup.rng import get_rng_state
 
-MAX_KEYS = 256  # number of single-copy passes to remember
+MAX_KEYS = 256  # number of single-copy passes to remember, per model
 
 
 @dataclass
@@ -44,10 +45,10 @@ class WidePasses:
 
     def __init__(self, instead: str) -> None:
         self.instead = instead
-        self.known: dict[Any, OneCopy] = {}
+        self.known: WeakKeyDictionary[nn.Module, dict[Any, OneCopy]] = WeakKeyDictionary()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "known": {}}  # recomputed on demand
+    def __reduce__(self) -> Any:
+        return WidePasses, (self.instead,)  # the rest is recomputed on demand
 
     def run(
         self,
@@ -73,18 +74,18 @@ class WidePasses:
             What `forward` returns.
         """
         module = unwrap(model)
-        key = _cache_key(module, batch)
-        if key not in self.known:
+        known, key = self.known.setdefault(module, {}), _cache_key(module, batch)
+        if key not in known:
             with isolated as rewind_one, torch.no_grad():
                 one = self._run_one(module, lambda: forward(module, batch, draws[:1])[2], rewind_one)
-            if len(self.known) == MAX_KEYS:
-                del self.known[next(iter(self.known))]
-            self.known[key] = one
+            if len(known) == MAX_KEYS:
+                del known[next(iter(known))]
+            known[key] = one
         rewind()
         try:
-            return self._run_wide(self.known[key], module, lambda: forward(model, batch, draws), draws, batch)
+            return self._run_wide(known[key], module, lambda: forward(model, batch, draws), draws, batch)
         except BaseException:
-            del self.known[key]  # run one copy again before the next wide pass
+            del known[key]  # run one copy again before the next wide pass
             raise
 
     def _run_one(self, model: nn.Module, forward: Callable[[], Tensor], rewind: Callable[[], None]) -> OneCopy:
@@ -127,7 +128,7 @@ class WidePasses:
 def _cache_key(model: nn.Module, batch: Batch) -> Any:
     """Return a cache key: the modes and shapes that determine which random numbers a pass draws."""
     modes = tuple((module.training, drop_probability(module) > 0) for module in model.modules())
-    return id(model), modes, tuple(leaf.shape for leaf in leaves(batch))
+    return modes, tuple(leaf.shape for leaf in leaves(batch))
 
 
 def _devices(model: nn.Module) -> list[torch.device]:

@@ -1,6 +1,7 @@
 """What a wide pass does when the model, its random numbers or the batch change."""
 
 import copy
+import gc
 import pickle
 import random
 
@@ -109,3 +110,12 @@ def test_an_objective_can_be_pickled_after_a_wide_pass():
     assert again.chunk_size == 4
     assert objective._wide.known
     assert pickle.loads(pickle.dumps(objective._wide)).known == {}
+
+
+def test_a_deleted_model_is_forgotten():
+    objective, model = MaxUp(Gaussian(0.3), m=4, chunk_size=4), mlp(nn.Dropout(0.5))
+    objective(model, *data())
+    assert len(objective._wide.known) == 1
+    del model
+    gc.collect()
+    assert not objective._wide.known
