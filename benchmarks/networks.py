@@ -1,14 +1,8 @@
 """The networks of the table of costs, for `maxup bench`.
 
-    maxup bench benchmarks.networks:resnet50 --m 2 4 8 --variants maxup maxup_compiled_wide maxup_fast \\
-        --rounds 5 --precision bf16 --compile --profile --out runs/resnet50
-    maxup bench benchmarks.networks:vit --m 4 --variants maxup maxup_wide maxup_compiled_wide maxup_fast \\
-        --rounds 6 --precision bf16 --compile --profile --out runs/vit
+    maxup bench benchmarks.networks:vit --m 4 --variants maxup maxup_fast --precision bf16 --compile
 
-`bert` and `speednet` take the options of `vit`, `wrn` has `--m 10`, and `resnet110` has `--step captured` instead of
-`--compile`, as has `noise` with `--m 25` and `maxup_shortlist`. `crops` is `resnet110` with all random operations of
-the recipe, for the cost of drawing copies. `results/bench/NAME.json` is the bench.json of these runs, and
-`results/cost.png` the cost.png of ResNet-50.
+`python -m benchmarks.gpu` measures all of them.
 
 Each function returns a model, a batch of random data and a perturbation, as `maxup bench` takes them. Random data are
 enough to measure time and memory. The sizes are those of a GPU.
