@@ -1,43 +1,53 @@
-"""Measure the cost of a step on a GPU, with all networks and training loops, one after the other.
+"""Measure the cost of a step on a GPU, with all networks and training loops.
 
-    python -m benchmarks.gpu --out runs/gpu
+    python -m benchmarks.gpu --out runs/gpu --tests
     python -m benchmarks.gpu --out runs/gpu --only resnet50 bert --seconds 540
 
-Each command of COMMANDS runs in its own process and writes to a folder of OUT. Commands that this commit has finished
-are skipped, so the same command line continues after an interruption. `results/bench/NAME.json` is the bench.json of a
-folder, and `results/cost.png` the cost.png of ResNet-50.
+Each command of COMMANDS runs in its own process and writes to a folder of OUT. All of them compile and warm up at the
+same time, because that takes much longer than timing. Then each one times its steps while the others wait. Commands
+that this commit has finished are skipped, so the same command line continues after an interruption.
+
+`results/bench/NAME.json` is the bench.json of a folder, and `results/cost.png` the cost.png of ResNet-50.
 """
 
 import argparse
 import json
+import runpy
 import shlex
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
+import torch
+
+from maxup.lab.bench import timing
 from maxup.lab.environment import environment
 
 WIDE = "maxup maxup_wide maxup_compiled_wide maxup_fast"
+WITHOUT_DROPOUT = "--variants maxup maxup_no_dropout maxup_fast maxup_fast_captured"
 COMPILED = "--rounds 6 --precision bf16 --compile --profile"
 CAPTURED = "--rounds 6 --precision bf16 --step captured --profile"
 COMMANDS = {  # in the order of their importance
-    "resnet50": f"maxup bench benchmarks.networks:resnet50 --m 4 --variants {WIDE} {COMPILED}",
+    "resnet50": "maxup bench benchmarks.networks:resnet50 --m 2 4 8 --variants maxup maxup_compiled_wide maxup_fast "
+    f"{COMPILED}",
     "vit": f"maxup bench benchmarks.networks:vit --m 4 --variants {WIDE} {COMPILED}",
-    "bert": f"maxup bench benchmarks.networks:bert --m 4 --variants maxup maxup_no_dropout maxup_fast {COMPILED}",
+    "bert": f"maxup bench benchmarks.networks:bert --m 4 {WITHOUT_DROPOUT} {COMPILED}",
     "speednet": "maxup bench benchmarks.networks:speednet --m 4 "
-    f"--variants {WIDE} maxup_captured --rounds 6 --precision bf16 --profile",
+    f"--variants {WIDE} maxup_captured maxup_fast_captured --rounds 6 --precision bf16 --profile",
     "wrn": f"maxup bench benchmarks.networks:wrn --m 10 --variants {WIDE} {COMPILED}",
     "resnet110": f"maxup bench benchmarks.networks:resnet110 --m 4 --variants {WIDE} {CAPTURED}",
-    "noise": f"maxup bench benchmarks.networks:noise --m 25 --variants {WIDE} maxup_shortlist {CAPTURED}",
+    "noise": f"maxup bench benchmarks.networks:noise --m 25 --variants {WIDE} maxup_shortlist_wide {CAPTURED}",
     "crops": f"maxup bench benchmarks.networks:crops --m 4 --variants {WIDE} {CAPTURED}",
     "captured": "benchmarks.captured",
     "language": "benchmarks.language",
     "epoch": "benchmarks.epoch",
     "certify": "benchmarks.certify epochs",
-    "cost": "maxup bench benchmarks.networks:resnet50 --m 2 4 8 --variants maxup maxup_compiled_wide maxup_fast "
-    f"{COMPILED}",
 }
+ALONE = ("epoch", "certify")  # time their steps by themselves, so they start when no other command runs
+TESTS = f"{sys.executable} -m pytest -q -n 4 tests/gpu"
+READY, GO = "ready", "go"  # files in the folder of a command: it waits to time its steps, and may begin
 
 
 def main() -> None:
@@ -45,25 +55,83 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for the results")
     parser.add_argument("--only", nargs="+", choices=COMMANDS, default=list(COMMANDS), metavar="NAME",
                         help=f"commands to run, of {', '.join(COMMANDS)} (default: all)")  # fmt: skip
-    parser.add_argument("--seconds", type=float, help="stop after this many seconds")
+    parser.add_argument("--seconds", type=float, default=1e9, help="stop after this many seconds")
+    parser.add_argument("--tests", action="store_true", help="run tests/gpu while the networks compile")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    start, failed = time.monotonic(), []
+    if args.child:
+        run_in_turn(args.child, args.out)
+        return
+    end = time.monotonic() + args.seconds
+    todo = [name for name in args.only if not _is_finished(args.out / name)]
     for name in args.only:
-        folder = args.out / name
-        if _is_finished(folder):
-            print(f"{name}: finished before", flush=True)
-            continue
-        left = None if args.seconds is None else args.seconds - (time.monotonic() - start)
-        print(f"{name}: {COMMANDS[name]}", flush=True)
-        command = [sys.executable, "-m", *shlex.split(COMMANDS[name]), "--out", str(folder)]
-        try:
-            code = subprocess.run(command, timeout=left, check=False).returncode
-        except subprocess.TimeoutExpired:
-            raise SystemExit(f"stopped in {name} after {args.seconds:g} seconds; run the same command again") from None
-        if code:
-            failed.append(name)
+        print(f"{name}: {COMMANDS[name] if name in todo else 'finished before'}", flush=True)
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    failed = []
+    try:
+        if args.tests:
+            running["tests"] = _start(args.out / "tests", shlex.split(TESTS))
+        for name in (name for name in todo if name not in ALONE):
+            running[name] = _start_child(name, args.out)
+        for name, process in running.items():
+            while process.poll() is None and not (args.out / name / READY).exists():
+                _sleep(end, name)
+        for name in (*running, *(name for name in todo if name in ALONE)):
+            if name not in running:
+                running[name] = _start_child(name, args.out)
+            (args.out / name / GO).touch()
+            begun = time.monotonic()
+            while running[name].poll() is None:
+                _sleep(end, name)
+            if running[name].returncode:
+                failed.append(name)
+            print(f"{name}: {time.monotonic() - begun:.0f} s\n{_last_line(args.out / name)}", flush=True)
+    finally:
+        for process in running.values():
+            process.kill()
+            process.wait()
     if failed:
-        raise SystemExit(f"failed: {', '.join(failed)}")
+        raise SystemExit(f"failed: {', '.join(failed)}; see log.txt in their folders")
+
+
+def run_in_turn(name: str, out: Path) -> None:
+    """Run a command that waits for its turn before it times its steps."""
+    interleaved = timing.interleaved
+
+    def in_turn(*args: Any, **kwargs: Any) -> dict[str, list[float]]:
+        torch.cuda.empty_cache()  # for the other commands
+        (out / name / READY).touch()
+        while not (out / name / GO).exists():
+            time.sleep(0.05)
+        return interleaved(*args, **kwargs)
+
+    timing.interleaved = in_turn  # before the modules that import it
+    module, *arguments = shlex.split(COMMANDS[name])
+    sys.argv = [module, *arguments, "--out", str(out / name)]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _start_child(name: str, out: Path) -> subprocess.Popen[bytes]:
+    return _start(out / name, [sys.executable, "-m", "benchmarks.gpu", "--out", str(out), "--child", name])
+
+
+def _start(folder: Path, command: list[str]) -> subprocess.Popen[bytes]:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in (READY, GO):
+        (folder / name).unlink(missing_ok=True)
+    with (folder / "log.txt").open("wb") as log:
+        return subprocess.Popen(command, stdout=log, stderr=log)
+
+
+def _sleep(end: float, name: str) -> None:
+    if time.monotonic() > end:
+        raise SystemExit(f"stopped in {name}, because the time is over; run the same command again")
+    time.sleep(0.05)
+
+
+def _last_line(folder: Path) -> str:
+    lines = (folder / "log.txt").read_text(errors="replace").splitlines()
+    return next((line for line in reversed(lines) if line.strip()), "")
 
 
 def _is_finished(folder: Path) -> bool:

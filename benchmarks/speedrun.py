@@ -20,6 +20,7 @@ Names of rows:
     avg4      the average over 4 copies                   m1x2.3        standard training for 2.3 times the epochs
     run4last25, run4first25    m = 4 in the last or first 25 % of the steps, otherwise m = 1
     fast4     4 copies with `fast=True`
+    m1xR      standard training for the time of the row before it, by the median seconds of seeds 0 and 1
 """
 
 import argparse
@@ -27,7 +28,7 @@ import json
 import re
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -141,6 +142,9 @@ KINDS: dict[str, Callable[..., Any]] = {
     "proxy": partial(MaxUp, **ONE_PASS),
     "avg": Average,
 }
+
+
+EQUAL_TIME = "m1xR"
 
 
 @dataclass(frozen=True)
@@ -300,6 +304,12 @@ def resume(path: Path | None, settings: dict[str, Any]) -> dict[str, list[dict[s
     return rows
 
 
+def equal_time(rows: Mapping[str, list[dict[str, Any]]], other: str) -> str:
+    """Return the name of the row with m = 1 that takes as long as another one, by seeds 0 and 1."""
+    seconds = [statistics.median(run["seconds"] for run in rows[name] if run["seed"] < 2) for name in (other, "m1")]
+    return f"m1x{round(20 * seconds[0] / seconds[1]) / 20:g}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with CIFAR-10")
@@ -314,26 +324,30 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1e9, help="start no run after this time")
     parser.add_argument("--out", type=Path, help="result file")
     args = parser.parse_args()
-    for name in args.rows:
-        Row.parse(name)  # before anything is compiled
+    for name in args.rows:  # before anything is compiled
+        if name != EQUAL_TIME:
+            Row.parse(name)
+        elif "m1" not in args.rows or args.rows.index(name) == 0:
+            raise SystemExit(f"{EQUAL_TIME} needs the row m1, and a row before it whose time it takes")
     settings = {"benchmark": "speedrun"} | {
         name: getattr(args, name) for name in ("epochs", "perturb", "widths", "depth", "lr", "held_out")
     }
-    rows = {name: list[dict[str, Any]]() for name in args.rows} | resume(args.out, settings)
+    named = [name for name in args.rows if name != EQUAL_TIME]
+    rows = {name: list[dict[str, Any]]() for name in named} | resume(args.out, settings)
     torch.backends.cudnn.benchmark = True
     allow_variants()
     data, compiled, begun = load(args.data, args.held_out), dict[str, Any](), time.perf_counter()
-    for name in args.rows:  # compile and warm up
+    for name in named:  # compile and warm up
         torch.manual_seed(0)
         Run(data, name, args, 0.5, compiled).train()
     print(f"warmed up in {time.perf_counter() - begun:.0f} s", flush=True)
-    missing = [
-        (seed, name)
-        for seed in range(args.runs)
-        for name in args.rows
-        if seed not in [run["seed"] for run in rows[name]]
-    ]
-    for seed, name in missing:
+    first = [(seed, name) for seed in range(min(args.runs, 2)) for name in named]  # whose times set m1xR
+    for seed, name in first + [(seed, name) for seed in range(args.runs) for name in args.rows]:
+        if name == EQUAL_TIME:
+            name = equal_time(rows, args.rows[args.rows.index(name) - 1])
+            rows.setdefault(name, [])
+        if seed in [run["seed"] for run in rows[name]]:
+            continue
         if time.perf_counter() - begun > args.seconds:
             break
         torch.manual_seed(seed)

@@ -1,7 +1,9 @@
-"""`python -m benchmarks.gpu` runs every command, and continues where it was stopped."""
+"""`python -m benchmarks.gpu` runs every command, lets them time their steps in turn, and continues where it stopped."""
 
 import json
 import shlex
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -9,29 +11,76 @@ from benchmarks import gpu, networks
 from maxup.lab.bench.settings import NAMES
 
 QUICK = "maxup bench mlp --device cpu --m 2 --variants maxup --batch_size 4 --input 1,4,4 --rounds 1 --train_steps 0"
+WRAPPER = """import sys, time
+from benchmarks import gpu
+from maxup.lab.bench import timing
+gpu.COMMANDS = {commands!r}
+interleaved = timing.interleaved
+def timed(*args, **kwargs):
+    start = time.monotonic()
+    found = interleaved(*args, **kwargs)
+    time.sleep(0.5)
+    print("timed from", start, "to", time.monotonic(), file=sys.stderr)
+    return found
+timing.interleaved = timed
+gpu.main()
+"""
 
 
 @pytest.fixture
 def run(monkeypatch, tmp_path):
-    def run(*argv):
+    """Run the script with other commands. Children use them, too, and log when they time their steps."""
+
+    def run(commands, *argv):
+        wrapper = tmp_path / "wrapper.py"
+        wrapper.write_text(WRAPPER.format(commands=commands))
+
+        def start_child(name, out):
+            return gpu._start(out / name, [sys.executable, str(wrapper), "--out", str(out), "--child", name])
+
+        monkeypatch.setenv("MAXUP_COMMIT", "0" * 40)
+        monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+        monkeypatch.setattr(gpu, "COMMANDS", commands)
+        monkeypatch.setattr(gpu, "_start_child", start_child)
         monkeypatch.setattr("sys.argv", ["gpu", "--out", str(tmp_path), *argv])
         gpu.main()
 
     return run
 
 
-def test_commands_run_once_and_failures_are_named(run, tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr(gpu, "COMMANDS", {"mlp": QUICK, "broken": "maxup bench no_such_network --device cpu"})
-    monkeypatch.setenv("MAXUP_COMMIT", "0" * 40)
-    with pytest.raises(SystemExit, match=r"^failed: broken$"):
-        run()
-    found = json.loads((tmp_path / "mlp" / "bench.json").read_text())
+def timed(folder):
+    """When a command timed its steps, by its log."""
+    (line,) = [line for line in (folder / "log.txt").read_text().splitlines() if line.startswith("timed from")]
+    return [float(word) for word in line.split()[2::2]]
+
+
+def test_commands_time_in_turn_once_and_failures_are_named(run, tmp_path, capfd):
+    commands = {"a": QUICK, "broken": "maxup bench no_such_network --device cpu", "b": QUICK}
+    with pytest.raises(SystemExit, match=r"^failed: broken; see log\.txt in their folders$"):
+        run(commands)
+    found = json.loads((tmp_path / "a" / "bench.json").read_text())
     assert [row["name"] for row in found["variants"]] == ["standard", "maxup"]
-    with pytest.raises(SystemExit, match=r"^failed: broken$"):
-        run()
-    assert "mlp: finished before" in capfd.readouterr().out
-    with pytest.raises(SystemExit, match=r"stopped in broken after 0\.001 seconds; run the same command again"):
-        run("--seconds", "0.001")
+    assert found["environment"]["command"] == f"{QUICK} --out {tmp_path / 'a'}"
+    assert timed(tmp_path / "a")[1] < timed(tmp_path / "b")[0]
+    assert "no_such_network" in (tmp_path / "broken" / "log.txt").read_text()
+    assert "finished before" not in capfd.readouterr().out
+    with pytest.raises(SystemExit, match=r"^failed: broken"):
+        run(commands)
+    assert capfd.readouterr().out.count("finished before") == 2
+
+
+def test_time_ends(run, tmp_path):
+    with pytest.raises(SystemExit, match="stopped in a, because the time is over; run the same command again"):
+        run({"a": QUICK}, "--seconds", "0.001")
+    assert not (tmp_path / "a" / "bench.json").exists()
+
+
+def test_tests_run_while_networks_compile(run, tmp_path, monkeypatch):
+    code = "import time; time.sleep(1); print('passed', time.monotonic())"
+    monkeypatch.setattr(gpu, "TESTS", shlex.join([sys.executable, "-c", code]))
+    run({"a": QUICK}, "--tests")
+    passed = float((tmp_path / "tests" / "log.txt").read_text().split()[1])
+    assert passed < timed(tmp_path / "a")[0]
 
 
 @pytest.mark.parametrize("name", [name for name, command in gpu.COMMANDS.items() if "networks:" in command])

@@ -14,6 +14,7 @@ MAXUP: dict[str, dict[str, Any]] = {  # keyword arguments of MaxUp
     "maxup_compiled_wide": {"norm": "running", "chunk_size": 4, "compile": True},
     "maxup_captured": {"norm": "running", "chunk_size": 4, "compile": True, "capture": True},
     "maxup_fast": {"fast": True},
+    "maxup_fast_captured": {"fast": True, "capture": True},
     "maxup_retain": {"strategy": "retain"},
     "maxup_auto": {"strategy": "auto"},
     "maxup_shortlist": {"shortlist": 4},  # 4 copies are scored

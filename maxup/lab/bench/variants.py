@@ -84,7 +84,7 @@ def maxup(work: Workload, name: str, m: int) -> Variant:
     @cache  # built in the first step, so that settings that do not suit the workload are noted like other errors
     def objective() -> MaxUp:
         if settings.get("capture") and work.device.type != "cuda":
-            raise RecipeError("maxup_captured needs a GPU; leave it out of --variants")
+            raise RecipeError(f"{name} needs a GPU; leave it out of --variants")
         options: Any = {"loss_fn": work.loss_fn, "forward": work.forward, "generator": generator, **settings}
         return MaxUp(work.perturbation, m, **options)
 
