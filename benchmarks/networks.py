@@ -70,7 +70,11 @@ def noise(size: int = 256) -> dict[str, Any]:
 
 
 def bert(size: int = 64, length: int = 128) -> dict[str, Any]:
-    """BERT-base as a classifier of 128 tokens, with embedding dropout and BERT's own dropout."""
+    """BERT-base as a classifier of 128 tokens, with embedding dropout and BERT's own dropout.
+
+    The batch has an attention mask, as tokenizers return it. Without one, the attention of some versions of
+    transformers runs in float32 when compiled.
+    """
     from maxup.integrations.torchvision import import_torchvision
 
     import_torchvision()  # transformers imports it
@@ -78,13 +82,14 @@ def bert(size: int = 64, length: int = 128) -> dict[str, Any]:
 
     words = EmbeddingDropout(0.1, layer="bert.embeddings.word_embeddings")
     model = words.attach(BertForSequenceClassification(BertConfig(num_labels=2)))
-    batch = torch.randint(1000, 30000, (size, length)), torch.randint(2, (size,))
+    tokens = torch.randint(1000, 30000, (size, length))
+    batch = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}, torch.randint(2, (size,))
     return {"model": model.train(), "batch": batch, "perturbation": words, "forward": logits}
 
 
-def logits(model: nn.Module, tokens: Tensor) -> Tensor:
+def logits(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
     """Call a Hugging Face classifier."""
-    output: Tensor = model(tokens).logits
+    output: Tensor = model(**inputs).logits
     return output
 
 

@@ -11,9 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import claims, comparisons
+from benchmarks import claims, comparisons, costs
 from benchmarks.comparisons import one_difference, sweep
-from benchmarks.fast_modes import mean_kept
 from benchmarks.result_files import FEW, LENGTHS, NOISES, RATES, SIZES, origin, result, short_commit
 from maxup.lab.certify.tsv import read
 from maxup.lab.report.certified import columns as certified_columns
@@ -27,21 +26,6 @@ ROOT = Path(__file__).parent.parent
 DOCS = ("method", "results", "experiments", "language", "imagenet", "certify", "reliability", "scaling")
 MINUS, TYPOGRAPHIC = r"(?<=[ \[])-(?=\d)", "\N{MINUS SIGN}"  # of a negative number
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in DOCS)]
-
-
-def gaps(title: str, files: dict[str, str]) -> str:
-    """One row per way of scoring: time of a step and share of the loss gap, by name of the perturbation."""
-    titles = {
-        "maxup": "exact", "maxup_no_dropout": "`dropout=False`", "maxup_shortlist": "`shortlist=4`",
-        "maxup_running": '`norm="running"`', "maxup_fast": "`fast=True`",
-    }  # fmt: skip
-    lines = [f"| {title} | m | time of a step / standard step | gap | gap kept |", "|---" * 5 + "|"]
-    for name, file in files.items():
-        for row in result(file)["variants"][1:]:
-            if row["name"] != "maxup_shortlist" or row["m"] > 4:  # otherwise the shortlist has all copies
-                cells = f"{row['m']} | {row['time_ratio']:.2f} | {row['gap']:.3f} | {row['gap_kept']:.2f}"
-                lines.append(f"| {name}, {titles[row['name']]} | {cells} |")
-    return "\n".join(lines) + f"\n\n{origin(*(result(file)['environment'] for file in files.values()))}"
 
 
 def exploratory() -> str:
@@ -97,9 +81,10 @@ def cifar() -> str:
     bench = result("bench/resnet110")
     exact = next(one["time_ratio"] for one in bench["variants"] if (one["name"], one["m"]) == ("maxup", 4))
     other = (
-        "This is our fastest step. With batch statistics, as in a plain loop, a step with m = 4 takes "
-        f"{exact:.2f} times as long,\neven in a CUDA graph. In that time m = 1 trains for {short * exact:.0f} epochs, "
-        "which was not run"
+        f"This is our fastest step. With batch statistics, a captured step with m = 4 takes {exact:.2f} times as long. "
+        f"In that\ntime m = 1 trains for {short * exact:.0f} epochs, which was not run. In a plain loop, in which the "
+        f"GPU waits for launches,\nm = 4 takes {costs.capture_ratio()} times as long with `capture=True`, also with "
+        "batch statistics"
     )
     notes += f" {origin(cost['environment'])}\n{other} {origin(bench['environment'])}"
     return "\n".join(lines) + f"\n\n{notes}"
@@ -195,87 +180,6 @@ def certified(network: str) -> str:
     return "\n".join(lines) + f"\n\n{origin(*(about['environment'] for about, _ in tables))}"
 
 
-def cost() -> str:
-    """One row per m: time and memory of a step relative to m = 1, on the CPU and on a GPU."""
-    lines = ["| step | time, CPU | time, GPU | memory, CPU | memory, GPU |", "|---|---|---|---|---|"]
-    times = [result(f"overhead-{device}") for device in ("cpu", "cuda")]
-    peaks = [result(f"memory-{device}") for device in ("cpu", "cuda")]
-    memory = [peak["peak_bytes"] for peak in peaks]
-    for name, objective, m in (
-        ("m = 1", "maxup", "1"),
-        ("m = 2", "maxup", "2"),
-        ("m = 4", "maxup", "4"),
-        ("average of 4", "average", "4"),
-    ):
-        cells = [f"{t['step_ratio'][f'step, {name}']:.2f}" for t in times]
-        cells += [f"{peak[objective][m] / peak['maxup']['1']:.2f}" for peak in memory]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    cells = [f"{t['step_ratio']['step, m = 10']:.2f}" for t in times]
-    lines.append(f"| m = 10 | {' | '.join(cells)} | | |")
-    cells = [f"{peak['maxup']['64'] / peak['maxup']['1']:.2f}" for peak in memory]
-    lines.append(f"| m = 64 | | | {' | '.join(cells)} |")
-    time, space = (" ".join(origin(one["environment"]) for one in files) for files in (times, peaks))
-    return "\n".join(lines) + f"\n\nTime: {time} Memory: {space}"
-
-
-NETWORKS = {  # result file -> title
-    "resnet50": "ResNet-50, 224 px, CutMix, compiled",
-    "vit": "ViT-S/16, 224 px, CutMix, compiled",
-    "wrn": "WRN-28-10, 32 px, Cutout, compiled",
-    "resnet110": "ResNet-110, 32 px, Cutout, captured",
-    "bert": "BERT-base, 128 tokens, embedding dropout, compiled",
-}
-
-
-def selection() -> str:
-    """One row per network: the time of a step relative to the standard step, for settings of the scoring passes."""
-    columns = ("maxup", "maxup_wide", "maxup_compiled_wide")
-    titles = "default", '`norm="running"`, `chunk_size=4`', "and `compile=True`"
-    lines = [f"| | m | standard step | {' | '.join(titles)} | memory |", "|---" * 7 + "|"]
-    for name, title in NETWORKS.items():
-        found = result(f"bench/{name}")
-        standard = found["variants"][0]["median_seconds"]
-        m = 4 if any(row["m"] == 4 for row in found["variants"]) else found["variants"][-1]["m"]
-        cells = [ratio(name, column, m) for column in columns]
-        cells[-1] = cells[-1] or f"{ratio(name, 'maxup_compiled', m)} (`chunk_size=1`)"
-        most = max(row["memory_ratio"] for row in found["variants"] if row["memory_ratio"] is not None)
-        lines.append(f"| {title} | {m} | {1e3 * standard:.1f} ms | {' | '.join(cells)} | {most:.2f} |")
-    return "\n".join(lines) + f"\n\n{origin(*(result(f'bench/{name}')['environment'] for name in NETWORKS))}"
-
-
-def fidelity() -> str:
-    """One row per perturbation and way of scoring: time of a step and share of the loss gap, on a trained network."""
-    lines = ["| | time of a step / standard step | gap kept |", "|---|---|---|"]
-    # fast=True scored at half the size when these files were written
-    titles = {"maxup": "exact", "maxup_running": '`norm="running"`', "maxup_fast": "half the height and width"}
-    files = {"CutMix": "bench/resnet20-cutmix", "Cutout 16": "bench/resnet20-cutout"}
-    for name, file in files.items():
-        for row in result(file)["variants"][1:]:
-            lines.append(f"| {name}, {titles[row['name']]} | {row['time_ratio']:.2f} | {row['gap_kept']:.2f} |")
-    return "\n".join(lines) + f"\n\n{origin(*(result(file)['environment'] for file in files.values()))}"
-
-
-def fast_modes() -> str:
-    """One row per way of scoring: time of scoring relative to a standard step and share of the loss gap, on photos."""
-    found = result("fast_modes-photos")
-    rows = found["found"]
-    lines = [f"| ResNet-18, {found['pixels']} pixels, m = 4 | time of scoring | {' | '.join(rows)} |"]
-    lines.append("|---" * (len(rows) + 2) + "|")
-    for mode in next(iter(rows.values()))["price"]["4"]:
-        costs = [row["price"]["4"][mode] for row in rows.values()]
-        kept = " | ".join(f"{mean_kept(row, '4', mode):.2f}" for row in rows.values())
-        lines.append(f"| {mode} | {sum(costs) / len(costs):.2f} | {kept} |")
-    return "\n".join(lines) + f"\n\n{origin(found['environment'])}"
-
-
-def ratio(network: str, variant: str, m: int) -> str:
-    """The time of a step of a variant relative to the standard step, if it was measured."""
-    for row in result(f"bench/{network}")["variants"]:
-        if (row["name"], row["m"]) == (variant, m) and row["time_ratio"] is not None:
-            return f"{row['time_ratio']:.2f}"
-    return ""
-
-
 def counts(found: dict[str, Any]) -> str:
     """Outcomes of the torture programs, per harness and in total."""
     rows = found["harnesses"]
@@ -312,10 +216,6 @@ def loader() -> str:
     return "\n".join(lines) + f"\n\n{note} {found.get('decoder', 'PIL')}. {origin(found['environment'])}"
 
 
-def percent(device: str) -> str:
-    return f"{100 * result(f'overhead-{device}')['select_overhead_of_one_forward']:.0f} %"
-
-
 FILLERS: dict[str, Callable[[], str]] = {
     **{f"claims-{question}": partial(claims.table, question) for question in claims.QUESTIONS},
     "claims-tally": claims.tally,
@@ -325,7 +225,9 @@ FILLERS: dict[str, Callable[[], str]] = {
     "digits-robustness": comparisons.digits_robustness,
     "digits-lr": partial(sweep, "learning rate", RATES),
     "digits-size": partial(sweep, "training images", SIZES),
-    "shortlist": partial(gaps, "ResNet-20", {f"noise {s}": f"bench/resnet20-gaussian{s}" for s in ("1.0", "2.0")}),
+    "shortlist": partial(
+        costs.gaps, "ResNet-20", {f"noise {s}": f"bench/resnet20-gaussian{s}" for s in ("1.0", "2.0")}
+    ),
     "digits-shortlist": comparisons.digits_shortlist,
     "digits-size-trend": comparisons.trend,
     "digits-length": partial(sweep, "epochs", LENGTHS),
@@ -347,7 +249,7 @@ FILLERS: dict[str, Callable[[], str]] = {
     "docstrings-embedding-no_dropout": partial(comparisons.docstrings, "embedding_dropout", dropout=False),
     "docstrings-token-no_dropout": partial(comparisons.docstrings, "token_dropout", dropout=False),
     "without-dropout": partial(
-        gaps,
+        costs.gaps,
         "small Transformer, dropout 0.1",
         {"token dropout": "bench/docstrings-token", "word dropout": "bench/docstrings-embedding"},
     ),
@@ -365,15 +267,22 @@ FILLERS: dict[str, Callable[[], str]] = {
     "certified-resnet110": partial(certified, "resnet110"),
     "torture": lambda: counts(result("torture")),
     "torture-cases": lambda: f"{sum(row['cases'] for row in result('torture')['harnesses']):,}",
-    "cost": cost,
-    "selection": selection,
-    "average-default": partial(ratio, "resnet20-average", "average", 4),
-    "average-malloc": partial(ratio, "resnet20-average-malloc", "average", 4),
-    "efficientnet": partial(gaps, "EfficientNet-Lite0, 224 px", {"CutMix": "bench/efficientnet"}),
-    "fast-modes": fast_modes,
-    "fidelity": fidelity,
-    "overhead-cpu": partial(percent, "cpu"),
-    "overhead-cuda": partial(percent, "cuda"),
+    "cost": costs.cost,
+    "selection": costs.selection,
+    "added-time": costs.added_time,
+    "readme-cost": costs.readme,
+    "loops": costs.loops,
+    "loops-capture": costs.capture_ratio,
+    "copy-resnet50": partial(costs.copy_share, "resnet50"),
+    "copy-crops": partial(costs.copy_share, "crops"),
+    "noise-shortlist": partial(costs.ratio, "noise", "maxup_shortlist_wide", 25),
+    "average-default": partial(costs.ratio, "resnet20-average", "average", 4),
+    "average-malloc": partial(costs.ratio, "resnet20-average-malloc", "average", 4),
+    "efficientnet": partial(costs.gaps, "EfficientNet-Lite0, 224 px", {"CutMix": "bench/efficientnet"}),
+    "fast-modes": costs.fast_modes,
+    "fidelity": costs.fidelity,
+    "overhead-cpu": partial(costs.percent, "cpu"),
+    "overhead-cuda": partial(costs.percent, "cuda"),
 }
 
 

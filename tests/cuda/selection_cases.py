@@ -17,7 +17,7 @@ class Net(nn.Module):
         self.temperature = 1.0
 
     def forward(self, x):
-        return self.head(F.relu(self.inside(x))) * self.scale.to(x.device) / self.temperature
+        return self.head(F.relu(self.inside(x))) * self.scale / self.temperature
 
 
 class Loss(nn.Module):
@@ -53,7 +53,7 @@ def add_hook(model, objective, loss):
 
 
 def replace_scale(model, objective, loss):
-    model.scale = torch.full((5,), 3.0)
+    model.scale = torch.full_like(model.scale, 3.0)
 
 
 def change_attribute(model, objective, loss):
@@ -106,6 +106,7 @@ def data(count=STEPS, device="cpu"):
 def selected(change, *, capture, device="cpu"):
     """Return the losses of the selected copies in every step, and the objective. Something changes in a step."""
     model, loss = Net().to(device), Loss()
+    model.scale = model.scale.to(device)  # not in `forward`: such a copy synchronizes
     perturbation = Private() if change is change_private else Gaussian(0.5)
     objective = MaxUp(perturbation, m=4, loss_fn=loss, capture=capture)
     objective.load_state_dict({"seed": 5, "step": 0})
