@@ -28,7 +28,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.networks import ViT
-from benchmarks.speedrun import BATCH, Proxy, batches, channels_last, device, load, mixed, smoothed
+from benchmarks.speedrun import batches, channels_last, load, mixed, on_device
+from benchmarks.speedrun_rows import Proxy, device, smoothed
 from maxup import CropFlip, CutMix, Cutout, Gaussian, MaxUp
 from maxup.batch import Batch
 from maxup.cuda.graph import capture_graph
@@ -416,8 +417,8 @@ def main() -> None:
     if unknown := [name for name in args.perturb or known if name not in known]:
         parser.error(f"--perturb {unknown[0]!r} is not for these data; use one of {', '.join(known)}")
     args.lr = args.lr or (0.001 if args.network == "vit" else 0.2)
-    args.batch_size = args.batch_size or (64 if args.photos else BATCH)
-    data, found = load_photos(args.photos, args.pixels) if args.photos else load(args.data), {}
+    args.batch_size = args.batch_size or (64 if args.photos else 1024)
+    data, found = load_photos(args.photos, args.pixels) if args.photos else on_device(*load(args.data)), {}
     allow_variants()
     torch.backends.cudnn.benchmark = True
     settings = {

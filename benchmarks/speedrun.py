@@ -4,7 +4,7 @@
 
 The recipe cifar10/speedrun trains in the same way. This script also has rows that no recipe has, such as a proxy that
 scores copies, and it trains many seeds in one process. It writes its results after every run. Started again with the
-same file and commit, it trains what is missing.
+same file and commit, it trains what is missing. With --images, a seed also chooses the training images.
 
 One seed takes seconds, so a row has many seeds and a difference of 0.1 points is visible. The network and its training
 follow the ideas of public speed records (K. Jordan, "94% on CIFAR-10 in 3.29 Seconds on a Single GPU", 2024, and the
@@ -25,30 +25,29 @@ Names of rows:
 
 import argparse
 import json
-import re
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from maxup import Average, Compose, CropFlip, CutMix, Cutout, Gaussian, MaxUp, captured
+from benchmarks.robust_images import RobustImages
+from benchmarks.speedrun_rows import EQUAL_TIME, KINDS, PERTURBATIONS, Proxy, Row, device, equal_time, smoothed
+from maxup import Average, CropFlip, captured
 from maxup.lab.data import load_data
 from maxup.lab.environment import environment
 from maxup.lab.models.speednet import speednet
 from maxup.lab.storage.atomic_io import write_json
+from maxup.perturb.base import constant
+from maxup.rng import make_generator
 from maxup.scoring import allow_variants
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
-BATCH, SMOOTHING = 1024, 0.2
 LR, MOMENTUM, DECAY, BIAS_LR = 11.5, 0.85, 0.0153, 64.0  # per 1,024 examples, "decoupled" from momentum
-device = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def mixed() -> torch.autocast:
@@ -56,45 +55,38 @@ def mixed() -> torch.autocast:
     return torch.autocast(device, torch.bfloat16, enabled=device == "cuda")
 
 
-class Proxy(nn.Module):
-    """A network of a few percent of the cost that scores copies for the large one."""
-
-    def __init__(self, width: int = 24) -> None:
-        super().__init__()
-        layers: list[nn.Module] = []
-        for inputs, outputs, stride in ((3, width, 2), (width, 2 * width, 1), (2 * width, 4 * width, 2)):
-            layers += [nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
-        self.layers = nn.Sequential(*layers, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(4 * width * 16, 10))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layers(x)
-
-
 def channels_last(model: nn.Module) -> nn.Module:
     """Move a network to the device, in the memory format that its convolutions prefer."""
     return model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
-def smoothed(output: Tensor, target: Tensor) -> Tensor:
-    """Cross-entropy with label smoothing per example, for class ids and for probabilities."""
-    return F.cross_entropy(output.float(), target, label_smoothing=SMOOTHING, reduction="none")
-
-
 def load(folder: Path, held_out: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Training and test images, normalized, on the device. The last `held_out` training images are the test images."""
+    """Training and test images as bytes, with labels. The last `held_out` training images are the test images."""
     train, test = load_data("cifar10", folder)
     if held_out:
         train, test = train.subset(range(len(train) - held_out)), train.subset(range(len(train) - held_out, len(train)))
-    mean, std = (torch.tensor(v, device=device).view(1, 3, 1, 1) for v in (MEAN, STD))
-
-    def ready(images: Tensor) -> Tensor:
-        x = (images.to(device).float() / 255 - mean) / std
-        return x.contiguous(memory_format=torch.channels_last)
-
-    return ready(train.x), train.y.to(device).long(), ready(test.x), test.y.to(device).long()
+    return train.x, train.y.long(), test.x, test.y.long()
 
 
-def batches(x: Tensor, y: Tensor, epochs: float, flips: Tensor, size: int = BATCH) -> Iterator[tuple[Tensor, Tensor]]:
+def normalize(pixels: Tensor) -> Tensor:
+    """Return the input of a network for pixels in [0, 1]."""
+    mean, std = (constant(v, pixels.device).view(1, 3, 1, 1) for v in (MEAN, STD))
+    return ((pixels - mean) / std).contiguous(memory_format=torch.channels_last)
+
+
+def on_device(x: Tensor, y: Tensor, xt: Tensor, yt: Tensor) -> tuple[Tensor, ...]:
+    """Return training and test images with their labels, normalized, on the device."""
+    x, xt = (normalize(images.to(device) / 255) for images in (x, xt))
+    return x, y.to(device), xt, yt.to(device)
+
+
+def choose(y: Tensor, count: int, seed: int) -> Tensor:
+    """Return the indices of `count` random images, the same number of every class."""
+    order = torch.randperm(len(y), generator=make_generator("speedrun images", seed)).to(y.device)
+    return torch.cat([order[y[order] == label][: count // 10] for label in range(10)])
+
+
+def batches(x: Tensor, y: Tensor, epochs: float, flips: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Shuffled batches; an image is flipped in every other epoch, beginning at random."""
     total, done, epoch = int(epochs * (len(x) // size)), 0, 0
     while done < total:
@@ -105,14 +97,6 @@ def batches(x: Tensor, y: Tensor, epochs: float, flips: Tensor, size: int = BATC
             yield torch.where(flip.view(-1, 1, 1, 1), images.flip(-1), images), y[rows]
             done += 1
         epoch += 1
-
-
-PERTURBATIONS: dict[str, Callable[[], Any]] = {
-    "cutout": lambda: Cutout(12),
-    "cutmix": lambda: CutMix(num_classes=10),
-    "gaussian": lambda: Gaussian(0.25),
-    "translate": lambda: Compose(CropFlip(padding=2), Cutout(12)),
-}
 
 
 def reuse(compiled: dict[str, Any], name: str, fresh: nn.Module) -> tuple[nn.Module, Any]:
@@ -126,75 +110,32 @@ def reuse(compiled: dict[str, Any], name: str, fresh: nn.Module) -> tuple[nn.Mod
     return model, call
 
 
-def at_24_pixels(model: nn.Module, x: Tensor) -> Tensor:
-    """Call a network with smaller images."""
-    output: Tensor = model(F.interpolate(x, (24, 24), mode="bilinear", antialias=True))
-    return output
-
-
-ONE_PASS: dict[str, Any] = {"norm": "running", "chunk_size": 64}  # all copies at once
-KINDS: dict[str, Callable[..., Any]] = {
-    "m": MaxUp,
-    "fast": partial(MaxUp, fast=True),
-    "run": partial(MaxUp, **ONE_PASS, compile=device == "cuda"),
-    "easy": partial(MaxUp, **ONE_PASS, compile=device == "cuda", score="easiest"),
-    "low": partial(MaxUp, forward=at_24_pixels),
-    "proxy": partial(MaxUp, **ONE_PASS),
-    "avg": Average,
-}
-
-
-EQUAL_TIME = "m1xR"
-
-
-@dataclass(frozen=True)
-class Row:
-    """A row of the table: how copies are selected, in which steps, and for how many times the epochs."""
-
-    kind: str
-    m: int
-    part: str | None
-    percent: int
-    factor: float
-
-    @classmethod
-    def parse(cls, name: str) -> "Row":
-        found = re.fullmatch(rf"({'|'.join(KINDS)})(\d+)(?:(first|last)(\d+))?(?:x([\d.]+))?", name)
-        if found is None:
-            raise SystemExit(
-                f"row {name!r} is not known; use {', '.join(KINDS)} and a number, such as m4, run4last25 or m1x2"
-            )
-        kind, copies, part, percent, factor = found.groups()
-        return cls(kind, int(copies), part, int(percent or 100), float(factor or 1))
-
-    def copies(self, step: int, steps: int) -> int:
-        """Return m at a step."""
-        share = 100 * step / steps
-        inside = share < self.percent if self.part == "first" else share >= 100 - self.percent
-        return self.m if inside else 1
-
-
 class Run:
     """One training: a network, its optimizer and schedule, and how copies are selected.
 
     Args:
-        data: Training and test images with their labels.
+        data: Training and test images with their labels, normalized, on the device.
         name: Name of the row.
         args: The options of the command.
         epochs: Epochs of a row without a factor.
         compiled: What is built once per process. A new run gives the same network new weights, because compiling takes
             longer than training.
+        seed: Chooses the training images, if `args.images` is set.
     """
 
     def __init__(
-        self, data: tuple[Tensor, ...], name: str, args: argparse.Namespace, epochs: float, compiled: dict[str, Any]
-    ) -> None:
-        self.data, self.lr, row = data, args.lr, Row.parse(name)
+        self, data: tuple[Tensor, ...], name: str, args: argparse.Namespace, epochs: float, compiled: dict[str, Any],
+        seed: int = 0,
+    ) -> None:  # fmt: skip
+        if args.images:
+            rows = choose(data[1], args.images, seed)
+            data = data[0][rows], data[1][rows], *data[2:]
+        self.data, self.lr, self.batch, row = data, args.lr, args.batch, Row.parse(name)
         self.epochs = epochs * row.factor
         network = speednet(data[0].shape[1:], 10, args.widths, args.depth)
         network.init_from_images(data[0][:5000])
         self.model, self.call = reuse(compiled, "model", channels_last(network))
-        steps = int(self.epochs * (len(data[0]) // BATCH))
+        steps = int(self.epochs * (len(data[0]) // self.batch))
         if name not in compiled:
             compiled[name] = KINDS[row.kind](PERTURBATIONS[args.perturb](), loss_fn=smoothed)
         self.objective = compiled[name]
@@ -207,7 +148,7 @@ class Run:
 
     def optimizer(self) -> torch.optim.SGD:
         kilo = 1024 * (1 + 1 / (1 - MOMENTUM))
-        rate, decay = self.lr / kilo, DECAY * BATCH / kilo
+        rate, decay = self.lr / kilo, DECAY * self.batch / kilo
         groups: dict[str, list[nn.Parameter]] = {"whiten": [], "bias": [], "weight": []}
         for name, parameter in self.model.named_parameters():
             if parameter.requires_grad:
@@ -219,7 +160,7 @@ class Run:
     def train(self) -> dict[str, Any]:
         """Train and test. The curve is the mean training loss of every epoch."""
         x, y, xt, yt = self.data
-        per_epoch = len(x) // BATCH
+        per_epoch = len(x) // self.batch
         steps = int(self.epochs * per_epoch)
         flips = torch.rand(len(x), device=device) < 0.5
         optimizer = self.optimizer()
@@ -267,7 +208,7 @@ class Run:
         train_step = captured(step, self.objective, optimizer)
         generator = torch.Generator(device).manual_seed(int(torch.randint(2**31, ())))
         losses: list[Tensor] = []
-        for number, batch in enumerate(batches(x, y, self.epochs, flips)):
+        for number, batch in enumerate(batches(x, y, self.epochs, flips, self.batch)):
             losses.append(train_step(*self.augment.apply(batch, self.augment.draw(batch, generator))))
             schedule.step()
             if number % 5 == 4:  # lookahead
@@ -282,8 +223,7 @@ class Run:
         with torch.no_grad(), mixed():
             plain = torch.cat([self.call(part).float() for part in xt.split(2000)])
             flipped = torch.cat([self.call(part.flip(-1)).float() for part in xt.split(2000)])
-        self.model.train()
-        curve = [float(part.mean()) / BATCH for part in torch.stack(losses).float().split(per_epoch)]
+        curve = [float(part.mean()) / self.batch for part in torch.stack(losses).float().split(per_epoch)]
         return {
             "seconds": seconds,
             "curve": [round(loss, 4) for loss in curve],
@@ -304,12 +244,6 @@ def resume(path: Path | None, settings: dict[str, Any]) -> dict[str, list[dict[s
     return rows
 
 
-def equal_time(rows: Mapping[str, list[dict[str, Any]]], other: str) -> str:
-    """Return the name of the row with m = 1 that takes as long as another one, by seeds 0 and 1."""
-    seconds = [statistics.median(run["seconds"] for run in rows[name] if run["seed"] < 2) for name in (other, "m1")]
-    return f"m1x{round(20 * seconds[0] / seconds[1]) / 20:g}"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with CIFAR-10")
@@ -320,6 +254,9 @@ def main() -> None:
     parser.add_argument("--depth", type=int, default=2, help="convolutions per block")
     parser.add_argument("--lr", type=float, default=LR, help="per 1,024 examples")
     parser.add_argument("--held_out", type=int, default=0, metavar="N", help="test on the last N training images")
+    parser.add_argument("--images", type=int, default=0, metavar="N", help="train on N images, chosen by the seed")
+    parser.add_argument("--batch", type=int, default=1024, help="examples per batch")
+    parser.add_argument("--robustness", action="store_true", help="also test on corrupted and attacked images")
     parser.add_argument("--runs", type=int, default=20, help="seeds 0, 1, ... of every row")
     parser.add_argument("--seconds", type=float, default=1e9, help="start no run after this time")
     parser.add_argument("--out", type=Path, help="result file")
@@ -330,13 +267,26 @@ def main() -> None:
         elif "m1" not in args.rows or args.rows.index(name) == 0:
             raise SystemExit(f"{EQUAL_TIME} needs the row m1, and a row before it whose time it takes")
     settings = {"benchmark": "speedrun"} | {
-        name: getattr(args, name) for name in ("epochs", "perturb", "widths", "depth", "lr", "held_out")
+        name: getattr(args, name)
+        for name in (
+            "epochs",
+            "perturb",
+            "widths",
+            "depth",
+            "lr",
+            "held_out",
+            "images",
+            "batch",
+            "robustness",
+        )
     }
     named = [name for name in args.rows if name != EQUAL_TIME]
     rows = {name: list[dict[str, Any]]() for name in named} | resume(args.out, settings)
     torch.backends.cudnn.benchmark = True
     allow_variants()
-    data, compiled, begun = load(args.data, args.held_out), dict[str, Any](), time.perf_counter()
+    images = load(args.data, args.held_out)
+    data, robust = on_device(*images), RobustImages(*images[2:], normalize, device) if args.robustness else None
+    compiled, begun = dict[str, Any](), time.perf_counter()
     for name in named:  # compile and warm up
         torch.manual_seed(0)
         Run(data, name, args, 0.5, compiled).train()
@@ -351,14 +301,19 @@ def main() -> None:
         if time.perf_counter() - begun > args.seconds:
             break
         torch.manual_seed(seed)
-        rows[name].append({"seed": seed} | Run(data, name, args, args.epochs, compiled).train())
+        run = Run(data, name, args, args.epochs, compiled, seed)
+        found = {"seed": seed} | run.train()
+        if robust is not None:
+            with mixed():
+                found |= robust.measure(run.call, run.model)
+        rows[name].append(found)
         if args.out:
             write_json(args.out, settings | {"rows": rows, "environment": environment()})
-    for name, found in rows.items():
-        if len(found) > 1:
-            columns = [[run[key] for run in found] for key in ("seconds", "accuracy", "accuracy_flip")]
+    for name, runs in rows.items():
+        if len(runs) > 1:
+            columns = [[one[key] for one in runs] for key in ("seconds", "accuracy", "accuracy_flip")]
             show = [f"{statistics.mean(c):.3f} ± {statistics.stdev(c) / len(c) ** 0.5:.3f}" for c in columns]
-            print(f"{name:>10} n={len(found)} seconds {show[0]}  accuracy {show[1]}  with flip {show[2]}", flush=True)
+            print(f"{name:>10} n={len(runs)} seconds {show[0]}  accuracy {show[1]}  with flip {show[2]}", flush=True)
 
 
 if __name__ == "__main__":
