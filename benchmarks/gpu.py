@@ -26,17 +26,18 @@ from maxup.lab.bench import timing
 from maxup.lab.environment import environment
 
 WIDE = "maxup maxup_wide maxup_compiled_wide maxup_fast"
+GRAPHS = "maxup_captured maxup_fast_captured"
 WITHOUT_DROPOUT = "--variants maxup maxup_no_dropout maxup_fast maxup_fast_captured"
 COMPILED = "--rounds 6 --precision bf16 --compile --profile"
 CAPTURED = "--rounds 6 --precision bf16 --step captured --profile"
 COMMANDS = {  # in the order of their importance
-    "resnet50": "maxup bench benchmarks.networks:resnet50 --m 2 4 8 --variants maxup maxup_compiled_wide maxup_fast "
-    f"{COMPILED}",
-    "vit": f"maxup bench benchmarks.networks:vit --m 4 --variants {WIDE} {COMPILED}",
+    "resnet50": "maxup bench benchmarks.networks:resnet50 --m 2 4 8 --variants maxup maxup_compiled_wide "
+    f"maxup_captured maxup_fast {COMPILED}",
+    "vit": f"maxup bench benchmarks.networks:vit --m 4 --variants {WIDE} {GRAPHS} {COMPILED}",
     "bert": f"maxup bench benchmarks.networks:bert --m 4 {WITHOUT_DROPOUT} {COMPILED}",
     "speednet": "maxup bench benchmarks.networks:speednet --m 4 "
-    f"--variants {WIDE} maxup_captured maxup_fast_captured --rounds 6 --precision bf16 --profile",
-    "wrn": f"maxup bench benchmarks.networks:wrn --m 10 --variants {WIDE} {COMPILED}",
+    f"--variants {WIDE} {GRAPHS} --rounds 6 --precision bf16 --profile",
+    "wrn": f"maxup bench benchmarks.networks:wrn --m 10 --variants {WIDE} {GRAPHS} {COMPILED}",
     "resnet110": f"maxup bench benchmarks.networks:resnet110 --m 4 --variants {WIDE} {CAPTURED}",
     "noise": f"maxup bench benchmarks.networks:noise --m 25 --variants {WIDE} maxup_shortlist_wide {CAPTURED}",
     "crops": f"maxup bench benchmarks.networks:crops --m 4 --variants {WIDE} {CAPTURED}",

@@ -1,7 +1,9 @@
 """Cost of a training step of a language model: standard, MaxUp with m = 2 and both strategies, and a plain nn.LSTM.
 
     python -m benchmarks.language                           # on the GPU if there is one, otherwise on the CPU
-    python -m benchmarks.language --out results --data DIR  # DIR has Penn Treebank; default: Python's help texts
+    python -m benchmarks.language --out results --data DIR  # DIR has Penn Treebank
+
+The text is that of the recipe if `maxup data` finds it, otherwise Python's help texts, which have fewer words.
 
 The variants alternate in one run, on windows of the same length, and the results are ratios of medians. A step is the
 forward pass, the backward pass, clipping and the optimizer step. The lower limit is torch's nn.LSTM with the same sizes
@@ -23,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from maxup.lab.bench.timing import interleaved
+from maxup.lab.data.find import locate
 from maxup.lab.data.windows import Windows
 from maxup.lab.environment import environment
 from maxup.lab.recipes.load import parse_recipe
@@ -100,7 +103,7 @@ def fixed(task: Language, recipe: Recipe, device: torch.device, length: int) -> 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", default="ptb/adv_awd_lstm-embedding_dropout-maxup", help="a language recipe")
-    parser.add_argument("--data", help="folder of the recipe's text (default: Python's help texts)")
+    parser.add_argument("--data", help="folder to search first for the recipe's text")
     parser.add_argument("--columns", type=int, help="batch size (default: the recipe's)")
     parser.add_argument("--length", type=int, help="length of a window (default: the recipe's bptt)")
     parser.add_argument("--scale", type=float, default=1.0, help="scale of the layer sizes, for a quick test")
@@ -112,7 +115,7 @@ def main() -> None:
     torch.manual_seed(0)
     recipe = parse_recipe(args.recipe, [])
     recipe.data.root = args.data
-    recipe.data.name = recipe.data.name if args.data else "text"
+    recipe.data.name = recipe.data.name if args.data or locate(recipe.data.name) else "text"
     recipe.batch_size, length = args.columns or recipe.batch_size, args.length or recipe.language.bptt
     for name in ("embedding", "hidden"):
         recipe.model.args[name] = max(2, round(args.scale * recipe.model.args[name]))
@@ -127,7 +130,8 @@ def main() -> None:
         times = interleaved(variants, args.rounds, device.type, calls=args.steps)
     median = {name: statistics.median(values) for name, values in times.items()}
     tokens = recipe.batch_size * length
-    print(f"{args.recipe}, {recipe.batch_size} columns of {length}, {device}, median of {args.rounds} rounds")
+    how = f"{recipe.batch_size} columns of {length}, {device}, median of {args.rounds} rounds"
+    print(f"{args.recipe}, text {recipe.data.name}, {how}")
     for name, value in median.items():
         ratio, rate = value / median["standard"], tokens / value
         print(f"  {name:<22} {1000 * value:9.2f} ms   {rate:12,.0f} tokens/s   {ratio:5.2f} of a standard step")
