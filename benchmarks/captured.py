@@ -8,7 +8,6 @@ compiles the training pass.
 """
 
 import argparse
-import json
 import statistics
 from collections.abc import Callable
 from functools import partial
@@ -19,9 +18,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.epoch import prepare
+from benchmarks.result_files import write_result
 from maxup import CropFlip, Cutout, MaxUp, captured
 from maxup.lab.bench.timing import interleaved
-from maxup.lab.environment import environment
 from maxup.lab.models.resnet import resnet110
 from maxup.losses import cross_entropy
 
@@ -87,9 +86,7 @@ def main() -> None:
         print(f"{name:<36} {1e3 * value:7.2f} ms")
     if args.out:
         result = {"benchmark": "captured", "batch_size": BATCH, "rounds": args.rounds, "median_seconds": median}
-        args.out.mkdir(parents=True, exist_ok=True)
-        path = args.out / "captured-cuda.json"
-        path.write_text(json.dumps(result | {"environment": environment()}, indent=1) + "\n")
+        write_result(args.out, "captured-cuda", result)
 
 
 if __name__ == "__main__":

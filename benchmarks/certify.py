@@ -27,13 +27,13 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.epoch import prepare, timed, wait
+from benchmarks.result_files import write_result
 from maxup.cuda import fused
 from maxup.cuda.graph import capture_graph
 from maxup.lab.certify.analysis import RADII
 from maxup.lab.certify.run import Settings, find_device, make_smooth
 from maxup.lab.certify.target import Target, load_target
 from maxup.lab.data.arrays import from_arrays
-from maxup.lab.environment import environment
 from maxup.lab.models import create_model
 from maxup.lab.models.normalize import Normalized
 from maxup.smoothing.bounds import certified_radius, lower_bound, required_probability
@@ -227,11 +227,10 @@ def main() -> None:
     args = parser.parse_args()
     found = speed(args) if args.what == "speed" else epochs(args)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    result = {"benchmark": f"certify {args.what}", "device": device} | found | {"environment": environment()}
     print(json.dumps({k: v for k, v in found.items() if k not in ("ways",)}, indent=1))
     if args.out:
-        args.out.mkdir(parents=True, exist_ok=True)
-        (args.out / f"certify_{args.what}-{device}.json").write_text(json.dumps(result, indent=1) + "\n")
+        about = {"benchmark": f"certify {args.what}", "device": device}
+        write_result(args.out, f"certify_{args.what}-{device}", about | found)
 
 
 if __name__ == "__main__":

@@ -8,19 +8,20 @@ from maxup.lab.bench.profile import KINDS, OTHER
 
 NETWORKS = {  # file of maxup bench in results/bench -> title
     "resnet50": "ResNet-50, 224 px, CutMix, compiled",
-    "vit": "ViT-S/16, 224 px, CutMix, compiled",
-    "bert": "BERT-base, 128 tokens, embedding dropout, compiled",
+    "vit": "ViT-S/16 for any size, 224 px, CutMix, compiled",
+    "bert": "BERT-base, 128 tokens, embedding dropout, no attention mask, compiled",
     "speednet": "speed-run network, 32 px, Cutout, eager",
     "wrn": "WRN-28-10, 32 px, Cutout, compiled",
     "resnet110": "ResNet-110, 32 px, Cutout, captured",
     "noise": "ResNet-110, 32 px, Gaussian noise, captured",
 }
-MANY = {"wrn": 10, "noise": 25}  # copies, otherwise 4
-ADDED = [  # of the table of added time
+COPIES = {"wrn": 10, "noise": 25}  # otherwise 4
+ADDED_TIME_ROWS = [
     *((name, variant) for name in ("resnet50", "vit") for variant in ("maxup_compiled_wide", "maxup_fast")),
     ("bert", "maxup_fast"),
     *((name, "maxup_compiled_wide") for name in ("speednet", "wrn", "resnet110", "noise")),
 ]
+GRAPHS = ("maxup_captured", "maxup_fast_captured")  # variants that keep the memory of their passes
 
 
 def cost() -> str:
@@ -54,40 +55,48 @@ def find(network: str, variant: str, m: int) -> dict[str, Any] | None:
 
 def selection() -> str:
     """One row per network: the time of a step relative to the standard step, for settings of the scoring passes."""
+    wide = '`norm="running", chunk_size=4`'
     columns = {
-        "maxup": "default", "maxup_wide": '`norm="running"`, `chunk_size=4`',
-        "maxup_compiled_wide": "and `compile=True`", "maxup_captured": "and `capture=True`",
-        "maxup_fast": "`fast=True`", "maxup_fast_captured": "and `capture=True`",
+        "maxup": "default", "maxup_no_dropout": "`dropout=False`", "maxup_wide": wide,
+        "maxup_compiled_wide": f"{wide[:-1]}, compile=True`",
+        "maxup_captured": f"{wide[:-1]}, compile=True, capture=True`", "maxup_fast": "`fast=True`",
+        "maxup_fast_captured": "`fast=True, capture=True`",
     }  # fmt: skip
-    lines = [f"| | m | standard step | {' | '.join(columns.values())} | memory |", "|---" * (len(columns) + 4) + "|"]
+    headings = ["", "m", "batch", "standard step", *columns.values(), "memory", "memory with `capture=True`"]
+    lines = [f"| {' | '.join(headings)} |", "|---" * len(headings) + "|"]
     for name, title in NETWORKS.items():
-        standard, m = result(f"bench/{name}")["variants"][0], MANY.get(name, 4)
-        cells = [ratio(name, column, m) for column in columns]
-        memory = max(row["memory_ratio"] for column in columns if (row := find(name, column, m)))
-        lines.append(
-            f"| {title} | {m} | {1e3 * standard['median_seconds']:.1f} ms | {' | '.join(cells)} | {memory:.2f} |"
-        )
+        found, m = result(f"bench/{name}"), COPIES.get(name, 4)
+        cells = [title, str(m), str(found["batch_size"]), f"{1e3 * found['variants'][0]['median_seconds']:.1f} ms"]
+        cells += [ratio(name, column, m) for column in columns]
+        for graphs in (False, True):
+            peaks = [row["memory_ratio"] for column in columns
+                     if (column in GRAPHS) == graphs and (row := find(name, column, m))]  # fmt: skip
+            cells.append(f"{max(peaks):.2f}" if peaks else "")
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + f"\n\n{origin(*(result(f'bench/{name}')['environment'] for name in NETWORKS))}"
 
 
 def readme() -> str:
-    """One row per network: the time of a step with m = 4 by default, and with the cheapest setting."""
-    seconds = result("captured-cuda")["median_seconds"]
-    plain = f"{seconds['plain loop, m = 4'] / seconds['plain loop, m = 1']:.2f}"
-    lines = ["| time of a step with m = 4 / m = 1 | default | cheapest setting | loss gap kept |", "|---|---|---|---|"]
-    lines += [
-        f"| ResNet-110, 32 px, Cutout, plain loop, GPU | {plain} | {capture_ratio()}, `capture=True` | all (exact) |"
-    ]
-    for title, file, variant, setting in (
-        ("ResNet-50, 224 px, CutMix, compiled, GPU", "resnet50", "maxup_fast", "`fast=True`"),
-        ("ViT-S/16, 224 px, CutMix, compiled, GPU", "vit", "maxup_fast", "`fast=True`"),
-        ("BERT-base, word dropout, compiled, GPU", "bert", "maxup_fast_captured", "`fast=True, capture=True`"),
-        ("EfficientNet-Lite0, 224 px, CutMix, CPU", "efficientnet", "maxup_fast", "`fast=True`"),
-        ("small Transformer, token dropout, CPU", "docstrings-token", "maxup_no_dropout", "`dropout=False`"),
+    """One row per network: the time of a step with m = 4 by default, and with a cheaper setting."""
+    lines = ["| time of a step with m = 4 / m = 1 | default | cheaper | loss gap kept |", "|---|---|---|---|"]
+    title = "ResNet-110, 32 px, Cutout, GPU"
+    for name, baseline, loop, cheaper, setting, kept in (
+        ("plain loop (the GPU waits for launches)", "plain loop, m = 1", "plain loop, m = 4",
+         "plain loop, m = 4, capture", "`capture=True`", "1"),
+        ("whole step captured", "captured, m = 1", "captured, m = 4", "captured, m = 4, running, wide",
+         '`norm="running", chunk_size=4`', "not measured"),
+    ):  # fmt: skip
+        ratios = loop_ratio(loop, baseline), loop_ratio(cheaper, baseline)
+        lines.append(f"| {title}, {name} | {ratios[0]:.2f} | {ratios[1]:.2f}, {setting} | {kept} |")
+    for title, file, variant, setting, trained in (
+        ("ResNet-50, 224 px, CutMix, compiled, GPU", "resnet50", "maxup_fast", "`fast=True`", False),
+        ("ViT-S/16 for any size, 224 px, CutMix, compiled, GPU", "vit", "maxup_fast", "`fast=True`", False),
+        ("BERT-base, embedding dropout, compiled, GPU", "bert", "maxup_fast", "`fast=True`", False),
+        ("EfficientNet-Lite0, 224 px, CutMix, CPU", "efficientnet", "maxup_fast", "`fast=True`", True),
+        ("small Transformer, token dropout, CPU", "docstrings-token", "maxup_no_dropout", "`dropout=False`", True),
     ):
         row = find(file, variant, 4)
         assert row is not None
-        trained = result(f"bench/{file}")["device"] == "cpu"  # the networks on a GPU are untrained
         kept = f"{row['gap_kept']:.2f}" if trained else "not measured"
         lines.append(f"| {title} | {ratio(file, 'maxup', 4)} | {row['time_ratio']:.2f}, {setting} | {kept} |")
     return "\n".join(lines)
@@ -95,11 +104,11 @@ def readme() -> str:
 
 def added_time() -> str:
     """Where the time goes that selection adds, in standard steps, for networks and settings."""
-    lines = ["| | setting | time added | convolutions, matrix products, attention | other kernels | no kernel |"]
+    lines = ["| | setting | time added | convolutions, matrix products, attention | other kernels | rest |"]
     lines += ["|---" * 6 + "|"]
     titles = {"maxup_compiled_wide": "`compile=True`", "maxup_fast": "`fast=True`"}
-    for name, variant in ADDED:
-        base, row = result(f"bench/{name}")["variants"][0], find(name, variant, MANY.get(name, 4))
+    for name, variant in ADDED_TIME_ROWS:
+        base, row = result(f"bench/{name}")["variants"][0], find(name, variant, COPIES.get(name, 4))
         assert row is not None
         standard = base["median_seconds"]
         added = {
@@ -121,14 +130,20 @@ def loops() -> str:
     return "\n".join(lines) + f"\n\n{origin(found['environment'])}"
 
 
-def capture_ratio() -> str:
-    """The time of a step of a plain loop with m = 4 and captured selection, relative to m = 1."""
+def loop_ratio(loop: str, baseline: str) -> float:
+    """The time of a step of a training loop of ResNet-110, relative to another loop."""
     seconds = result("captured-cuda")["median_seconds"]
-    return f"{seconds['plain loop, m = 4, capture'] / seconds['plain loop, m = 1']:.2f}"
+    return float(seconds[loop] / seconds[baseline])
+
+
+def copy_shares(least: bool) -> str:
+    """The least or the largest share of the standard step that drawing and applying one copy takes."""
+    shares = [result(f"bench/{name}")["copy_ratio"] for name in (*NETWORKS, "crops")]
+    return f"{100 * (min(shares) if least else max(shares)):.1f} %"
 
 
 def copy_share(network: str) -> str:
-    """What drawing and applying one copy takes, as a share of the standard step."""
+    """The share of the standard step that drawing and applying one copy takes."""
     return f"{100 * result(f'bench/{network}')['copy_ratio']:.1f} %"
 
 

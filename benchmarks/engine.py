@@ -10,7 +10,6 @@ alternate in one run, and the results are ratios of medians.
 """
 
 import argparse
-import json
 import statistics
 import tempfile
 import time
@@ -21,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maxup.lab.environment import environment
+from benchmarks.result_files import write_result
 from maxup.lab.recipes.load import recipe_from
 from maxup.lab.recipes.schema import Recipe
 from maxup.lab.tasks.vision import Vision
@@ -156,9 +155,7 @@ def main() -> None:
         for variant, value in found["seconds"].items():
             print(f"  {variant:<18} {value:8.3f} s   {found['ratio'][variant]:5.3f} of the minimal loop", flush=True)
     if args.out:
-        args.out.mkdir(parents=True, exist_ok=True)
-        result["environment"] = environment()
-        (args.out / f"engine-{device.type}.json").write_text(json.dumps(result, indent=1) + "\n")
+        write_result(args.out, f"engine-{device.type}", result)
 
 
 if __name__ == "__main__":

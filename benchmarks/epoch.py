@@ -8,7 +8,6 @@ is warmed up for one epoch (compiled, captured). Then it is timed for several ro
 """
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable, Iterable
@@ -19,7 +18,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
-from maxup.lab.environment import environment
+from benchmarks.result_files import write_result
 from maxup.lab.recipes.load import parse_recipe
 from maxup.lab.train import step as training_step
 from maxup.lab.train.loop import Trainer
@@ -103,9 +102,7 @@ def main() -> None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         result: dict[str, Any] = {"benchmark": "epoch", "device": device, "recipe": args.recipe, "m": args.m}
         result |= {"steps": steps, "seconds_a_step": seconds, "ratio": ratio, "first_epoch": setup}
-        args.out.mkdir(parents=True, exist_ok=True)
-        path = args.out / f"epoch-{device}.json"
-        path.write_text(json.dumps(result | {"environment": environment()}, indent=1) + "\n")
+        write_result(args.out, f"epoch-{device}", result)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ worker processes. A step alone repeats one batch that is already on the device.
 """
 
 import argparse
-import json
 import statistics
 from itertools import repeat
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 import torch
 
 from benchmarks.epoch import prepare, timed
-from maxup.lab.environment import environment
+from benchmarks.result_files import write_result
 
 
 def main() -> None:
@@ -58,9 +57,7 @@ def main() -> None:
         result: dict[str, Any] = {"benchmark": "finetune", "device": device, "recipe": args.recipe}
         result |= {name: getattr(args, name) for name in ("m", "size", "batch_size", "workers", "rounds")}
         result |= {"images_a_second": rate, "not_captured": [run.step.not_captured for run in runs.values()]}
-        args.out.mkdir(parents=True, exist_ok=True)
-        path = args.out / f"finetune-{device}.json"
-        path.write_text(json.dumps(result | {"environment": environment()}, indent=1) + "\n")
+        write_result(args.out, f"finetune-{device}", result)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,10 @@ that this commit has finished are skipped, so the same command line continues af
 
 import argparse
 import json
+import os
 import runpy
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -25,22 +27,22 @@ import torch
 from maxup.lab.bench import timing
 from maxup.lab.environment import environment
 
-WIDE = "maxup maxup_wide maxup_compiled_wide maxup_fast"
+WITH_DROPOUT = "maxup maxup_no_dropout maxup_fast maxup_fast_captured"
+USUAL = "maxup maxup_wide maxup_compiled_wide maxup_fast"
 GRAPHS = "maxup_captured maxup_fast_captured"
-WITHOUT_DROPOUT = "--variants maxup maxup_no_dropout maxup_fast maxup_fast_captured"
 COMPILED = "--rounds 6 --precision bf16 --compile --profile"
 CAPTURED = "--rounds 6 --precision bf16 --step captured --profile"
 COMMANDS = {  # in the order of their importance
     "resnet50": "maxup bench benchmarks.networks:resnet50 --m 2 4 8 --variants maxup maxup_compiled_wide "
     f"maxup_captured maxup_fast {COMPILED}",
-    "vit": f"maxup bench benchmarks.networks:vit --m 4 --variants {WIDE} {GRAPHS} {COMPILED}",
-    "bert": f"maxup bench benchmarks.networks:bert --m 4 {WITHOUT_DROPOUT} {COMPILED}",
+    "vit": f"maxup bench benchmarks.networks:vit --m 4 --variants {USUAL} {GRAPHS} {COMPILED}",
+    "bert": f"maxup bench benchmarks.networks:bert --m 4 --variants {WITH_DROPOUT} {COMPILED}",
     "speednet": "maxup bench benchmarks.networks:speednet --m 4 "
-    f"--variants {WIDE} {GRAPHS} --rounds 6 --precision bf16 --profile",
-    "wrn": f"maxup bench benchmarks.networks:wrn --m 10 --variants {WIDE} {GRAPHS} {COMPILED}",
-    "resnet110": f"maxup bench benchmarks.networks:resnet110 --m 4 --variants {WIDE} {CAPTURED}",
-    "noise": f"maxup bench benchmarks.networks:noise --m 25 --variants {WIDE} maxup_shortlist_wide {CAPTURED}",
-    "crops": f"maxup bench benchmarks.networks:crops --m 4 --variants {WIDE} {CAPTURED}",
+    f"--variants {USUAL} {GRAPHS} --rounds 6 --precision bf16 --profile",
+    "wrn": f"maxup bench benchmarks.networks:wrn --m 10 --variants {USUAL} {GRAPHS} {COMPILED}",
+    "resnet110": f"maxup bench benchmarks.networks:resnet110 --m 4 --variants {USUAL} {CAPTURED}",
+    "noise": f"maxup bench benchmarks.networks:noise --m 25 --variants {USUAL} maxup_shortlist_wide {CAPTURED}",
+    "crops": f"maxup bench benchmarks.networks:crops --m 4 --variants {USUAL} {CAPTURED}",
     "captured": "benchmarks.captured",
     "language": "benchmarks.language",
     "epoch": "benchmarks.epoch",
@@ -63,12 +65,12 @@ def main() -> None:
     if args.child:
         run_in_turn(args.child, args.out)
         return
-    end = time.monotonic() + args.seconds
-    todo = [name for name in args.only if not _is_finished(args.out / name)]
+    end, commit = time.monotonic() + args.seconds, environment(on_gpu=False)["commit"]
+    todo = [name for name in dict.fromkeys(args.only) if not _is_finished(args.out / name, commit)]
     for name in args.only:
         print(f"{name}: {COMMANDS[name] if name in todo else 'finished before'}", flush=True)
     running: dict[str, subprocess.Popen[bytes]] = {}
-    failed = []
+    failed = list[str]()
     try:
         if args.tests:
             running["tests"] = _start(args.out / "tests", shlex.split(TESTS))
@@ -76,21 +78,23 @@ def main() -> None:
             running[name] = _start_child(name, args.out)
         for name, process in running.items():
             while process.poll() is None and not (args.out / name / READY).exists():
-                _sleep(end, name)
+                _sleep(end, name, failed)
         for name in (*running, *(name for name in todo if name in ALONE)):
             if name not in running:
                 running[name] = _start_child(name, args.out)
             (args.out / name / GO).touch()
             begun = time.monotonic()
             while running[name].poll() is None:
-                _sleep(end, name)
-            if running[name].returncode:
+                _sleep(end, name, failed)
+            waited = (args.out / name / READY).exists() or name in ALONE or name == "tests"
+            if running[name].returncode or not waited:  # otherwise it timed its steps beside other commands
                 failed.append(name)
             print(f"{name}: {time.monotonic() - begun:.0f} s\n{_last_line(args.out / name)}", flush=True)
     finally:
         for process in running.values():
-            process.kill()
-            process.wait()
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
     if failed:
         raise SystemExit(f"failed: {', '.join(failed)}; see log.txt in their folders")
 
@@ -121,12 +125,13 @@ def _start(folder: Path, command: list[str]) -> subprocess.Popen[bytes]:
     for name in (READY, GO):
         (folder / name).unlink(missing_ok=True)
     with (folder / "log.txt").open("wb") as log:
-        return subprocess.Popen(command, stdout=log, stderr=log)
+        return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)  # to end its children, too
 
 
-def _sleep(end: float, name: str) -> None:
+def _sleep(end: float, name: str, failed: list[str]) -> None:
     if time.monotonic() > end:
-        raise SystemExit(f"stopped in {name}, because the time is over; run the same command again")
+        before = f"; failed before: {', '.join(failed)}" if failed else ""
+        raise SystemExit(f"stopped in {name}, because the time is over{before}; run the same command again")
     time.sleep(0.05)
 
 
@@ -135,11 +140,13 @@ def _last_line(folder: Path) -> str:
     return next((line for line in reversed(lines) if line.strip()), "")
 
 
-def _is_finished(folder: Path) -> bool:
-    """Whether a folder has a result of this commit."""
-    commit = environment()["commit"]
+def _is_finished(folder: Path, commit: str | None) -> bool:
+    """Whether a folder has a result of this commit, which must be clean."""
+    if commit is None or commit.endswith("+"):
+        return False
     return any(json.loads(file.read_text())["environment"]["commit"] == commit for file in folder.glob("*.json"))
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # also ends the commands
     main()

@@ -11,7 +11,6 @@ and the same tied softmax, without regularization.
 """
 
 import argparse
-import json
 import statistics
 import warnings
 from collections.abc import Callable, Iterator
@@ -24,10 +23,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmarks.result_files import write_result
 from maxup.lab.bench.timing import interleaved
 from maxup.lab.data.find import locate
 from maxup.lab.data.windows import Windows
-from maxup.lab.environment import environment
 from maxup.lab.recipes.load import parse_recipe
 from maxup.lab.recipes.schema import Recipe
 from maxup.lab.tasks.language import Language
@@ -151,10 +150,8 @@ def main() -> None:
             "tokens_per_second": {name: tokens / value for name, value in median.items()},
             "ratio": {name: value / median["standard"] for name, value in median.items()},
             "warnings": [str(w.message) for w in caught],
-            "environment": environment(),
         }
-        args.out.mkdir(parents=True, exist_ok=True)
-        (args.out / f"language-{device.type}.json").write_text(json.dumps(result, indent=1) + "\n")
+        write_result(args.out, f"language-{device.type}", result)
 
 
 if __name__ == "__main__":

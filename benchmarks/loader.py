@@ -11,7 +11,6 @@ results are ratios of medians.
 """
 
 import argparse
-import json
 import os
 import statistics
 from collections.abc import Callable
@@ -22,12 +21,12 @@ from typing import Any
 
 from PIL import Image
 
+from benchmarks.result_files import write_result
 from maxup.lab.bench.timing import interleaved
 from maxup.lab.data import decode, load_data
 from maxup.lab.data.decode import FORMATS, read_rgb
 from maxup.lab.data.folder import Folder
 from maxup.lab.data.images import split
-from maxup.lab.environment import environment
 
 
 def bare(folder: Folder) -> Callable[[], object]:
@@ -118,8 +117,7 @@ def main() -> None:
         result: dict[str, Any] = {"benchmark": "loader", "data": args.data, "images": len(folder), "size": args.size}
         result |= {"repeat": args.repeat, "short_side": args.short_side, "decoder": "simplejpeg" if decoder else "PIL"}
         result |= {"batch_size": args.batch_size, "cores": cores, "images_a_second": rate, "ratio": ratio}
-        args.out.mkdir(parents=True, exist_ok=True)
-        (args.out / "loader.json").write_text(json.dumps(result | {"environment": environment()}, indent=1) + "\n")
+        write_result(args.out, "loader", result)
 
 
 if __name__ == "__main__":

@@ -7,15 +7,14 @@ The peak is exact: it counts every allocation and release of PyTorch's allocator
 """
 
 import argparse
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
+from benchmarks.result_files import write_result
 from maxup import Average, Cutout, MaxUp
 from maxup.lab.bench.memory import peak_bytes
-from maxup.lab.environment import environment
 from maxup.lab.models.resnet import resnet20
 
 
@@ -55,7 +54,6 @@ def main() -> None:
     ratio = found["maxup"][64] / found["maxup"][2]
     print(f"m = 64 over m = 2: {ratio:.3f}")
     if args.out:
-        args.out.mkdir(parents=True, exist_ok=True)
         result = {
             "benchmark": "memory",
             "batch": args.batch,
@@ -63,8 +61,7 @@ def main() -> None:
             "peak_bytes": found,
             "ratio_64_2": ratio,
         }
-        path = args.out / f"memory-{device}.json"
-        path.write_text(json.dumps(result | {"environment": environment()}, indent=1) + "\n")
+        write_result(args.out, f"memory-{device}", result)
 
 
 if __name__ == "__main__":

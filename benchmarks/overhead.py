@@ -11,7 +11,6 @@ have a custom forward, so that all buffers are restored.
 """
 
 import argparse
-import json
 import statistics
 import warnings
 from collections.abc import Callable
@@ -20,11 +19,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from benchmarks.result_files import write_result
 from maxup import Average, Cutout, MaxUp, MaxUpWarning
 from maxup.integrations.torchvision import import_torchvision
 from maxup.isolation import preserve_state
 from maxup.lab.bench.timing import interleaved
-from maxup.lab.environment import environment
 from maxup.lab.models.resnet import resnet20
 
 
@@ -98,7 +97,6 @@ def main() -> None:
     print(f"select, m = 4, beyond its forward passes: {100 * overhead:.1f} % of one forward pass")
     print(f"restoring every buffer before a copy: {100 * restored:.1f} % of one forward pass")
     if args.out:
-        args.out.mkdir(parents=True, exist_ok=True)
         result = {
             "benchmark": "overhead",
             "model": args.model,
@@ -110,8 +108,7 @@ def main() -> None:
             "restoring_of_one_forward_per_copy": restored,
             "step_ratio": {name: value / median["step, m = 1"] for name, value in median.items() if "step" in name},
         }
-        path = args.out / f"overhead{'' if args.model == 'resnet20' else '-' + args.model}-{device}.json"
-        path.write_text(json.dumps(result | {"environment": environment()}, indent=1) + "\n")
+        write_result(args.out, f"overhead{'' if args.model == 'resnet20' else '-' + args.model}-{device}", result)
 
 
 if __name__ == "__main__":

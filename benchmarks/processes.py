@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from benchmarks.epoch import prepare, timed
-from maxup.lab.environment import environment
+from benchmarks.result_files import write_result
 
 
 def worker(args: argparse.Namespace) -> None:
@@ -85,9 +85,7 @@ def main() -> None:
         result: dict[str, Any] = {"benchmark": "processes", "device": device, "recipe": args.recipe}
         result |= {name: getattr(args, name) for name in ("network", "batch_size", "steps", "rounds")}
         result |= {"cores": len(os.sched_getaffinity(0)), "examples_a_second": rate, "ratio": ratio}
-        args.out.mkdir(parents=True, exist_ok=True)
-        path = args.out / f"processes-{device}.json"
-        path.write_text(json.dumps(result | {"environment": environment()}, indent=1) + "\n")
+        write_result(args.out, f"processes-{device}", result)
 
 
 if __name__ == "__main__":

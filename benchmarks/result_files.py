@@ -1,9 +1,12 @@
-"""Read the files in results/, and say where they were measured."""
+"""Write and read the files in results/, and say where they were measured."""
 
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from maxup.lab.environment import environment
+from maxup.lab.storage.atomic_io import make_folder, write_json
 
 RESULTS = Path(__file__).parent.parent / "results"
 
@@ -60,6 +63,12 @@ EXPERIMENTS = {  # by result file
     "docstrings-token_dropout-no_dropout": Experiment(
         "docstrings, Transformer, token dropout, `dropout=False`", "text-classification"),
 }  # fmt: skip
+
+
+def write_result(folder: Path, name: str, found: dict[str, Any]) -> None:
+    """Write what a benchmark found, and its environment, to a file of a folder."""
+    make_folder(folder)
+    write_json(folder / f"{name}.json", found | {"environment": environment()})
 
 
 def result(name: str) -> Any:

@@ -36,7 +36,17 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.robust_images import RobustImages
-from benchmarks.speedrun_rows import EQUAL_TIME, KINDS, PERTURBATIONS, Proxy, Row, device, equal_time, smoothed
+from benchmarks.speedrun_rows import (
+    EQUAL_TIME,
+    OBJECTIVES,
+    PERTURBATIONS,
+    Proxy,
+    Row,
+    check_equal_time,
+    device,
+    equal_time,
+    smoothed,
+)
 from maxup import Average, CropFlip, captured
 from maxup.lab.data import load_data
 from maxup.lab.environment import environment
@@ -48,6 +58,9 @@ from maxup.scoring import allow_variants
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 LR, MOMENTUM, DECAY, BIAS_LR = 11.5, 0.85, 0.0153, 64.0  # per 1,024 examples, "decoupled" from momentum
+
+
+SETTINGS = ("epochs", "perturb", "widths", "depth", "lr", "held_out", "images", "batch", "robustness")  # of a file
 
 
 def mixed() -> torch.autocast:
@@ -83,7 +96,10 @@ def on_device(x: Tensor, y: Tensor, xt: Tensor, yt: Tensor) -> tuple[Tensor, ...
 def choose(y: Tensor, count: int, seed: int) -> Tensor:
     """Return the indices of `count` random images, the same number of every class."""
     order = torch.randperm(len(y), generator=make_generator("speedrun images", seed)).to(y.device)
-    return torch.cat([order[y[order] == label][: count // 10] for label in range(10)])
+    chosen = torch.cat([order[y[order] == label][: count // 10] for label in range(10)])
+    if len(chosen) != count:
+        raise SystemExit(f"--images must be a multiple of 10, and at most 10 times the smallest class; it is {count}")
+    return chosen
 
 
 def batches(x: Tensor, y: Tensor, epochs: float, flips: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -136,8 +152,11 @@ class Run:
         network.init_from_images(data[0][:5000])
         self.model, self.call = reuse(compiled, "model", channels_last(network))
         steps = int(self.epochs * (len(data[0]) // self.batch))
+        if steps < 1:
+            what = f"{self.epochs:g} epochs of {len(data[0])} images in batches of {self.batch}"
+            raise SystemExit(f"row {name}: {what} are less than one step; use more --epochs or a smaller --batch")
         if name not in compiled:
-            compiled[name] = KINDS[row.kind](PERTURBATIONS[args.perturb](), loss_fn=smoothed)
+            compiled[name] = OBJECTIVES[row.kind](PERTURBATIONS[args.perturb](), loss_fn=smoothed)
         self.objective = compiled[name]
         self.objective.m = partial(row.copies, steps=steps)
         self.objective.load_state_dict({"seed": int(torch.randint(2**31, ())), "step": 0})
@@ -261,26 +280,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1e9, help="start no run after this time")
     parser.add_argument("--out", type=Path, help="result file")
     args = parser.parse_args()
-    for name in args.rows:  # before anything is compiled
-        if name != EQUAL_TIME:
-            Row.parse(name)
-        elif "m1" not in args.rows or args.rows.index(name) == 0:
-            raise SystemExit(f"{EQUAL_TIME} needs the row m1, and a row before it whose time it takes")
-    settings = {"benchmark": "speedrun"} | {
-        name: getattr(args, name)
-        for name in (
-            "epochs",
-            "perturb",
-            "widths",
-            "depth",
-            "lr",
-            "held_out",
-            "images",
-            "batch",
-            "robustness",
-        )
-    }
     named = [name for name in args.rows if name != EQUAL_TIME]
+    for name in named:  # before anything is compiled
+        Row.parse(name)
+    check_equal_time(args.rows, args.runs)
+    settings = {"benchmark": "speedrun"} | {name: getattr(args, name) for name in SETTINGS}
     rows = {name: list[dict[str, Any]]() for name in named} | resume(args.out, settings)
     torch.backends.cudnn.benchmark = True
     allow_variants()
@@ -289,7 +293,7 @@ def main() -> None:
     compiled, begun = dict[str, Any](), time.perf_counter()
     for name in named:  # compile and warm up
         torch.manual_seed(0)
-        Run(data, name, args, 0.5, compiled).train()
+        Run(data, name, args, min(args.epochs, 2), compiled).train()
     print(f"warmed up in {time.perf_counter() - begun:.0f} s", flush=True)
     first = [(seed, name) for seed in range(min(args.runs, 2)) for name in named]  # whose times set m1xR
     for seed, name in first + [(seed, name) for seed in range(args.runs) for name in args.rows]:

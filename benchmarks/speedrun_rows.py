@@ -2,7 +2,7 @@
 
 import re
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -52,7 +52,7 @@ def at_24_pixels(model: nn.Module, x: Tensor) -> Tensor:
 
 
 ONE_PASS: dict[str, Any] = {"norm": "running", "chunk_size": 64}  # all copies at once
-KINDS: dict[str, Callable[..., Any]] = {
+OBJECTIVES: dict[str, Callable[..., Any]] = {
     "m": MaxUp,
     "fast": partial(MaxUp, fast=True),
     "run": partial(MaxUp, **ONE_PASS, compile=device == "cuda"),
@@ -75,10 +75,10 @@ class Row:
 
     @classmethod
     def parse(cls, name: str) -> "Row":
-        found = re.fullmatch(rf"({'|'.join(KINDS)})(\d+)(?:(first|last)(\d+))?(?:x([\d.]+))?", name)
+        found = re.fullmatch(rf"({'|'.join(OBJECTIVES)})(\d+)(?:(first|last)(\d+))?(?:x([\d.]+))?", name)
         if found is None:
             raise SystemExit(
-                f"row {name!r} is not known; use {', '.join(KINDS)} and a number, such as m4, run4last25 or m1x2"
+                f"row {name!r} is not known; use {', '.join(OBJECTIVES)} and a number, such as m4, run4last25 or m1x2"
             )
         kind, copies, part, percent, factor = found.groups()
         return cls(kind, int(copies), part, int(percent or 100), float(factor or 1))
@@ -90,7 +90,24 @@ class Row:
         return self.m if inside else 1
 
 
+def check_equal_time(names: Sequence[str], runs: int) -> None:
+    """Raise if the row m1xR cannot be set by the time of another row."""
+    if EQUAL_TIME not in names:
+        return
+    if "m1" not in names or names[0] == EQUAL_TIME or names.count(EQUAL_TIME) > 1 or runs < 2:
+        raise SystemExit(
+            f"{EQUAL_TIME} needs the row m1, a row before it whose time it takes, and --runs of 2 or more; give it once"
+        )
+
+
 def equal_time(rows: Mapping[str, list[dict[str, Any]]], other: str) -> str:
-    """Return the name of the row with m = 1 that takes as long as another one, by seeds 0 and 1."""
+    """Return the name of the row with m = 1 that takes as long as another one, by the median of seeds 0 and 1.
+
+    Example:
+        >>> m1 = [{"seed": 0, "seconds": 1.0}, {"seed": 1, "seconds": 1.0}, {"seed": 2, "seconds": 9.0}]
+        >>> fast4 = [{"seed": 0, "seconds": 1.9}, {"seed": 1, "seconds": 1.86}]
+        >>> equal_time({"m1": m1, "fast4": fast4}, "fast4")
+        'm1x1.9'
+    """
     seconds = [statistics.median(run["seconds"] for run in rows[name] if run["seed"] < 2) for name in (other, "m1")]
     return f"m1x{round(20 * seconds[0] / seconds[1]) / 20:g}"

@@ -25,6 +25,7 @@ from maxup.lab.results.statistics import estimate, welch
 ROOT = Path(__file__).parent.parent
 DOCS = ("method", "results", "experiments", "language", "imagenet", "certify", "reliability", "scaling")
 MINUS, TYPOGRAPHIC = r"(?<=[ \[])-(?=\d)", "\N{MINUS SIGN}"  # of a negative number
+TIME = "time: "
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in DOCS)]
 
 
@@ -78,15 +79,15 @@ def cifar() -> str:
     notes += (
         f"An epoch takes {second:.1f} s with m = 1 and {second * ratio:.1f} s with m = 4, {ratio:.2f} times as long"
     )
-    bench = result("bench/resnet110")
-    exact = next(one["time_ratio"] for one in bench["variants"] if (one["name"], one["m"]) == ("maxup", 4))
+    plain = costs.loop_ratio("plain loop, m = 4, capture", "plain loop, m = 1")
+    exact = costs.loop_ratio("captured, m = 4", "captured, m = 1")
     other = (
         f"This is our fastest step. With batch statistics, a captured step with m = 4 takes {exact:.2f} times as long. "
         f"In that\ntime m = 1 trains for {short * exact:.0f} epochs, which was not run. In a plain loop, in which the "
-        f"GPU waits for launches,\nm = 4 takes {costs.capture_ratio()} times as long with `capture=True`, also with "
+        f"GPU waits for launches,\nm = 4 takes {plain:.2f} times as long with `capture=True`, also with "
         "batch statistics"
     )
-    notes += f" {origin(cost['environment'])}\n{other} {origin(bench['environment'])}"
+    notes += f" {origin(cost['environment'])}\n{other} {origin(result('captured-cuda')['environment'])}"
     return "\n".join(lines) + f"\n\n{notes}"
 
 
@@ -272,12 +273,13 @@ FILLERS: dict[str, Callable[[], str]] = {
     "added-time": costs.added_time,
     "readme-cost": costs.readme,
     "loops": costs.loops,
-    "loops-capture": costs.capture_ratio,
+    "loops-capture": lambda: f"{costs.loop_ratio('plain loop, m = 4, capture', 'plain loop, m = 1'):.2f}",
+    "loops-captured": lambda: f"{costs.loop_ratio('captured, m = 4', 'captured, m = 1'):.2f}",
+    "loops-wide": lambda: f"{costs.loop_ratio('captured, m = 4, running, wide', 'captured, m = 1'):.2f}",
     "copy-resnet50": partial(costs.copy_share, "resnet50"),
     "copy-crops": partial(costs.copy_share, "crops"),
-    "noise-shortlist": partial(costs.ratio, "noise", "maxup_shortlist_wide", 25),
-    "average-default": partial(costs.ratio, "resnet20-average", "average", 4),
-    "average-malloc": partial(costs.ratio, "resnet20-average-malloc", "average", 4),
+    "copy-least": partial(costs.copy_shares, True),
+    "copy-most": partial(costs.copy_shares, False),
     "efficientnet": partial(costs.gaps, "EfficientNet-Lite0, 224 px", {"CutMix": "bench/efficientnet"}),
     "fast-modes": costs.fast_modes,
     "fidelity": costs.fidelity,
@@ -287,13 +289,24 @@ FILLERS: dict[str, Callable[[], str]] = {
 
 
 def fill(text: str) -> str:
-    """Replace everything between <!-- NAME --> and <!-- end -->, where NAME is a filler or "ROW | ROW | METRIC"."""
+    """Replace everything between <!-- NAME --> and <!-- end -->.
+
+    NAME is a filler, "ROW | ROW | METRIC", or "time: NETWORK VARIANT M" for a ratio to the standard step.
+    """
 
     def filled(match: re.Match[str]) -> str:
         name = match[1]
-        if name not in FILLERS and name.count(" | ") != 2:
+        if name in FILLERS:
+            new = FILLERS[name]()
+        elif name.startswith(TIME):
+            network, variant, m = name.removeprefix(TIME).split()
+            new = costs.ratio(network, variant, int(m))
+        elif name.count(" | ") == 2:
+            new = one_difference(*name.split(" | "))
+        else:
             raise ValueError(f"<!-- {name} --> is not a table; use one of {', '.join(FILLERS)}")
-        new = FILLERS[name]() if name in FILLERS else one_difference(*name.split(" | "))
+        if not new:
+            raise ValueError(f"<!-- {name} --> was not measured")
         new = f"\n{new}\n" if "\n" in new else new  # a table starts on a new line
         return f"<!-- {name} -->{re.sub(MINUS, TYPOGRAPHIC, new)}<!-- end -->"
 

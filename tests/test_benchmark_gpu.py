@@ -11,12 +11,13 @@ from benchmarks import gpu, networks
 from maxup.lab.bench.settings import NAMES
 
 QUICK = "maxup bench mlp --device cpu --m 2 --variants maxup --batch_size 4 --input 1,4,4 --rounds 1 --train_steps 0"
-WRAPPER = """import sys, time
+WRAPPER = """import pathlib, sys, time
 from benchmarks import gpu
 from maxup.lab.bench import timing
 gpu.COMMANDS = {commands!r}
 interleaved = timing.interleaved
 def timed(*args, **kwargs):
+    print("tests passed:", pathlib.Path({passed!r}).exists(), file=sys.stderr)
     start = time.monotonic()
     found = interleaved(*args, **kwargs)
     time.sleep(0.5)
@@ -33,7 +34,7 @@ def run(monkeypatch, tmp_path):
 
     def run(commands, *argv):
         wrapper = tmp_path / "wrapper.py"
-        wrapper.write_text(WRAPPER.format(commands=commands))
+        wrapper.write_text(WRAPPER.format(commands=commands, passed=str(tmp_path / "passed")))
 
         def start_child(name, out):
             return gpu._start(out / name, [sys.executable, str(wrapper), "--out", str(out), "--child", name])
@@ -69,18 +70,42 @@ def test_commands_time_in_turn_once_and_failures_are_named(run, tmp_path, capfd)
     assert capfd.readouterr().out.count("finished before") == 2
 
 
-def test_time_ends(run, tmp_path):
+def test_time_ends(run):
     with pytest.raises(SystemExit, match="stopped in a, because the time is over; run the same command again"):
         run({"a": QUICK}, "--seconds", "0.001")
-    assert not (tmp_path / "a" / "bench.json").exists()
 
 
-def test_tests_run_while_networks_compile(run, tmp_path, monkeypatch):
-    code = "import time; time.sleep(1); print('passed', time.monotonic())"
-    monkeypatch.setattr(gpu, "TESTS", shlex.join([sys.executable, "-c", code]))
+SLOW_TESTS = """import pathlib, sys, time
+ready, passed = map(pathlib.Path, sys.argv[1:])
+end = time.monotonic() + 120
+while not ready.exists():
+    assert time.monotonic() < end, "no network was prepared meanwhile"
+    time.sleep(0.05)
+time.sleep(0.5)
+passed.touch()
+"""
+
+
+def test_tests_run_while_networks_compile_and_end_before_anything_is_timed(run, tmp_path, monkeypatch):
+    files = str(tmp_path / "a" / "ready"), str(tmp_path / "passed")
+    monkeypatch.setattr(gpu, "TESTS", shlex.join([sys.executable, "-c", SLOW_TESTS, *files]))
     run({"a": QUICK}, "--tests")
-    passed = float((tmp_path / "tests" / "log.txt").read_text().split()[1])
-    assert passed < timed(tmp_path / "a")[0]
+    assert "tests passed: True" in (tmp_path / "a" / "log.txt").read_text()
+
+
+def test_a_command_that_does_not_wait_is_a_failure(run):
+    """Its steps were timed beside other commands."""
+    with pytest.raises(SystemExit, match=r"^failed: a"):
+        run({"a": "benchmarks.docstrings"})  # only defines functions
+
+
+@pytest.mark.parametrize("commit", ["0" * 40 + "+", None])
+def test_results_of_a_dirty_tree_are_measured_again(tmp_path, commit):
+    (tmp_path / "bench.json").write_text(json.dumps({"environment": {"commit": commit}}))
+    assert not gpu._is_finished(tmp_path, commit)
+    (tmp_path / "bench.json").write_text(json.dumps({"environment": {"commit": "0" * 40}}))
+    assert gpu._is_finished(tmp_path, "0" * 40)
+    assert not gpu._is_finished(tmp_path, "1" * 40)
 
 
 @pytest.mark.parametrize("name", [name for name, command in gpu.COMMANDS.items() if "networks:" in command])

@@ -151,7 +151,9 @@ class MaxUp(Objective):
     @property
     def why_eager(self) -> str:
         """Why selection is not captured although `capture` is set, or ""."""
-        return self._captured.reason and f"selection runs eagerly, because {self._captured.reason}"
+        on_cpu = self.capture and self.generator is not None and self.generator.device.type != "cuda"
+        reason = self._captured.reason or ("the batch is not on a GPU" if on_cpu else "")
+        return reason and f"selection runs eagerly, because {reason}"
 
     def needs_eager(self) -> bool:
         """Whether this step also scores exactly to check the selection, which cannot run in a CUDA graph."""

@@ -119,6 +119,13 @@ def test_views_that_advance_in_every_step_are_not_a_new_setting():
     assert objective.depends_on() == before
 
 
+def test_captured_selection_says_that_it_needs_a_gpu():
+    objective, model = MaxUp(Gaussian(0.5), capture=True), torch.nn.Linear(4, 2)
+    assert objective.why_eager == ""
+    objective.select(model, torch.rand(3, 4), torch.tensor([0, 1, 0]))
+    assert objective.why_eager == "selection runs eagerly, because the batch is not on a GPU"
+
+
 def test_a_graph_is_captured_again_after_the_optimizer_loads_its_state():
     """Loading replaces the tensors that the graph updates."""
     model = nn.Linear(4, 3)

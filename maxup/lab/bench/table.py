@@ -1,12 +1,14 @@
 """The table of a result in the terminal."""
 
 from collections.abc import Mapping
+from statistics import quantiles
 from typing import Any
 
 from maxup.lab.bench.profile import shares
 from maxup.lab.report.terminal import show_table, wide_console
 
 HEADINGS = ("method", "m", "ms", "time ratio", "floor", "peak MiB", "memory ratio", "gap", "gap kept", "same winner")
+UNEVEN = 0.1  # interquartile range of the ratios of the rounds, relative to their median
 LEGEND = (
     "Ratios are to the standard step of this run. floor: 1 + m forward passes without a graph. peak MiB: allocated "
     "during a step, beyond weights and optimizer state. gap: mean loss of the selected copy minus the mean copy. gap "
@@ -27,6 +29,8 @@ def show(result: Mapping[str, Any]) -> None:
     for row in result["variants"]:
         if row.get("profile"):
             console.print(f"  {time_shares(row)}")
+    if uneven := spreads(result):
+        console.print(f"  Times vary between rounds: {', '.join(uneven)}; use more --rounds, or an idle machine.")
     console.print(copy_cost(result))
     console.print(LEGEND, style="dim")
 
@@ -44,6 +48,27 @@ def title(result: Mapping[str, Any]) -> str:
         *(["captured"] if result["step"] == "captured" else []),
     ]
     return f"{', '.join(how)}, median of {result['rounds']} rounds"
+
+
+def spreads(result: Mapping[str, Any]) -> list[str]:
+    """Return the variants whose times, relative to the standard step of the same round, vary a lot, and by how much.
+
+    Example:
+        >>> step = {"name": "standard", "m": 1, "seconds": [1.0, 1.0, 2.0]}
+        >>> steady = {"name": "maxup", "m": 2, "seconds": [2.0, 2.1, 4.2]}
+        >>> spreads({"variants": [step, steady, {"name": "sam", "m": None, "seconds": [2.0, 3.0, 8.0]}]})
+        ['sam by 33 %']
+    """
+    found, base = [], result["variants"][0]["seconds"]
+    for row in result["variants"][1:]:
+        if row["seconds"] is None or len(base) < 3:
+            continue
+        ratios = [one / standard for one, standard in zip(row["seconds"], base, strict=True)]
+        low, middle, high = quantiles(ratios, n=4, method="inclusive")
+        if (high - low) / middle > UNEVEN:
+            name = method(row) if row["m"] is None else f"{method(row)}, m = {row['m']},"
+            found.append(f"{name} by {100 * (high - low) / middle:.0f} %")
+    return found
 
 
 def copy_cost(result: Mapping[str, Any]) -> str:

@@ -75,7 +75,7 @@ def measure(run: Run, *, images: int | None = None, attack: bool = True, quiet: 
             for name, level in cells:
                 update((name, level), CORRUPTIONS[name].apply(x, level, indices), y)
             for radius, pgd in attacks.items():
-                moved, _ = pgd.attack(run.model, (x, y), _starts(pgd, x, y, indices))
+                moved, _ = pgd.attack(run.model, (x, y), starting_points(pgd, x, y, indices))
                 update(("pgd", radius), moved, y, STEPS + 1)
     count = int(found["clean", 0.0].count.sum())  # without files that cannot be read
     if not count:
@@ -153,7 +153,7 @@ def _check_differentiable(network: Callable[[Tensor], Tensor], x: Tensor) -> Non
     )
 
 
-def _starts(attack: Adversarial, x: Tensor, y: Tensor, indices: Tensor) -> list[Tensor]:
+def starting_points(attack: Adversarial, x: Tensor, y: Tensor, indices: Tensor) -> list[Tensor]:
     """Return the starting points of an attack, one tensor (B, C, H, W). Each depends only on the image's index."""
     pairs = zip(x.cpu().split(1), y.cpu().split(1), indices.tolist(), strict=True)
     drawn = [attack.perturbation.draw((a, b), make_generator("attack", i)) for a, b, i in pairs]
