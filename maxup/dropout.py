@@ -7,13 +7,18 @@ from torch import nn
 
 
 @contextmanager
-def without_dropout(model: nn.Module) -> Iterator[None]:
-    """Turn dropout inside a model off: modules that apply it, except for the model itself, are in evaluation mode.
+def without_dropout(model: nn.Module, *others: nn.Module) -> Iterator[None]:
+    """Turn dropout inside modules off: modules that apply it are in evaluation mode.
+
+    The given modules themselves stay in training mode, unless they are dropout layers.
 
     A recurrent layer has its dropout set to 0 instead, because cuDNN computes no gradients in evaluation mode.
     """
-    roots = (model, getattr(model, "_orig_mod", None))  # in evaluation they may return something else
-    active = [m for m in model.modules() if m.training and m not in roots and has_dropout(m)]
+    given = (model, *others)
+    roots = {part for root in given for part in (root, getattr(root, "_orig_mod", None))}  # may return something else
+    roots = {root for root in roots if not isinstance(root, nn.modules.dropout._DropoutNd)}
+    modules = dict.fromkeys(m for root in given for m in root.modules())
+    active = [m for m in modules if m.training and m not in roots and has_dropout(m)]
     recurrent = {m: m.dropout for m in active if isinstance(m, nn.RNNBase)}
     for module in active:
         if module in recurrent:

@@ -23,6 +23,7 @@ from maxup.validate import is_capturing
 RECORDED = {"running_mean", "running_var", "num_batches_tracked"}
 PLAIN = (bool, int, float, str, type(None), Tensor)  # attributes that are restored
 KEPT = {"training", "_compiled_call_impl"}  # restored otherwise, or not changed by a forward pass
+DEPTH, MOST = 6, 1000  # of the search for modules that a function may call; it takes up to a millisecond
 TORCH_FORWARDS = (_BatchNorm.forward, nn.SyncBatchNorm.forward)  # obey track_running_stats
 
 
@@ -138,17 +139,16 @@ def called_modules(*functions: Any) -> list[nn.Module]:
     """
     found: dict[nn.Module, None] = {}
     seen: set[int] = set()
-
-    def visit(value: Any, depth: int) -> None:
-        if isinstance(value, nn.Module):
-            found[value] = None
-        elif depth and id(value) not in seen:
-            seen.add(id(value))
-            for part in itertools.islice(_parts(value), 100):
-                visit(part, depth - 1)
-
-    for function in functions:
-        visit(function, 5)
+    level: list[Any] = list(functions)
+    for _ in range(DEPTH):
+        following: list[Any] = []
+        for value in level:
+            if isinstance(value, nn.Module):
+                found[value] = None
+            elif id(value) not in seen and len(seen) + len(following) < MOST:
+                seen.add(id(value))
+                following += itertools.islice(_parts(value), 100)
+        level = following
     return list(found)
 
 

@@ -11,7 +11,7 @@ from torch.nn.utils import parametrizations, parametrize
 
 import maxup as mu
 from maxup import Gaussian, MaxUp
-from maxup.isolation import eval_mode
+from maxup.isolation import called_modules, eval_mode
 
 B, D, C, M, SIGMA = 8, 5, 4, 4, 0.5
 
@@ -429,6 +429,44 @@ def test_every_pass_of_smoothadv_starts_from_the_same_buffers():
     mu.SmoothAdv(sigma=0.1, radius=0.2, steps=3)(model, torch.rand(B, 1, 1, D), data()[1])
     assert seen == [0, 0, 0, 0]
     assert model.calls == 1
+
+
+class Owner:
+    """Calls a head that it may replace."""
+
+    def __init__(self):
+        self.replace()
+
+    def replace(self):
+        self.head = nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 3))
+
+    def forward(self, body, x):
+        return self.head(body(x))
+
+
+@pytest.mark.parametrize("settings", [{}, {"norm": "running"}, {"fast": True}], ids=str)
+def test_a_module_that_forward_calls_may_be_replaced(settings):
+    owner, body, x, y = Owner(), nn.Linear(5, 8), torch.rand(16, 5), torch.randint(3, (16,))
+    objective = MaxUp(Gaussian(0.1), m=4, forward=owner.forward, **settings)
+    for _ in range(2):
+        objective(body, x, y)
+        assert owner.head[0].num_batches_tracked == 1  # by the training pass
+        owner.replace()
+
+
+def test_the_search_for_modules_takes_a_limited_time():
+    deep = [[[list(range(100)) for _ in range(100)] for _ in range(100)]]
+    seen = []
+
+    class Counted(list):
+        def __iter__(self):
+            seen.append(1)
+            return super().__iter__()
+
+    layer = nn.Linear(2, 2)
+    many = [Counted([i]) for i in range(5000)]
+    assert called_modules(functools.partial(print, deep, layer, *many)) == [layer]
+    assert len(seen) < 2000
 
 
 def test_modules_in_defaults_partials_containers_and_wrappers_are_found():

@@ -88,7 +88,6 @@ class Objective:
         self._first_batch = True
         self._first_scoring = True  # True until the first scoring
         self._read_values = False  # True if this batch's values are checked
-        self._called: tuple[Any, Any, list[nn.Module]] = (None, None, [])  # loss_fn, forward, and the modules they call
 
     def run(self, model: Any, x: Any, y: Any) -> Outcome:
         """Return the loss with outputs, targets and losses per example."""
@@ -216,6 +215,12 @@ class Objective:
             check_gradient(batch, copy, self.perturbation)
         return copy
 
+    def _other_modules(self, model: nn.Module) -> list[nn.Module]:
+        """Return the modules outside of the model that `loss_fn` and `forward` call now. They may be replaced."""
+        called = called_modules(self.loss_fn, self.forward)
+        inside = set(model.modules()) if called else ()
+        return [module for module in called if module not in inside]
+
     def _forbid_side_effects(self, batch: Batch, method: str) -> AbstractContextManager[None]:
         """On the first batch, raise if the perturbation changes the global random state or the batch."""
         who = f"{type(self.perturbation).__name__}.{method}"
@@ -229,9 +234,7 @@ class Objective:
 
         The first time, unless `check` is False, warn about state that changed and cannot be restored.
         """
-        if self._called[:2] != (self.loss_fn, self.forward):
-            self._called = self.loss_fn, self.forward, called_modules(self.loss_fn, self.forward)
-        modules = [model, *self._called[2]]
+        modules = [model, *self._other_modules(model)]
         first = check and self._first_scoring and not is_capturing(device_of(batch))
         compare = first and all(type(p) is nn.Parameter for module in modules for p in module.parameters())  # not FSDP
         passes, after_first, after_last = 0, None, None
@@ -249,7 +252,7 @@ class Objective:
         try:
             with (
                 attention_as_in_training(model.modules()),
-                nullcontext() if dropout else without_dropout(model),
+                nullcontext() if dropout else without_dropout(*modules),
                 preserve_state(model, batch, norm=norm, others=modules[1:]) as rewind_all,
             ):
                 yield rewind

@@ -129,7 +129,7 @@ class MaxUp(Objective):
         instead = (
             "use strategy='recompute', or masks='independent'"
             if strategy == "retain"
-            else "use chunk_size=1 or dropout=False"
+            else f"use chunk_size=1{' or dropout=False' if dropout else ''}"
         )
         self._wide = WidePasses(instead)
         self._ties, self._gap_check = TieCheck(), GapCheck()
@@ -279,13 +279,13 @@ class MaxUp(Objective):
         self, select: Callable[[Batch], RunningMax], model: Any, batch: Batch, generator: Generator
     ) -> RunningMax:
         """Select by a CUDA graph, if possible. Once it turns out not to be, warn."""
-        before = self.why_eager
+        before, called = self.why_eager, (model, *self._other_modules(model))
         worst = self._captured(
             select,
             batch,
             generator,
-            kind=(model, self.depends_on()),  # not its id, which a new model may have again
-            modules=lambda: [m for root in (model, *self._called[2]) for m in root.modules()],
+            kind=(*called, self.depends_on()),  # not their ids, which new modules may have again
+            modules=lambda: [m for root in called for m in root.modules()],
             remember=partial(remember_draws, self.perturbation, generator),
             dropout=self.dropout and not self.fast,
         )
@@ -341,7 +341,10 @@ class MaxUp(Objective):
             _, target, losses = forward(model, batch, draws)  # L(x'_i, theta)
         else:
             isolated = nullcontext(rewind)
-            _, target, losses = self._wide.run(forward, model, batch, draws, isolated=isolated, rewind=rewind)
+            others = self._other_modules(model)
+            _, target, losses = self._wide.run(
+                forward, model, batch, draws, isolated=isolated, rewind=rewind, others=others
+            )
         return draws, losses, target
 
     def _retain(self, model: Any, batch: Batch, generator: Generator) -> tuple[RunningMax, Any]:
@@ -357,8 +360,10 @@ class MaxUp(Objective):
         if m == 1 or self.masks == "independent" or capturing:  # a capture cannot read the random states
             output, target, losses = self._forward(model, batch, draws)  # (m * B, ...)
         else:
-            isolated = self._preserve_state(unwrap(model), batch, "batch")
-            output, target, losses = self._wide.run(self._forward, model, batch, draws, isolated=isolated)
+            isolated, others = self._preserve_state(unwrap(model), batch, "batch"), self._other_modules(unwrap(model))
+            output, target, losses = self._wide.run(
+                self._forward, model, batch, draws, isolated=isolated, others=others
+            )
         worst.update(draws, losses, target)
         self._ties.update(worst)
         assert worst.copy is not None
@@ -373,7 +378,8 @@ class MaxUp(Objective):
         """Whether to check that winners keep their losses when batched together: once, without train-mode BatchNorm."""
         if not self._first_scoring or is_capturing(device_of(batch)):
             return False
-        return not any(isinstance(layer, _BatchNorm) and layer.training for layer in model.modules())
+        layers = (layer for root in (model, *self._other_modules(model)) for layer in root.modules())
+        return not any(isinstance(layer, _BatchNorm) and layer.training for layer in layers)
 
     def _is_approximate(self, m: int) -> bool:
         """Whether a step with m copies does not score all of them exactly."""

@@ -1,6 +1,6 @@
 """Forward passes over several copies at once. The copies share the model's random numbers, such as dropout masks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -58,7 +58,8 @@ class WidePasses:
         draws: list[Draw],
         *,
         isolated: AbstractContextManager[Callable[[], None]],
-        rewind: Callable[[], None] = lambda: None,
+        rewind: Callable[[], None] | None = None,
+        others: Sequence[nn.Module] = (),
     ) -> tuple[Any, Any, Tensor]:
         """Forward all copies in one pass.
 
@@ -68,30 +69,40 @@ class WidePasses:
             batch: The batch (x, y).
             draws: One draw per copy, a list of k.
             isolated: Under which one copy can run without side effects; yields a function that rewinds the state.
-            rewind: Called before the wide pass.
+            rewind: Goes back to the state before the wide pass. With it, one copy runs again if the model draws other
+                numbers than in an earlier step, as with LayerDrop.
+            others: Other modules that `forward` calls.
 
         Returns:
             What `forward` returns.
         """
         module = unwrap(model)
-        known, key = self.known.setdefault(module, {}), _cache_key(module, batch)
-        if key not in known:
+        modules = [part for root in (module, *others) for part in root.modules()]
+        devices = list({p.device for part in modules for p in part._parameters.values() if p is not None}
+                       | {leaf.device for leaf in leaves(batch)})  # fmt: skip
+        known, key = self.known.setdefault(module, {}), _cache_key(modules, batch)
+        is_new = key not in known
+        if is_new:
             with isolated as rewind_one, torch.no_grad():
-                one = self._run_one(module, lambda: forward(module, batch, draws[:1])[2], rewind_one)
+                one = self._run_one(module, lambda: forward(module, batch, draws[:1])[2], rewind_one, devices)
             if len(known) == MAX_KEYS:
                 del known[next(iter(known))]
             known[key] = one
-        rewind()
+        if rewind is not None:
+            rewind()
         try:
-            return self._run_wide(known[key], module, lambda: forward(model, batch, draws), draws, batch)
-        except BaseException:
+            return self._run_wide(known[key], devices, lambda: forward(model, batch, draws), draws, batch)
+        except BaseException as error:
             del known[key]  # run one copy again before the next wide pass
-            raise
+            if is_new or rewind is None or not isinstance(error, ValueError):
+                raise
+        return self.run(forward, model, batch, draws, isolated=isolated, rewind=rewind, others=others)
 
-    def _run_one(self, model: nn.Module, forward: Callable[[], Tensor], rewind: Callable[[], None]) -> OneCopy:
+    def _run_one(
+        self, model: nn.Module, forward: Callable[[], Tensor], rewind: Callable[[], None], devices: list[torch.device]
+    ) -> OneCopy:
         """Run one copy, twice if it draws random numbers, and return what it drew."""
         rewind()
-        devices = _devices(model)
         before = get_rng_state(devices)
         losses = forward()
         after = get_rng_state(devices)
@@ -107,9 +118,9 @@ class WidePasses:
         return OneCopy(operations, moved, after, losses.detach())
 
     def _run_wide(
-        self, one: OneCopy, model: nn.Module, forward: Callable[[], Any], draws: list[Draw], batch: Batch
+        self, one: OneCopy, devices: list[torch.device], forward: Callable[[], Any], draws: list[Draw], batch: Batch
     ) -> Any:
-        copies, size, devices = len(draws), batch_size(batch), _devices(model)
+        copies, size = len(draws), batch_size(batch)
         before = get_rng_state(devices)
         with shared_masks(one.operations, copies, size, self.instead):
             result = forward()
@@ -125,11 +136,7 @@ class WidePasses:
         return result
 
 
-def _cache_key(model: nn.Module, batch: Batch) -> Any:
+def _cache_key(modules: list[nn.Module], batch: Batch) -> Any:
     """Return a cache key: the modes and shapes that determine which random numbers a pass draws."""
-    modes = tuple((module.training, drop_probability(module) > 0) for module in model.modules())
+    modes = tuple((module.training, drop_probability(module) > 0) for module in modules)
     return modes, tuple(leaf.shape for leaf in leaves(batch))
-
-
-def _devices(model: nn.Module) -> list[torch.device]:
-    return list({parameter.device for parameter in model.parameters()})

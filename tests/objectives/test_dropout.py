@@ -261,3 +261,18 @@ def test_names_of_settings_are_not_probabilities():
 def test_wrong_settings(settings, error, message):
     with pytest.raises(error, match=message):
         MaxUp(Gaussian(1.0), **settings)
+
+
+def test_dropout_of_modules_that_forward_calls_is_off():
+    body, head, last, modes = nn.Linear(6, 8), nn.Sequential(nn.Dropout(0.5), nn.Linear(8, 3)), nn.Dropout(0.5), []
+
+    def forward(model, x):
+        modes.append((head[0].training, last.training))
+        return last(head(model(x)))
+
+    make(dropout=False, forward=forward)(body, torch.rand(4, 6), torch.randint(3, (4,)))
+    assert modes[-1] == (True, True)
+    assert set(modes[:-1]) == {(False, False)}
+    assert head.training
+    assert head[0].training
+    assert last.training

@@ -119,3 +119,59 @@ def test_a_deleted_model_is_forgotten():
     del model
     gc.collect()
     assert not objective._wide.known
+
+
+class LayerDrop(nn.Module):
+    """Skips layers with dropout at random, so that every step draws other random numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(D, D), nn.Dropout(0.5)) for _ in range(4))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x if torch.rand(()) < 0.3 else layer(x)
+        return x
+
+
+class Noise(nn.Module):
+    """Noise with a schedule."""
+
+    sigma = 0.0
+
+    def forward(self, x):
+        return x + self.sigma * torch.randn_like(x) if self.sigma else x
+
+
+def losses(model, change, **settings):
+    """The losses of the copies in 20 steps. The model changes before each step."""
+    torch.manual_seed(0)
+    objective, found = MaxUp(Gaussian(0.3), m=4, generator=torch.Generator().manual_seed(1), **settings), []
+    for step in range(20):
+        change(step)
+        worst = objective.run(model, *data()).worst
+        found.append(torch.stack([worst.losses[i] for i in range(4)]))
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("layer", [LayerDrop(), Noise()], ids=["LayerDrop", "Noise"])
+def test_random_numbers_that_differ_between_steps_are_shared(layer):
+    model = mlp(layer.double())
+
+    def change(step):
+        layer.sigma = 0.1 * (step // 3 % 2)
+
+    torch.testing.assert_close(losses(model, change, chunk_size=4), losses(model, change))
+
+
+def test_the_modes_of_modules_that_forward_calls_count():
+    body, head = nn.Linear(D, D).double(), nn.Sequential(nn.Dropout(0.5), nn.Linear(D, C).double())
+
+    def change(step):
+        head.train(step // 3 % 2 == 1)
+
+    def forward(model, x):
+        return head(model(x))
+
+    found = losses(body, change, chunk_size=4, forward=forward)
+    torch.testing.assert_close(found, losses(body, change, forward=forward))
