@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from maxup.cli.parser import Parser, add_json, check_count, folder, free_stdout, new_folder, parser_of
+from maxup.cli.parser import Parser, add_json, check_count, check_writable, folder, free_stdout, new_folder, parser_of
 from maxup.cli.user_code import add_user_code, load_function, user_functions
 from maxup.errors import RecipeError, RunError, unknown_name
 from maxup.lab.bench.settings import DEFAULT, NAMES, SIZES
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from maxup.lab.bench.workload import Workload
 
 GROUP = "Your code"
+FILES = ("bench.json", "cost.png", "gap.png")
 ONE_PROCESS = True
 EXAMPLES = """examples:
   maxup bench resnet20
@@ -86,28 +87,32 @@ def main(argv: Sequence[str]) -> int:
         "train_steps": 0 if args.train_steps is None and _is_setup(args) else args.train_steps,
     }  # fmt: skip
 
+    if args.out:
+        for name in FILES:
+            check_writable(args.out / name)
     try:
         with free_stdout(args.json):
             progress = partial(say, file=sys.stderr, flush=True)
             result = summarize(bench(_workload(args, device), **options, say=progress))
     except torch.OutOfMemoryError as error:
         raise RunError("the standard step does not fit into memory; use a smaller --batch_size") from error
+    if not args.json:
+        from maxup.lab.bench.table import show
+
+        show(result)
     if args.out:
         from maxup.lab.bench.plot import plot_cost, plot_gap
         from maxup.lab.storage import atomic_io
 
         atomic_io.make_folder(args.out)
-        atomic_io.write_json(args.out / "bench.json", result)
-        plot_cost(result, args.out / "cost.png")
-        plot_gap(result, args.out / "gap.png")
+        files = [args.out / name for name in FILES]
+        atomic_io.write_json(files[0], result)
+        plot_cost(result, files[1])
+        plot_gap(result, files[2])
+        if not args.json:
+            say(f"\nWritten: bench.json, cost.png and gap.png in {args.out}")
     if args.json:
         say_json(result)
-        return 0
-    from maxup.lab.bench.table import show
-
-    show(result)
-    if args.out:
-        say(f"\nWritten: bench.json, cost.png and gap.png in {args.out}")
     return 0
 
 

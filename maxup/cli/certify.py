@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from glob import escape
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
-from maxup.cli.parser import add_checkpoint, add_root, check_count, figure_file, output_file, parser_of
+from maxup.cli.parser import add_checkpoint, add_root, check_count, check_writable, figure_file, output_file, parser_of
 from maxup.cli.user_code import add_user_code, load_function, user_functions
-from maxup.errors import CertificateError, InterruptedRunError, RunError, error_message
+from maxup.errors import CertificateError, InterruptedRunError, RunError
 from maxup.lab.limits import option as limited
 from maxup.lab.output import say
 
@@ -190,7 +189,7 @@ def _certify(args: argparse.Namespace) -> None:
             check_regular(file)
     for file in (path, args.plot):
         if file is not None:
-            _check_writable(file)
+            _prepare(file)
     indices = list(range(0, len(target.images), 1 if args.all else args.skip or 20))[: args.max]
     try:
         rows = certify(target, settings, indices, path, say=partial(say, flush=True))
@@ -239,13 +238,10 @@ def _target(args: argparse.Namespace) -> "Target":
     return target_from_module(args.module, build, data, args.data_from or args.data)
 
 
-def _check_writable(path: Path) -> None:
-    """Raise a RunError if a file cannot be written, before hours of work."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        TemporaryFile(dir=path.parent).close()
-    except OSError as error:
-        raise RunError(f"{path} cannot be written: {error_message(error)}; choose another file") from None
+def _prepare(path: Path) -> None:
+    """Create the folder of a file, before hours of work, or raise a RunError if the file cannot be written."""
+    check_writable(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
 
 
 def _show(tables: "Mapping[Path, tuple[dict[str, Any], list[Row]]]", plot: Path | None) -> None:
@@ -257,7 +253,7 @@ def _show(tables: "Mapping[Path, tuple[dict[str, Any], list[Row]]]", plot: Path 
     named = [(header | {"file": str(path)}, rows) for path, (header, rows) in tables.items()]
     show(named)
     if plot is not None:
-        _check_writable(plot)
+        _prepare(plot)
         draw(plot, named)
         say(f"Written: {plot}")
 
@@ -268,7 +264,7 @@ def _picture(args: argparse.Namespace, target: "Target", settings: "Settings") -
 
     if not args.image < len(target.images):
         raise RunError(f"there is no image {args.image}; choose 0 to {len(target.images) - 1}")
-    _check_writable(args.picture)
+    _prepare(args.picture)
     smooth, x = make_smooth(target, settings, find_device()), target.pixels([args.image])
     (certificate,) = smooth.certify_many(
         x, settings.n0, settings.n, settings.alpha, settings.batch_size, indices=[args.image]

@@ -1,6 +1,7 @@
 """The argument parser of the verbs, and options that several verbs share."""
 
 import argparse
+import errno
 import os
 import re
 import sys
@@ -8,10 +9,11 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from maxup.cli.user_code import add_user_code, user_functions
-from maxup.errors import unknown_name
+from maxup.errors import RunError, error_message, unknown_name
 from maxup.lab.limits import MAX_VALUES
 from maxup.lab.output import sentence
 
@@ -161,11 +163,23 @@ def figure_file(text: str) -> Path:
 
 def new_folder(text: str) -> Path:
     """Return the path of a folder to write to, which need not exist."""
+    if not text:
+        raise argparse.ArgumentTypeError("'' is not a name; give a folder, which need not exist")
     path = Path(text)
     for place in (path, *path.parents):
         if place.exists() and not place.is_dir():
             raise argparse.ArgumentTypeError(f"{place} is a file; give a folder, which need not exist")
     return path
+
+
+def check_writable(path: Path) -> None:
+    """Raise a RunError if a file cannot be written, before the work whose result it will hold."""
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        TemporaryFile(dir=next(place for place in path.absolute().parents if place.exists())).close()
+    except OSError as error:
+        raise RunError(f"{path} cannot be written: {error_message(error)}; choose another one") from None
 
 
 def wrap(words: Sequence[str]) -> str:

@@ -144,6 +144,23 @@ def test_refusals(words, code, message, capsys, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_files_that_cannot_be_written_are_refused_before_anything_is_measured(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("maxup.lab.bench.measure.bench", lambda *args, **settings: pytest.fail("measured"))
+    (tmp_path / "out" / "cost.png").mkdir(parents=True)
+    assert call("mlp", *RANDOM, *TINY, "--out", "out") == 1
+    assert "out/cost.png cannot be written: Is a directory; choose another one" in capsys.readouterr().err
+    assert call("mlp", *RANDOM, *TINY, "--out", "") == 2
+    assert "argument --out: '' is not a name; give a folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["resnet20", "--input", "5"], ["resnet20", "--input", "3,4,4", "--batch_size", "1"]])
+def test_a_batch_that_does_not_fit_the_network(words, capsys):
+    assert call(*words, "--rounds", "1", "--train_steps", "0") == 1
+    printed = capsys.readouterr().err
+    assert "maxup bench: a forward pass on the batch failed: " in printed
+    assert "Traceback" not in printed
+
+
 def test_the_example_of_the_docs(tmp_path, capsys):
     page = (Path(__file__).parents[2] / "docs" / "bench.md").read_text()
     (tmp_path / "mine_of_the_docs.py").write_text(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1])

@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from maxup.batch import Batch
 from maxup.cuda.capture import CapturedStep, why_not_capturable
 from maxup.cuda.graph import WARMUP, capture_graph
-from maxup.errors import NonFiniteError, RecipeError, format_error
+from maxup.errors import MaxUpError, NonFiniteError, RecipeError, format_error
 from maxup.lab.bench.fidelity import Fidelity, measure_fidelity, to_record
 from maxup.lab.bench.memory import peak_bytes
 from maxup.lab.bench.profile import profile_step
@@ -179,8 +179,13 @@ def summarize(result: Mapping[str, Any]) -> dict[str, Any]:
 def check(work: Workload) -> None:
     """Raise an error with a clear message if the network, the batch, the loss and the perturbation do not match."""
     objective = MaxUp(work.perturbation, 1, loss_fn=work.loss_fn, forward=work.forward, generator=work.generator())
-    with work.autocast():
-        loss = objective(work.model, *work.batches(0))
+    try:
+        with work.autocast():
+            loss = objective(work.model, *work.batches(0))
+    except (RuntimeError, ValueError, TypeError, AssertionError) as error:
+        if isinstance(error, torch.OutOfMemoryError | MaxUpError):
+            raise
+        raise RecipeError(f"a forward pass on the batch failed: {format_error(error)}") from error
     if not loss.requires_grad:
         raise RecipeError("the loss of the network has no gradient; give a network with parameters that are trained")
 
