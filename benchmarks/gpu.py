@@ -11,7 +11,6 @@ that this commit has finished are skipped, so the same command line continues af
 """
 
 import argparse
-import json
 import os
 import runpy
 import shlex
@@ -24,8 +23,10 @@ from typing import Any
 
 import torch
 
+from maxup.errors import CheckpointError
 from maxup.lab.bench import timing
 from maxup.lab.environment import environment
+from maxup.lab.storage.locks import locked
 
 WITH_DROPOUT = "maxup maxup_no_dropout maxup_fast maxup_fast_captured"
 USUAL = "maxup maxup_wide maxup_compiled_wide maxup_fast"
@@ -50,7 +51,8 @@ COMMANDS = {  # in the order of their importance
 }
 ALONE = ("epoch", "certify")  # time their steps by themselves, so they start when no other command runs
 TESTS = f"{sys.executable} -m pytest -q -n 4 tests/gpu"
-READY, GO = "ready", "go"  # files in the folder of a command: it waits to time its steps, and may begin
+# Files in the folder of a command: it waits to time its steps, may begin, and has finished (with the commit).
+READY, GO, DONE = "ready", "go", "done"
 
 
 def main() -> None:
@@ -65,31 +67,42 @@ def main() -> None:
     if args.child:
         run_in_turn(args.child, args.out)
         return
-    end, commit = time.monotonic() + args.seconds, environment(on_gpu=False)["commit"]
-    todo = [name for name in dict.fromkeys(args.only) if not _is_finished(args.out / name, commit)]
-    for name in args.only:
+    try:
+        with locked(args.out):
+            run_all(args.out, list(dict.fromkeys(args.only)), time.monotonic() + args.seconds, tests=args.tests)
+    except CheckpointError as error:
+        raise SystemExit(str(error)) from None
+
+
+def run_all(out: Path, names: list[str], end: float, *, tests: bool) -> None:
+    """Run the commands that are not finished, and the tests."""
+    commit = environment(on_gpu=False)["commit"]
+    todo = [name for name in names if not _is_finished(out / name, commit)]
+    for name in names:
         print(f"{name}: {COMMANDS[name] if name in todo else 'finished before'}", flush=True)
     running: dict[str, subprocess.Popen[bytes]] = {}
     failed = list[str]()
     try:
-        if args.tests:
-            running["tests"] = _start(args.out / "tests", shlex.split(TESTS))
+        if tests:
+            running["tests"] = _start(out / "tests", shlex.split(TESTS))
         for name in (name for name in todo if name not in ALONE):
-            running[name] = _start_child(name, args.out)
+            running[name] = _start_child(name, out)
         for name, process in running.items():
-            while process.poll() is None and not (args.out / name / READY).exists():
+            while process.poll() is None and not (out / name / READY).exists():
                 _sleep(end, name, failed)
         for name in (*running, *(name for name in todo if name in ALONE)):
             if name not in running:
-                running[name] = _start_child(name, args.out)
-            (args.out / name / GO).touch()
+                running[name] = _start_child(name, out)
+            (out / name / GO).touch()
             begun = time.monotonic()
             while running[name].poll() is None:
                 _sleep(end, name, failed)
-            waited = (args.out / name / READY).exists() or name in ALONE or name == "tests"
+            waited = (out / name / READY).exists() or name in ALONE or name == "tests"
             if running[name].returncode or not waited:  # otherwise it timed its steps beside other commands
                 failed.append(name)
-            print(f"{name}: {time.monotonic() - begun:.0f} s\n{_last_line(args.out / name)}", flush=True)
+            else:
+                (out / name / DONE).write_text(str(commit))
+            print(f"{name}: {time.monotonic() - begun:.0f} s\n{_last_line(out / name)}", flush=True)
     finally:
         for process in running.values():
             if process.poll() is None:
@@ -101,12 +114,14 @@ def main() -> None:
 
 def run_in_turn(name: str, out: Path) -> None:
     """Run a command that waits for its turn before it times its steps."""
-    interleaved = timing.interleaved
+    interleaved, parent = timing.interleaved, os.getppid()
 
     def in_turn(*args: Any, **kwargs: Any) -> dict[str, list[float]]:
         torch.cuda.empty_cache()  # for the other commands
         (out / name / READY).touch()
         while not (out / name / GO).exists():
+            if os.getppid() != parent:  # it was killed
+                sys.exit(1)
             time.sleep(0.05)
         return interleaved(*args, **kwargs)
 
@@ -122,7 +137,7 @@ def _start_child(name: str, out: Path) -> subprocess.Popen[bytes]:
 
 def _start(folder: Path, command: list[str]) -> subprocess.Popen[bytes]:
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (READY, GO):
+    for name in (READY, GO, DONE):
         (folder / name).unlink(missing_ok=True)
     with (folder / "log.txt").open("wb") as log:
         return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)  # to end its children, too
@@ -141,12 +156,17 @@ def _last_line(folder: Path) -> str:
 
 
 def _is_finished(folder: Path, commit: str | None) -> bool:
-    """Whether a folder has a result of this commit, which must be clean."""
-    if commit is None or commit.endswith("+"):
-        return False
-    return any(json.loads(file.read_text())["environment"]["commit"] == commit for file in folder.glob("*.json"))
+    """Whether a command has finished at this commit, which must be clean."""
+    done = folder / DONE
+    return commit is not None and not commit.endswith("+") and done.exists() and done.read_text() == commit
+
+
+def stop_with_children() -> None:
+    """Let SIGTERM and SIGHUP also end the commands."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: sys.exit(1))
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # also ends the commands
+    stop_with_children()
     main()

@@ -24,10 +24,10 @@ Names of rows:
 """
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,10 +48,13 @@ from benchmarks.speedrun_rows import (
     smoothed,
 )
 from maxup import Average, CropFlip, captured
+from maxup.cli.parser import check_writable
+from maxup.errors import CheckpointError, RunError
 from maxup.lab.data import load_data
 from maxup.lab.environment import environment
 from maxup.lab.models.speednet import speednet
-from maxup.lab.storage.atomic_io import write_json
+from maxup.lab.storage.atomic_io import read_json, write_json
+from maxup.lab.storage.locks import locked
 from maxup.perturb.base import constant
 from maxup.rng import make_generator
 from maxup.scoring import allow_variants
@@ -97,9 +100,9 @@ def choose(y: Tensor, count: int, seed: int) -> Tensor:
     """Return the indices of `count` random images, the same number of every class."""
     order = torch.randperm(len(y), generator=make_generator("speedrun images", seed)).to(y.device)
     chosen = torch.cat([order[y[order] == label][: count // 10] for label in range(10)])
-    if len(chosen) != count:
+    if len(chosen) != count or count < 10:
         raise SystemExit(f"--images must be a multiple of 10, and at most 10 times the smallest class; it is {count}")
-    return chosen
+    return chosen[torch.randperm(count, generator=make_generator("speedrun order", seed)).to(y.device)]
 
 
 def batches(x: Tensor, y: Tensor, epochs: float, flips: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -255,10 +258,14 @@ def resume(path: Path | None, settings: dict[str, Any]) -> dict[str, list[dict[s
     """Return the runs of a result file, which must have the same settings and the same commit."""
     if path is None or not path.exists():
         return {}
-    found = json.loads(path.read_text())
+    try:
+        found = read_json(path, most=1 << 28)
+        about = {key: found.get(key) for key in settings}, found["environment"]["commit"]
+    except (ValueError, AttributeError, LookupError):
+        raise SystemExit(f"{path} is not a result of this script; choose another --out") from None
     commit = environment()["commit"]
-    if {key: found.get(key) for key in settings} != settings or found["environment"]["commit"] != commit:
-        raise SystemExit(f"{path} has other settings, or is of another commit than {commit}; choose another --out")
+    if about != (settings, commit) or str(commit).endswith("+"):
+        raise SystemExit(f"{path} has other settings, or is not of the clean commit {commit}; choose another --out")
     rows: dict[str, list[dict[str, Any]]] = found["rows"]
     return rows
 
@@ -280,10 +287,22 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1e9, help="start no run after this time")
     parser.add_argument("--out", type=Path, help="result file")
     args = parser.parse_args()
-    named = [name for name in args.rows if name != EQUAL_TIME]
-    for name in named:  # before anything is compiled
-        Row.parse(name)
+    for name in args.rows:  # before anything is compiled
+        if name != EQUAL_TIME:
+            Row.parse(name)
     check_equal_time(args.rows, args.runs)
+    try:
+        if args.out:
+            check_writable(args.out)
+        with locked(args.out.parent, args.out.name) if args.out else nullcontext():
+            run_rows(args)
+    except (RunError, CheckpointError) as error:
+        raise SystemExit(str(error)) from None
+
+
+def run_rows(args: argparse.Namespace) -> None:
+    """Train every seed of every row that the result file does not have, and print a table."""
+    named = [name for name in args.rows if name != EQUAL_TIME]
     settings = {"benchmark": "speedrun"} | {name: getattr(args, name) for name in SETTINGS}
     rows = {name: list[dict[str, Any]]() for name in named} | resume(args.out, settings)
     torch.backends.cudnn.benchmark = True

@@ -75,8 +75,8 @@ class Row:
 
     @classmethod
     def parse(cls, name: str) -> "Row":
-        found = re.fullmatch(rf"({'|'.join(OBJECTIVES)})(\d+)(?:(first|last)(\d+))?(?:x([\d.]+))?", name)
-        if found is None:
+        found = re.fullmatch(rf"({'|'.join(OBJECTIVES)})(\d+)(?:(first|last)(\d+))?(?:x(\d+(?:\.\d+)?))?", name)
+        if found is None or not int(found[2]) or (found[5] is not None and not float(found[5])):
             raise SystemExit(
                 f"row {name!r} is not known; use {', '.join(OBJECTIVES)} and a number, such as m4, run4last25 or m1x2"
             )

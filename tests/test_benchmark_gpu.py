@@ -1,7 +1,9 @@
 """`python -m benchmarks.gpu` runs every command, lets them time their steps in turn, and continues where it stopped."""
 
 import json
+import os
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,6 +11,8 @@ import pytest
 
 from benchmarks import gpu, networks
 from maxup.lab.bench.settings import NAMES
+from maxup.lab.storage.locks import locked
+from tests.waiting import until
 
 QUICK = "maxup bench mlp --device cpu --m 2 --variants maxup --batch_size 4 --input 1,4,4 --rounds 1 --train_steps 0"
 WRAPPER = """import pathlib, sys, time
@@ -24,6 +28,20 @@ def timed(*args, **kwargs):
     print("timed from", start, "to", time.monotonic(), file=sys.stderr)
     return found
 timing.interleaved = timed
+gpu.main()
+"""
+
+
+STOPPED = """import os, runpy, sys, time
+from benchmarks import gpu
+
+def child(name, out):
+    code = "import os, time; open({log!r}, 'a').write(f'{{os.getpid()}} '); time.sleep(600)"
+    return gpu._start(out / name, [sys.executable, "-c", code])
+
+gpu.COMMANDS = {{"a": "", "b": ""}}
+gpu._start_child = child
+gpu.stop_with_children()
 gpu.main()
 """
 
@@ -101,11 +119,31 @@ def test_a_command_that_does_not_wait_is_a_failure(run):
 
 @pytest.mark.parametrize("commit", ["0" * 40 + "+", None])
 def test_results_of_a_dirty_tree_are_measured_again(tmp_path, commit):
-    (tmp_path / "bench.json").write_text(json.dumps({"environment": {"commit": commit}}))
+    (tmp_path / gpu.DONE).write_text(str(commit))
     assert not gpu._is_finished(tmp_path, commit)
-    (tmp_path / "bench.json").write_text(json.dumps({"environment": {"commit": "0" * 40}}))
+    (tmp_path / gpu.DONE).write_text("0" * 40)
     assert gpu._is_finished(tmp_path, "0" * 40)
     assert not gpu._is_finished(tmp_path, "1" * 40)
+
+
+def test_a_second_process_waits_for_the_first(run, tmp_path):
+    with locked(tmp_path), pytest.raises(SystemExit, match="is in use by process"):
+        run({"a": QUICK})
+
+
+def test_children_end_with_a_parent_that_is_stopped(tmp_path):
+    """SIGTERM ends a command that times its steps, and one that waits for its turn."""
+    wrapper = tmp_path / "wrapper.py"
+    wrapper.write_text(STOPPED.format(log=str(tmp_path / "pids")))
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    parent = subprocess.Popen([sys.executable, str(wrapper), "--out", str(tmp_path / "out")], env=env)
+    pids = tmp_path / "pids"
+    until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+    parent.terminate()
+    assert parent.wait() == 1
+    for pid in map(int, pids.read_text().split()):
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
 
 
 @pytest.mark.parametrize("name", [name for name, command in gpu.COMMANDS.items() if "networks:" in command])

@@ -101,6 +101,26 @@ def test_equal_time_needs_two_rows_and_two_seeds(run, rows, runs):
         run(*rows.split(), runs=runs)
 
 
-def test_an_unknown_row(run):
-    with pytest.raises(SystemExit, match="row 'n4' is not known; use m, fast"):
-        run("m1", "n4")
+@pytest.mark.parametrize("row", ["n4", "m0", "m1x0", "m1x1.2.3"])
+def test_an_unknown_row(run, row):
+    with pytest.raises(SystemExit, match=f"row '{row}' is not known; use m, fast"):
+        run("m1", row)
+
+
+def test_a_file_that_cannot_be_resumed(run, tmp_path, monkeypatch):
+    (tmp_path / "speedrun.json").write_text("{")
+    with pytest.raises(SystemExit, match=r"speedrun\.json is not a result of this script; choose another --out"):
+        run("m1")
+    (tmp_path / "speedrun.json").unlink()
+    monkeypatch.setenv("MAXUP_COMMIT", "0" * 40 + "+")
+    run("m1", runs=1)
+    with pytest.raises(SystemExit, match="or is not of the clean commit 0"):
+        run("m1", runs=2)
+    with pytest.raises(SystemExit, match="cannot be written: Is a directory"):
+        run("m1", options=["--out", str(tmp_path)])
+
+
+def test_losses_that_are_not_finite_survive_resuming(run):
+    first = run("m1", runs=1, options=["--lr", "1e30"])
+    assert run("m1", runs=3, options=["--lr", "1e30"])["m1"][0] == first["m1"][0]
+    assert any("nan" in str(loss) or "inf" in str(loss) for loss in first["m1"][0]["curve"])
