@@ -193,5 +193,10 @@ def fast_modes() -> str:
     return "\n".join(lines) + f"\n\n{origin(found['environment'])}"
 
 
+def overhead(name: str, step: str) -> str:
+    """The time of a step in plain PyTorch, relative to m = 1."""
+    return f"{result(f'overhead-{name}')['step_ratio'][step]:.2f}"
+
+
 def percent(device: str) -> str:
     return f"{100 * result(f'overhead-{device}')['select_overhead_of_one_forward']:.0f} %"

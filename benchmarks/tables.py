@@ -283,6 +283,8 @@ FILLERS: dict[str, Callable[[], str]] = {
     "efficientnet": partial(costs.gaps, "EfficientNet-Lite0, 224 px", {"CutMix": "bench/efficientnet"}),
     "fast-modes": costs.fast_modes,
     "fidelity": costs.fidelity,
+    "overhead-resnet50-average": partial(costs.overhead, "resnet50-cuda", "step, average of 4"),
+    "overhead-resnet50-maxup": partial(costs.overhead, "resnet50-cuda", "step, m = 4"),
     "overhead-cpu": partial(costs.percent, "cpu"),
     "overhead-cuda": partial(costs.percent, "cuda"),
 }

@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from maxup.batch import Batch
 from maxup.cuda.capture import CapturedStep, why_not_capturable
 from maxup.cuda.graph import WARMUP, capture_graph
-from maxup.errors import MaxUpError, NonFiniteError, RecipeError, format_error
+from maxup.errors import MaxUpError, NonFiniteError, RecipeError, error_message, format_error
 from maxup.lab.bench.fidelity import Fidelity, measure_fidelity, to_record
 from maxup.lab.bench.memory import peak_bytes
 from maxup.lab.bench.profile import profile_step
@@ -226,7 +226,8 @@ def _attempt(
     except (ValueError, TypeError, RuntimeError) as error:
         if key == next(iter(steps)):  # the standard step, to which the others are compared
             raise
-        notes[key] = f"not measured: {format_error(error)}"
+        why = error_message(error) if isinstance(error, MaxUpError) else format_error(error)
+        notes[key] = f"not measured: {why}"
     del steps[key]
     work.model.zero_grad()
     gc.collect()  # what the failed step allocated
