@@ -34,7 +34,10 @@ def worker(args: argparse.Namespace) -> None:
     seconds = timed(trainer, repeat(batch, args.steps))
     if trainer.accelerator.is_main_process:
         args.worker.write_text(json.dumps(args.batch_size / seconds))
-    trainer.accelerator.end_training()
+    accelerator = trainer.accelerator
+    del trainer  # free the model first: otherwise the process can abort while Python exits (pytorch/pytorch#190489)
+    accelerator.free_memory()
+    accelerator.end_training()
 
 
 def launch(args: argparse.Namespace, processes: int, batch_size: int, m: int) -> float:

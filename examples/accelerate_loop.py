@@ -45,6 +45,8 @@ def main() -> None:
             with torch.no_grad():
                 found.append(accelerator.gather_for_metrics(model(xb).argmax(1) == yb))
         accelerator.print(f"epoch {epoch + 1:2}  test accuracy {100 * torch.cat(found).float().mean():.2f} %")
+    # free the model first: otherwise processes on CPUs can abort while Python exits (pytorch/pytorch#190489)
+    model, optimizer, train, test = accelerator.free_memory(model, optimizer, train, test)
     accelerator.end_training()
 
 
