@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import claims, comparisons, costs
+from benchmarks import claims, comparisons, costs, speedrun_tables
 from benchmarks.comparisons import one_difference, sweep
 from benchmarks.result_files import FEW, LENGTHS, NOISES, RATES, SIZES, origin, result, short_commit
 from maxup.lab.certify.tsv import read
@@ -27,26 +27,6 @@ DOCS = ("method", "results", "experiments", "language", "imagenet", "certify", "
 MINUS, TYPOGRAPHIC = r"(?<=[ \[])-(?=\d)", "\N{MINUS SIGN}"  # of a negative number
 TIME = "time: "
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in DOCS)]
-
-
-def exploratory() -> str:
-    """The exploratory speed run: mean and standard error per row."""
-    rows = {
-        "m1": "m = 1", "m1x1.5": "m = 1, 1.5 times the epochs", "m1x2": "m = 1, twice the epochs", "m2": "m = 2",
-        "m4": "m = 4", "proxy4": "m = 4, scored by a proxy", "proxy16": "m = 16, scored by a proxy",
-        "low4": "m = 4, scored at 24 pixels",
-    }  # fmt: skip
-    lines = ["| row | training seconds | test accuracy [%] | with test-time flip [%] | n |", "|---|---|---|---|---|"]
-    for name, title in rows.items():
-        runs, cells = result("speedrun-cutout")["rows"][name], []
-        for metric in ("seconds", "accuracy", "accuracy_flip"):
-            found = estimate([run[metric] for run in runs])
-            assert found is not None
-            assert found.std is not None
-            error = "" if metric == "seconds" else f" ± {found.std / math.sqrt(found.n):.2f}"
-            cells.append(f"{found.mean:.2f}{error}")
-        lines.append(f"| {title} | {' | '.join(cells)} | {len(runs)} |")
-    return "\n".join(lines) + f"\n\n{origin(result('speedrun-cutout')['environment'])}"
 
 
 def cifar() -> str:
@@ -243,7 +223,8 @@ FILLERS: dict[str, Callable[[], str]] = {
     "digits-noise": partial(sweep, "noise", NOISES),
     "digits-noise-best-attacked": partial(comparisons.at_best_noise, "attacked"),
     "digits-noise-best-clean": partial(comparisons.at_best_noise, "clean"),
-    "exploratory": exploratory,
+    "exploratory": speedrun_tables.exploratory,
+    "speedrun-32": partial(speedrun_tables.planned, "speedrun-32", ("m1", "fast4", "m1x1.9", "m2", "easy4")),
     "digits-certified": comparisons.digits_certified,
     "docstrings-embedding": partial(comparisons.docstrings, "embedding_dropout"),
     "docstrings-token": partial(comparisons.docstrings, "token_dropout"),
