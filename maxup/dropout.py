@@ -10,14 +10,15 @@ from torch import nn
 def without_dropout(model: nn.Module, *others: nn.Module) -> Iterator[None]:
     """Turn dropout inside modules off: modules that apply it are in evaluation mode.
 
-    The given modules themselves stay in training mode, unless they are dropout layers.
+    The given modules themselves stay in training mode, because they may return something else in evaluation mode. The
+    exceptions are layers of torch, layers that only drop, and modules inside another given one.
 
     A recurrent layer has its dropout set to 0 instead, because cuDNN computes no gradients in evaluation mode.
     """
-    given = (model, *others)
-    roots = {part for root in given for part in (root, getattr(root, "_orig_mod", None))}  # may return something else
-    roots = {root for root in roots if not isinstance(root, nn.modules.dropout._DropoutNd)}
-    modules = dict.fromkeys(m for root in given for m in root.modules())
+    bodies = [getattr(root, "_orig_mod", root) for root in (model, *others)]  # of compiled modules
+    modules = dict.fromkeys(m for body in bodies for m in body.modules())
+    inside = {m for body in bodies for m in body.modules() if m is not body} - {bodies[0]}
+    roots = {body for body in bodies if body not in inside and not _only_drops(body)}
     active = [m for m in modules if m.training and m not in roots and has_dropout(m)]
     recurrent = {m: m.dropout for m in active if isinstance(m, nn.RNNBase)}
     for module in active:
@@ -32,6 +33,13 @@ def without_dropout(model: nn.Module, *others: nn.Module) -> Iterator[None]:
             module.training = True
         for layer, dropout in recurrent.items():
             layer.dropout = dropout
+
+
+def _only_drops(module: nn.Module) -> bool:
+    """Whether evaluation mode only turns the dropout of a module off."""
+    if isinstance(module, nn.modules.dropout._DropoutNd | nn.RNNBase | nn.MultiheadAttention):
+        return True
+    return drop_probability(module) > 0 and not any(True for _ in (*module.children(), *module.parameters()))
 
 
 def refuse_dropout(model: nn.Module) -> None:

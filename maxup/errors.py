@@ -23,6 +23,10 @@ class InputsError(MaxUpError, ValueError):
     """Inputs of the diagnostics are invalid."""
 
 
+class CannotShareError(MaxUpError, ValueError):
+    """The copies in one pass cannot share the random numbers that the model draws."""
+
+
 class RecipeError(MaxUpError, ValueError):
     """A recipe, or a table of recipes, is invalid."""
 

@@ -1,11 +1,7 @@
 """Run forward passes without side effects: `preserve_state` restores the model and the global random states."""
 
-import functools
-import inspect
-import itertools
-import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -23,7 +19,6 @@ from maxup.validate import is_capturing
 RECORDED = {"running_mean", "running_var", "num_batches_tracked"}
 PLAIN = (bool, int, float, str, type(None), Tensor)  # attributes that are restored
 KEPT = {"training", "_compiled_call_impl"}  # restored otherwise, or not changed by a forward pass
-DEPTH, MOST = 6, 1000  # of the search for modules that a function may call; it takes up to a millisecond
 TORCH_FORWARDS = (_BatchNorm.forward, nn.SyncBatchNorm.forward)  # obey track_running_stats
 
 
@@ -50,10 +45,13 @@ def preserve_state(
         dropout masks and the same state.
     """
     device = next(leaf.device for leaf in tree_leaves(batch) if isinstance(leaf, Tensor))
+    if lazy := _lazy_module(model):
+        raise ValueError(
+            f"the model has an uninitialized {type(lazy).__name__}; call model(x) once before the first step"
+        )
     modules = list(model.modules())
-    if others:
+    if others := [root for root in others if _lazy_module(root) is None]:  # those are not called yet
         modules = list(dict.fromkeys([*modules, *(module for root in others for module in root.modules())]))
-    _refuse_lazy(modules)
     flags = [(module, module.training) for module in modules]
     norms = [(m, m.track_running_stats) for m in modules if isinstance(m, _BatchNorm) and m.training]
     before = [(module._buffers, dict(module._buffers)) for module in modules if module._buffers]
@@ -121,56 +119,17 @@ def eval_mode(model: Any) -> Iterator[None]:
 
 @contextmanager
 def isolated_eval(model: Any, batch: Batch, others: Sequence[nn.Module] = ()) -> Iterator[Callable[[], None]]:
-    """`preserve_state` in evaluation mode. A model that is not a module is called as it is."""
+    """`preserve_state` with the model and the other modules in evaluation mode.
+
+    A model that is not a module is called as it is.
+    """
     if not isinstance(model, nn.Module):
         yield lambda: None
         return
-    with eval_mode(model), preserve_state(model, batch, others=others) as rewind:
-        yield rewind
-
-
-def called_modules(*functions: Any) -> list[nn.Module]:
-    """Return the modules that functions may call: in closures, defaults, globals, and attributes of bound objects.
-
-    Example:
-        >>> loss = nn.MSELoss()
-        >>> called_modules(loss.forward, functools.partial(loss, target=0), lambda o, t: loss(o, t)) == [loss]
-        True
-    """
-    found: dict[nn.Module, None] = {}
-    seen: set[int] = set()
-    level: list[Any] = list(functions)
-    for _ in range(DEPTH):
-        following: list[Any] = []
-        for value in level:
-            if isinstance(value, nn.Module):
-                found[value] = None
-            elif id(value) not in seen and len(seen) + len(following) < MOST:
-                seen.add(id(value))
-                following += itertools.islice(_parts(value), 100)
-        level = following
-    return list(found)
-
-
-def _parts(value: Any) -> Iterator[Any]:
-    """Yield the values that a call of `value` may reach."""
-    if isinstance(value, functools.partial):
-        yield from (value.func, *value.args, *value.keywords.values())
-    elif isinstance(value, Mapping):
-        yield from value.values()
-    elif isinstance(value, list | tuple | set):
-        yield from value
-    elif inspect.ismethod(value):
-        yield from (value.__self__, value.__func__)
-    elif inspect.isfunction(value):
-        if (value.__module__ or "").partition(".")[0] not in ("torch", "maxup"):
-            yield from (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), *vars(value).values())
-            for cell in value.__closure__ or ():
-                with suppress(ValueError):  # not assigned yet
-                    yield cell.cell_contents
-            yield from (value.__globals__.get(name) for name in value.__code__.co_names)
-    elif not isinstance(value, type | types.ModuleType | Tensor):
-        yield from getattr(value, "__dict__", {}).values()
+    with ExitStack() as stack:
+        for module in (model, *others):
+            stack.enter_context(eval_mode(module))
+        yield stack.enter_context(preserve_state(model, batch, others=others))
 
 
 def remember_values(tensors: Iterable[Tensor]) -> Callable[[], None]:
@@ -294,9 +253,6 @@ def _dense(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _refuse_lazy(modules: list[nn.Module]) -> None:
-    for module in modules:
-        if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():
-            raise ValueError(
-                f"the model has an uninitialized {type(module).__name__}; call model(x) once before the first step"
-            )
+def _lazy_module(model: nn.Module) -> nn.Module | None:
+    """Return a module inside the model that creates its parameters in its first call, or None."""
+    return next((m for m in model.modules() if isinstance(m, LazyModuleMixin) and m.has_uninitialized_params()), None)

@@ -44,3 +44,12 @@ def test_a_copy_is_scored_by_the_function_that_is_trained(trained, dropout, trai
     report = objective.run(model, x, torch.randint(3, (8,))).report
     assert report.replay_error < 1e-5
     assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_an_encoder_that_forward_calls_is_scored_as_in_training():
+    torch.manual_seed(0)
+    model, identity = Encoder(), nn.Identity()
+    x = torch.randint(2, 50, (8, 12))
+    x[:, 6:] = 0
+    objective = MaxUp(TokenDropout(0.3, mask_id=1, keep=[0]), m=4, forward=lambda body, x: model(body(x)))
+    assert objective.run(identity, x, torch.randint(3, (8,))).report.replay_error < 1e-5

@@ -167,8 +167,9 @@ def new_folder(text: str) -> Path:
         raise argparse.ArgumentTypeError("'' is not a name; give a folder, which need not exist")
     path = Path(text)
     for place in (path, *path.parents):
-        if place.exists() and not place.is_dir():
-            raise argparse.ArgumentTypeError(f"{place} is a file; give a folder, which need not exist")
+        if os.path.lexists(place) and not place.is_dir():
+            kind = "file" if place.exists() else "broken link"
+            raise argparse.ArgumentTypeError(f"{place} is a {kind}; give a folder, which need not exist")
     return path
 
 

@@ -16,10 +16,11 @@ from torch.utils._pytree import tree_leaves
 
 from maxup import theory
 from maxup.batch import batch_size, device_of
+from maxup.called_modules import called_modules
 from maxup.diagnostics.inputs import Inputs
 from maxup.dropout import drop_probability
 from maxup.errors import MaxUpWarning, format_error
-from maxup.isolation import called_modules, preserve_state
+from maxup.isolation import preserve_state
 from maxup.losses import mean_loss
 from maxup.objectives.maxup import MaxUp
 from maxup.perturb.in_model import clear

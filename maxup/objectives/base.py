@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Generator, Tensor, nn
@@ -11,8 +11,10 @@ from torch import Generator, Tensor, nn
 from maxup.attention import attention_as_in_training
 from maxup.batch import Batch, Draw, batch_size, cat, device_of, tile
 from maxup.call_repr import call_repr
+from maxup.called_modules import called_modules
 from maxup.dropout import without_dropout
-from maxup.isolation import called_modules, forbid_side_effects, preserve_state
+from maxup.errors import CannotShareError
+from maxup.isolation import forbid_side_effects, preserve_state
 from maxup.losses import TOKENS, cross_entropy, mean_loss, without_arguments
 from maxup.objectives.outcome import Outcome
 from maxup.objectives.settings import settings
@@ -45,6 +47,8 @@ def call_model(model: Any, x: Any) -> Any:
     """Return model(x): the default `forward`."""
     try:
         return model(x)
+    except CannotShareError:
+        raise
     except Exception as error:
         if (message := explain_call(x, error)) is not None:
             raise TypeError(message) from error
@@ -88,6 +92,7 @@ class Objective:
         self._first_batch = True
         self._first_scoring = True  # True until the first scoring
         self._read_values = False  # True if this batch's values are checked
+        self._others: tuple[nn.Module, list[nn.Module]] | None = None  # of this step's model
 
     def run(self, model: Any, x: Any, y: Any) -> Outcome:
         """Return the loss with outputs, targets and losses per example."""
@@ -185,6 +190,7 @@ class Objective:
                 rewind()
             raise
         finally:
+            self._others = None
             clear(self.perturbation)
         self._first_batch = False
         self.step += 1
@@ -216,10 +222,16 @@ class Objective:
         return copy
 
     def _other_modules(self, model: nn.Module) -> list[nn.Module]:
-        """Return the modules outside of the model that `loss_fn` and `forward` call now. They may be replaced."""
-        called = called_modules(self.loss_fn, self.forward)
-        inside = set(model.modules()) if called else ()
-        return [module for module in called if module not in inside]
+        """Return the modules outside of the model that `loss_fn` and `forward` may call in this step.
+
+        Those found in earlier steps stay: a search of what holds them may take too long later.
+        """
+        if self._others is None or self._others[0] is not model:
+            known = _called.setdefault(self, WeakSet())
+            known.update(found := called_modules(self.loss_fn, self.forward))
+            inside = set(model.modules()) if known else ()
+            self._others = model, [m for m in dict.fromkeys([*found, *known]) if m not in inside]
+        return self._others[1]
 
     def _forbid_side_effects(self, batch: Batch, method: str) -> AbstractContextManager[None]:
         """On the first batch, raise if the perturbation changes the global random state or the batch."""
@@ -251,7 +263,7 @@ class Objective:
             hook.scoring = True
         try:
             with (
-                attention_as_in_training(model.modules()),
+                attention_as_in_training([m for root in modules for m in root.modules()]),
                 nullcontext() if dropout else without_dropout(*modules),
                 preserve_state(model, batch, norm=norm, others=modules[1:]) as rewind_all,
             ):
@@ -299,6 +311,7 @@ class Objective:
         return mean_loss(self.loss_fn, losses, target)
 
 
+_called: "WeakKeyDictionary[Objective, WeakSet[nn.Module]]" = WeakKeyDictionary()  # not in pickles of objectives
 _compiled_inside: "WeakKeyDictionary[nn.Module, nn.Module]" = WeakKeyDictionary()  # torch.compile(DDP(model)) -> model
 
 

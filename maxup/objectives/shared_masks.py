@@ -16,6 +16,8 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from maxup.errors import CannotShareError
+
 FILLS = {f"aten::{name}_" for name in ("bernoulli", "uniform", "normal", "random", "exponential", "geometric")}
 Recorded = list[tuple[OpOverload, tuple[int, ...]]]  # each random operation of a pass, and the shape it fills
 
@@ -64,7 +66,7 @@ class _Share(_Random):
         if func._schema.is_mutable and func._schema.name not in FILLS:
             raise self._refusal(func, shape)
         if self.with_gradients and _in_checkpoint():
-            raise ValueError(
+            raise CannotShareError(
                 f"activation checkpointing repeats the model's random operations ({func.name()}) in the backward pass, "
                 f"where the copies cannot share them; {self.instead}"
             )
@@ -78,8 +80,8 @@ class _Share(_Random):
             raise self._refusal(func, shape)
         return tree_map(lambda *leaves: torch.cat(leaves), *parts)
 
-    def _refusal(self, func: OpOverload, shape: tuple[int, ...]) -> ValueError:
-        return ValueError(
+    def _refusal(self, func: OpOverload, shape: tuple[int, ...]) -> CannotShareError:
+        return CannotShareError(
             f"the model draws random numbers of shape {shape} ({func.name()}) in a pass over {self.copies} copies, "
             f"which the copies cannot share; {self.instead}"
         )

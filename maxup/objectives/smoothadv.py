@@ -16,7 +16,8 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from maxup.batch import expand_like
-from maxup.isolation import called_modules, isolated_eval
+from maxup.called_modules import called_modules
+from maxup.isolation import isolated_eval
 from maxup.objectives.base import Forward, Objective, Outcome, call_model, unwrap
 from maxup.perturb.noise import Gaussian, check_clip, check_nonnegative, clip_delta, normalize_l2, project_l2
 from maxup.validate import check_choice, check_positive_int

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from maxup.batch import Batch, Draw, batch_size, leaves
 from maxup.dropout import drop_probability
+from maxup.errors import CannotShareError
 from maxup.objectives.base import unwrap
 from maxup.objectives.sanity import warn_if_losses_change
 from maxup.objectives.shared_masks import Recorded, RecordRandomOps, shared_masks
@@ -91,11 +92,15 @@ class WidePasses:
         if rewind is not None:
             rewind()
         try:
-            return self._run_wide(known[key], devices, lambda: forward(model, batch, draws), draws, batch)
+            result = self._run_wide(known[key], devices, lambda: forward(model, batch, draws), draws, batch)
         except BaseException as error:
             del known[key]  # run one copy again before the next wide pass
-            if is_new or rewind is None or not isinstance(error, ValueError):
+            if is_new or rewind is None or not isinstance(error, CannotShareError):
                 raise
+        else:
+            if known[key].moved & {"Python", "numpy"}:  # their numbers are compared with those of one copy every time
+                del known[key]
+            return result
         return self.run(forward, model, batch, draws, isolated=isolated, rewind=rewind, others=others)
 
     def _run_one(
@@ -110,7 +115,9 @@ class WidePasses:
         operations: Recorded = []
         if moved - {"Python", "numpy"}:
             if any(type(m).__name__ == "OptimizedModule" or m._compiled_call_impl is not None for m in model.modules()):
-                raise ValueError(f"a compiled model draws random numbers, which copies cannot share; {self.instead}")
+                raise CannotShareError(
+                    f"a compiled model draws random numbers, which copies cannot share; {self.instead}"
+                )
             rewind()
             with RecordRandomOps() as recorded:
                 forward()
@@ -128,7 +135,9 @@ class WidePasses:
         shared = one.moved == {name for name in after if after[name] != before[name]}
         if not shared or (one.after is not None and one.after != after):
             why = "the copies cannot share" if one.after is not None else "it did not draw for a single copy"
-            raise ValueError(f"the model drew random numbers in a pass over {copies} copies that {why}; {self.instead}")
+            raise CannotShareError(
+                f"the model drew random numbers in a pass over {copies} copies that {why}; {self.instead}"
+            )
         if one.after is not None:
             one.after = None
             losses = result[-1].detach().view(copies, size)

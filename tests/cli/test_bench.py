@@ -144,6 +144,15 @@ def test_refusals(words, code, message, capsys, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("out", ["link", "link/sub", "loop", "loop/sub"])
+def test_broken_links_are_refused_before_anything_is_measured(out, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("maxup.lab.bench.measure.bench", lambda *args, **settings: pytest.fail("measured"))
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert call("mlp", *RANDOM, *TINY, "--out", out) == 2
+    assert "is a broken link; give a folder, which need not exist" in capsys.readouterr().err
+
+
 def test_files_that_cannot_be_written_are_refused_before_anything_is_measured(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr("maxup.lab.bench.measure.bench", lambda *args, **settings: pytest.fail("measured"))
     (tmp_path / "out" / "cost.png").mkdir(parents=True)

@@ -263,6 +263,55 @@ def test_wrong_settings(settings, error, message):
         MaxUp(Gaussian(1.0), **settings)
 
 
+class Skip(nn.Module):
+    """Stochastic depth, as in timm."""
+
+    def __init__(self):
+        super().__init__()
+        self.drop_prob = 0.5
+
+    def forward(self, x):
+        return F.dropout(x, self.drop_prob, self.training)
+
+
+class Dropping(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.dropout, self.linear = 0.5, nn.Linear(8, 8)
+
+    def forward(self, x):
+        return F.dropout(self.linear(x), self.dropout, self.training)
+
+
+@pytest.mark.parametrize("chunk_size", [1, 4])
+@pytest.mark.parametrize("kind", ["lstm", "attention", "drop path", "part of another"])
+def test_dropout_of_single_layers_that_forward_calls_is_off(kind, chunk_size):
+    torch.manual_seed(0)
+    body, last, x, y = nn.Linear(6, 8), nn.Linear(8, 3), torch.rand(5, 4, 6), torch.randint(3, (5,))
+    lstm, attention = (
+        nn.LSTM(8, 8, 2, dropout=0.5, batch_first=True),
+        nn.MultiheadAttention(8, 2, 0.5, batch_first=True),
+    )
+    skip, whole = Skip(), nn.Sequential(Dropping(), nn.Linear(8, 8))
+    part = whole[0]
+    forwards = {
+        "lstm": lambda model, x: last(lstm(model(x))[0].mean(1)),
+        "attention": lambda model, x: last(attention(*[model(x)] * 3)[0].mean(1)),
+        "drop path": lambda model, x: last(skip(model(x)).mean(1)),
+        "part of another": lambda model, x: last(whole[1](part(model(x)) + 0 * whole(model(x))).mean(1)),
+    }
+
+    def scores():
+        objective = make(dropout=False, chunk_size=chunk_size, forward=forwards[kind])
+        return torch.stack(list(objective.run(body, x, y).worst.losses))
+
+    found = scores()
+    for module in (lstm, attention, skip, whole):
+        module.eval()
+    lstm.dropout = 0.0
+    torch.testing.assert_close(found, scores())
+
+
 def test_dropout_of_modules_that_forward_calls_is_off():
     body, head, last, modes = nn.Linear(6, 8), nn.Sequential(nn.Dropout(0.5), nn.Linear(8, 3)), nn.Dropout(0.5), []
 

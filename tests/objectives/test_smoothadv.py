@@ -128,6 +128,19 @@ def test_the_attack_runs_in_evaluation_mode_without_side_effects():
     assert int(model[1].num_batches_tracked) == 1  # by the training pass only
 
 
+def test_modules_that_forward_calls_are_attacked_in_evaluation_mode():
+    body, head, modes = nn.Flatten(), nn.Sequential(nn.Dropout(0.5), nn.LazyLinear(4)), []
+    x, y = batch()
+
+    def forward(model, x):
+        modes.append(head.training)
+        return head(model(x))
+
+    head(x.flatten(1).float())
+    SmoothAdv(0.25, 0.5, steps=3, forward=forward)(body, x.float(), y)
+    assert modes == [False, False, False, True]
+
+
 def test_radius_zero_is_gaussian_augmentation():
     from maxup import Gaussian, MaxUp
 

@@ -72,6 +72,18 @@ def test_a_decision_per_pass_from_another_random_state_is_shared():
     assert report.replay_error < 1e-12
 
 
+def test_masks_that_are_not_drawn_in_every_step_raise_when_they_are():
+    class Mask(nn.Module):
+        def forward(self, x):
+            return x if numpy.random.rand() < 0.5 else x * torch.from_numpy(numpy.random.rand(*x.shape))
+
+    model, objective = mlp(Mask()), MaxUp(Gaussian(0.1), m=4, chunk_size=4)
+    with pytest.raises(ValueError, match="the copies cannot share"):  # noqa: PT012
+        for seed in range(1, 10):
+            numpy.random.seed(seed)
+            assert objective.run(model, *data()).report.replay_error < 1e-12
+
+
 def test_a_compiled_model_stays_compiled():
     """A dispatch mode would make dynamo fall back to eager execution."""
     runs = []
@@ -143,13 +155,13 @@ class Noise(nn.Module):
         return x + self.sigma * torch.randn_like(x) if self.sigma else x
 
 
-def losses(model, change, **settings):
-    """The losses of the copies in 20 steps. The model changes before each step."""
+def losses(model, change, x=None, **settings):
+    """The losses of the copies in 20 steps. `change(step)` changes the model before each step."""
     torch.manual_seed(0)
     objective, found = MaxUp(Gaussian(0.3), m=4, generator=torch.Generator().manual_seed(1), **settings), []
     for step in range(20):
         change(step)
-        worst = objective.run(model, *data()).worst
+        worst = objective.run(model, data()[0] if x is None else x, data()[1]).worst
         found.append(torch.stack([worst.losses[i] for i in range(4)]))
     return torch.stack(found)
 
@@ -162,6 +174,19 @@ def test_random_numbers_that_differ_between_steps_are_shared(layer):
         layer.sigma = 0.1 * (step // 3 % 2)
 
     torch.testing.assert_close(losses(model, change, chunk_size=4), losses(model, change))
+
+
+class Unpack(nn.Module):
+    """Takes x from a dict or a tuple."""
+
+    def forward(self, x):
+        return x["x"] if isinstance(x, dict) else x[0]
+
+
+@pytest.mark.parametrize("x", [{"x": data()[0]}, (data()[0],)], ids=["dict", "tuple"])
+def test_random_numbers_that_differ_between_steps_are_shared_for_any_input(x):
+    model = nn.Sequential(Unpack(), mlp(LayerDrop().double()))
+    torch.testing.assert_close(losses(model, print, x, chunk_size=4), losses(model, print, x))
 
 
 def test_the_modes_of_modules_that_forward_calls_count():
