@@ -66,12 +66,16 @@ def in_deque(body, x):
     return HEADS[0](body(x))
 
 
-@pytest.mark.parametrize(
-    "forward", [Slots(HEAD).forward, OfClass().forward, Callable(), in_loop, of_module, in_deque], ids=str
-)
-def test_modules_are_found_wherever_they_are_kept(forward):
+FORWARDS = {
+    "slots": Slots(HEAD).forward, "class": OfClass().forward, "call": Callable(), "loop": in_loop, "module": of_module,
+    "deque": in_deque,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("place", FORWARDS)
+def test_modules_are_found_wherever_they_are_kept(place):
     HEAD.calls.zero_()
-    MaxUp(Gaussian(0.1), m=4, forward=forward)(BODY, X, Y)
+    MaxUp(Gaussian(0.1), m=4, forward=FORWARDS[place])(BODY, X, Y)
     assert HEAD.calls == 1  # by the training pass
 
 
@@ -140,9 +144,14 @@ def dead_proxy():
     return weakref.proxy(Head())
 
 
-@pytest.mark.parametrize("make", [NoAttributes, Unbound, Archive, dead_proxy, lambda: nn.LazyLinear(3)])
-def test_other_objects_do_no_harm(make):
-    other, head = make(), Head()
+OBJECTS = {
+    "slots": NoAttributes, "unbound": Unbound, "archive": Archive, "proxy": dead_proxy, "lazy": lambda: nn.LazyLinear(3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", OBJECTS)
+def test_other_objects_do_no_harm(kind):
+    other, head = OBJECTS[kind](), Head()
 
     def forward(body, x):
         assert other is not None
