@@ -145,8 +145,12 @@ def dead_proxy():
 
 
 OBJECTS = {
-    "slots": NoAttributes, "unbound": Unbound, "archive": Archive, "proxy": dead_proxy, "lazy": lambda: nn.LazyLinear(3),
-}  # fmt: skip
+    "slots": NoAttributes,
+    "unbound": Unbound,
+    "archive": Archive,
+    "proxy": dead_proxy,
+    "lazy": lambda: nn.LazyLinear(3),
+}
 
 
 @pytest.mark.parametrize("kind", OBJECTS)
