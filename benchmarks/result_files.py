@@ -62,6 +62,8 @@ EXPERIMENTS = {  # by result file
                                            "Transformer on docstrings, token dropout"),
     "docstrings-token_dropout-no_dropout": Experiment(
         "docstrings, Transformer, token dropout, `dropout=False`", "text-classification"),
+    "ptb-quarter": Experiment("a quarter of Penn Treebank, AWD-LSTM", "a-quarter-of-penn-treebank",
+                              "AWD-LSTM on a quarter of Penn Treebank", copies=(2,)),
 }  # fmt: skip
 
 

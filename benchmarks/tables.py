@@ -240,6 +240,11 @@ FILLERS: dict[str, Callable[[], str]] = {
     "embedded": embedded,
     "language": language,
     "ptb": ptb,
+    "ptb-quarter": partial(
+        comparisons.comparison,
+        "ptb-quarter",
+        "maxup compare benchmarks/ptb-quarter.yaml --data_from benchmarks.ptb_quarter:data",
+    ),
     "finetune": finetune,
     "processes": processes,
     "loader": loader,
