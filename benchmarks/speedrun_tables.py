@@ -24,8 +24,8 @@ def planned(name: str, rows: tuple[str, ...]) -> str:
     have: dict[str, list[dict[str, Any]]] = found["rows"]
     missing = {row: SEEDS - len(have.get(row, [])) for row in rows}
     if any(missing.values()):
-        counts = [f"{SEEDS - n} of {row}" for row, n in missing.items()]
-        return f"No table yet. Seeds of {SEEDS}: {', '.join(counts)}."
+        counts = [f"{row} {SEEDS - n}" for row, n in missing.items()]
+        return f"Not finished. Seeds done, of {SEEDS} per row: {', '.join(counts)}."
     titles = {row: _title(row, have) for row in rows}
     lines = [f"| row | {' | '.join(METRICS.values())} | minus m = 1 |", "|---" * 5 + "|"]
     for row, title in titles.items():

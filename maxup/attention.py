@@ -10,17 +10,20 @@ ATTENTION = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
 
 
 @contextmanager
-def attention_as_in_training(modules: Iterable[nn.Module]) -> Iterator[None]:
+def attention_as_in_training(*models: nn.Module) -> Iterator[None]:
     """Let passes without gradients compute attention as the training pass does.
 
     Without gradients, attention in evaluation mode takes a fast path that ignores hooks and subclasses, and returns
     zeros for padding. It is off inside this context if the training pass will not take it.
 
     Args:
-        modules: The modules of the model, in order, in the modes of the training pass.
+        models: Modules that are called, in the modes of the training pass. Trained layers of one do not affect the
+            attention of another.
     """
     enabled = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(enabled and not is_attention_trained(modules))
+    torch.backends.mha.set_fastpath_enabled(
+        enabled and not any(is_attention_trained(model.modules()) for model in models)
+    )
     try:
         yield
     finally:

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-DEPTH, WIDEST = 6, 100  # levels of the search, and parts of one object
-MOST_OBJECTS, MOST_PARTS = 1000, 5000  # a search takes a few milliseconds at most, and usually far less
-VALUES = (bool, int, float, complex, str, bytes, type(None), type, types.ModuleType, Tensor, np.ndarray)
+MAX_DEPTH, MAX_WIDTH = 6, 100  # levels of the search, and parts of one object
+MAX_OBJECTS, MAX_PARTS = 1000, 5000  # a search takes a few milliseconds at most, and usually far less
+VALUES = (bool, int, float, complex, str, bytes, type(None), types.ModuleType, Tensor, np.ndarray)
 SEQUENCES = (list, tuple, set, frozenset, deque)
-LIBRARIES = ("builtins", "torch", "maxup", "numpy")  # which call no modules but those that they are given
+LIBRARIES = ("builtins", "torch", "maxup", "numpy")  # their functions call only modules that are passed to them
 
 
 def called_modules(*functions: Any) -> list[nn.Module]:
@@ -28,15 +28,17 @@ def called_modules(*functions: Any) -> list[nn.Module]:
     """
     found: dict[nn.Module, None] = {}
     seen: set[int] = set()
-    level, left = list(functions), MOST_PARTS
-    for _ in range(DEPTH):
+    level, left = list(functions), MAX_PARTS
+    for _ in range(MAX_DEPTH):
         following: list[Any] = []
         for value in level:
             if issubclass(type(value), nn.Module):  # isinstance would ask a proxy for what it stands for
                 found[value] = None
-            elif id(value) not in seen and len(seen) < MOST_OBJECTS and left > 0:
+            elif id(value) not in seen and len(seen) < MAX_OBJECTS and left > 0:
                 seen.add(id(value))
-                parts = list(itertools.islice(_parts(value, type(value)), WIDEST))
+                parts: list[Any] = []
+                with suppress(Exception):  # some objects compute their attributes, and may fail
+                    parts.extend(itertools.islice(_parts(value, type(value)), MAX_WIDTH))
                 left -= len(parts)
                 following += [part for part in parts if not issubclass(type(part), VALUES)]
         level = following
@@ -50,18 +52,24 @@ def _parts(value: Any, kind: type) -> Iterator[Any]:
     elif issubclass(kind, dict):
         yield from dict.values(value)
     elif issubclass(kind, SEQUENCES):
-        yield from value
+        yield from next(base for base in SEQUENCES if issubclass(kind, base)).__iter__(value)
     elif issubclass(kind, types.MethodType):
         yield from (value.__self__, value.__func__)
     elif issubclass(kind, types.FunctionType):
         if not _is_from_library(value):
             yield from _parts_of_function(value)
-    else:
-        with suppress(Exception):  # some objects compute their attributes, and may fail
-            yield from object.__getattribute__(value, "__dict__").values()
-        for base in kind.__mro__:
+    elif issubclass(kind, type):
+        for base in value.__mro__:
             if not _is_from_library(base):
-                yield from _parts_of_class(value, base)
+                yield from _parts_of_class(base)
+    else:
+        yield kind
+        for base in kind.__mro__:
+            slots = vars(base).get("__slots__", ())
+            for name in (slots,) if isinstance(slots, str) else slots:
+                with suppress(AttributeError):  # not assigned yet
+                    yield object.__getattribute__(value, name)
+        yield from object.__getattribute__(value, "__dict__").values()
 
 
 def _parts_of_function(function: types.FunctionType) -> Iterator[Any]:
@@ -76,13 +84,9 @@ def _parts_of_function(function: types.FunctionType) -> Iterator[Any]:
             yield from (vars(value).get(name) for name in names)
 
 
-def _parts_of_class(value: Any, base: type) -> Iterator[Any]:
-    """Yield the slots of an object, and the attributes of its class that are modules or hold them."""
+def _parts_of_class(base: type) -> Iterator[Any]:
     for name, attribute in list(vars(base).items()):
-        if type(attribute) is types.MemberDescriptorType:
-            with suppress(AttributeError):  # not assigned yet
-                yield attribute.__get__(value)
-        elif name == "__call__" or issubclass(type(attribute), (nn.Module, dict, *SEQUENCES)):
+        if name == "__call__" or issubclass(type(attribute), (nn.Module, dict, *SEQUENCES)):
             yield attribute
 
 

@@ -11,7 +11,8 @@ def without_dropout(model: nn.Module, *others: nn.Module) -> Iterator[None]:
     """Turn dropout inside modules off: modules that apply it are in evaluation mode.
 
     The given modules themselves stay in training mode, because they may return something else in evaluation mode. The
-    exceptions are layers of torch, layers that only drop, and modules inside another given one.
+    exceptions are torch's dropout, recurrent and attention layers, layers without weights that only drop, and modules
+    inside another given one.
 
     A recurrent layer has its dropout set to 0 instead, because cuDNN computes no gradients in evaluation mode.
     """

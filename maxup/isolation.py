@@ -45,13 +45,13 @@ def preserve_state(
         dropout masks and the same state.
     """
     device = next(leaf.device for leaf in tree_leaves(batch) if isinstance(leaf, Tensor))
-    if lazy := _lazy_module(model):
-        raise ValueError(
-            f"the model has an uninitialized {type(lazy).__name__}; call model(x) once before the first step"
-        )
     modules = list(model.modules())
-    if others := [root for root in others if _lazy_module(root) is None]:  # those are not called yet
-        modules = list(dict.fromkeys([*modules, *(module for root in others for module in root.modules())]))
+    if lazy := next(filter(_is_uninitialized, modules), None):
+        kind = type(lazy).__name__
+        raise ValueError(f"the model has an uninitialized {kind}; call model(x) once before the first step")
+    if others:  # a function may hold uninitialized modules that it does not call
+        more = (m for root in others for m in root.modules() if not _is_uninitialized(m))
+        modules = list(dict.fromkeys([*modules, *more]))
     flags = [(module, module.training) for module in modules]
     norms = [(m, m.track_running_stats) for m in modules if isinstance(m, _BatchNorm) and m.training]
     before = [(module._buffers, dict(module._buffers)) for module in modules if module._buffers]
@@ -253,6 +253,5 @@ def _dense(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _lazy_module(model: nn.Module) -> nn.Module | None:
-    """Return a module inside the model that creates its parameters in its first call, or None."""
-    return next((m for m in model.modules() if isinstance(m, LazyModuleMixin) and m.has_uninitialized_params()), None)
+def _is_uninitialized(module: nn.Module) -> bool:
+    return isinstance(module, LazyModuleMixin) and module.has_uninitialized_params()

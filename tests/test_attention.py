@@ -46,10 +46,13 @@ def test_a_copy_is_scored_by_the_function_that_is_trained(trained, dropout, trai
     assert torch.backends.mha.get_fastpath_enabled()
 
 
-def test_an_encoder_that_forward_calls_is_scored_as_in_training():
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")  # the fast path of frozen layers
+@pytest.mark.parametrize("trained", [True, False])
+def test_an_encoder_that_forward_calls_is_scored_as_in_training(trained):
     torch.manual_seed(0)
-    model, identity = Encoder(), nn.Identity()
+    model, head = Encoder(), nn.Linear(3, 3)
+    model.requires_grad_(trained)
     x = torch.randint(2, 50, (8, 12))
     x[:, 6:] = 0
-    objective = MaxUp(TokenDropout(0.3, mask_id=1, keep=[0]), m=4, forward=lambda body, x: model(body(x)))
-    assert objective.run(identity, x, torch.randint(3, (8,))).report.replay_error < 1e-5
+    objective = MaxUp(TokenDropout(0.3, mask_id=1, keep=[0]), m=4, forward=lambda head, x: head(model(x)))
+    assert objective.run(head, x, torch.randint(3, (8,))).report.replay_error < 1e-5

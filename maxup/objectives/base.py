@@ -263,7 +263,7 @@ class Objective:
             hook.scoring = True
         try:
             with (
-                attention_as_in_training([m for root in modules for m in root.modules()]),
+                attention_as_in_training(*modules),
                 nullcontext() if dropout else without_dropout(*modules),
                 preserve_state(model, batch, norm=norm, others=modules[1:]) as rewind_all,
             ):

@@ -12,11 +12,10 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from maxup.batch import expand_like
-from maxup.called_modules import called_modules
 from maxup.isolation import isolated_eval
 from maxup.objectives.base import Forward, Objective, Outcome, call_model, unwrap
 from maxup.perturb.noise import Gaussian, check_clip, check_nonnegative, clip_delta, normalize_l2, project_l2
@@ -78,7 +77,8 @@ class SmoothAdv(Objective):
             radius = self._radius()
             draws = self._draws(batch, generator, self.copies())
             network, noise = unwrap(model), [draw[0] for draw in draws]
-            with isolated_eval(network, batch, called_modules(self.forward)) as rewind:
+            others = self._other_modules(network) if isinstance(network, nn.Module) else ()
+            with isolated_eval(network, batch, others) as rewind:
 
                 def logits(x: Tensor) -> Tensor:
                     rewind()  # every pass of the attack sees the same state
