@@ -7,6 +7,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import maxup as mu
 from tests.tiny import batch, batch_norm_net, net
+from tests.waiting import leave_group
 
 
 class FromBatch:
@@ -107,7 +108,7 @@ def worker(rank, out):
     resumed.load_state_dict(torch.load(f"{out}/objective.pt"))
     results["resumed"] = [resumed.select(wrapped, x["pixels"], y)[0] - x["pixels"] for _ in range(2)]
     torch.save(results, f"{out}/{rank}.pt")
-    distributed.destroy_process_group()
+    leave_group()
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ import maxup as mu
 from tests.distributed.test_objectives import FromBatch, data, pixels
 from tests.integrations.data import Nothing
 from tests.tiny import batch_norm_net, dropout_net, net
+from tests.waiting import leave_group
 
 NO_FSDP = not hasattr(torch.cpu.Stream, "record_event")
 pytestmark = pytest.mark.skipif(NO_FSDP, reason="this torch cannot run fully_shard on a CPU")
@@ -143,7 +144,7 @@ def worker(rank, out):
     accelerator.load_state(f"{out}/state")
     results["drawn again"] = [objective.select(model, x["pixels"], y)[0] for _ in range(2)]
     torch.save(results, f"{out}/{rank}.pt")
-    distributed.destroy_process_group()
+    leave_group()
 
 
 @pytest.fixture(scope="module")

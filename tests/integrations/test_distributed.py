@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, SequentialSampler
 
 import maxup as mu
 from tests.oracles import torchvision_v2
+from tests.waiting import leave_group
 
 pytestmark = pytest.mark.slow  # two processes import all three packages
 EPOCHS, BATCH, COPIES = 2, 8, 3
@@ -244,8 +245,7 @@ def worker(rank, out):
             results |= stop_and_resume(f"{out}/FSDP2", "FSDP2", **FSDP2)
     results |= resume_with_timm(rank, mine)
     torch.save(results, f"{out}/{rank}.pt")
-    if distributed.is_initialized():
-        distributed.destroy_process_group()
+    leave_group()
 
 
 def by_hand():
