@@ -108,7 +108,7 @@ class Logs:
 
 @pytest.mark.parametrize("entries", [[0.0] * 1000, [{"loss": [0.0]} for _ in range(1000)]], ids=["numbers", "records"])
 def test_modules_stay_known_while_logs_grow(entries):
-    trainer = Logs(kinds=30)
+    trainer = Logs(kinds=99)
     objective = MaxUp(Gaussian(0.1), m=4, forward=trainer.forward)
     for step in range(3):
         objective(BODY, X, Y)

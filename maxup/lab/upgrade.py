@@ -14,7 +14,7 @@ REMOVED = ("maxup", "adversarial", "smoothadv", "hard_fraction")
 def upgrade_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """Return a recorded recipe in the current format. A recipe in the current format is returned unchanged.
 
-    Before version 0.2, `objective` was a name, its arguments were in a section of their own, and `model.normalize` was
+    Before version 0.2, `objective` was a name, its arguments were in a separate section, and `model.normalize` was
     spelled `normalise`.
 
     Example:

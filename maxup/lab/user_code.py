@@ -79,7 +79,7 @@ def function_name(function: Callable[..., Any] | None) -> str:
 def importable_name(spec: str, function: Callable[..., Any]) -> tuple[str, str]:
     """Return the module and the name under which a function can be found: where it is defined, or MODULE:FUNCTION.
 
-    A lambda, a partial function, a nested function and an object with `__call__` have no name of their own.
+    A lambda, a partial function, a nested function and an object with `__call__` have no name that can be imported.
     """
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if module and name and getattr(sys.modules.get(module), name, None) is function:

@@ -92,7 +92,7 @@ class Objective:
         self._first_batch = True
         self._first_scoring = True  # True until the first scoring
         self._read_values = False  # True if this batch's values are checked
-        self._others: tuple[nn.Module, list[nn.Module]] | None = None  # of this step's model
+        self._found: list[nn.Module] | None = None  # what `loss_fn` and `forward` may call in this step
 
     def run(self, model: Any, x: Any, y: Any) -> Outcome:
         """Return the loss with outputs, targets and losses per example."""
@@ -190,7 +190,7 @@ class Objective:
                 rewind()
             raise
         finally:
-            self._others = None
+            self._found = None
             clear(self.perturbation)
         self._first_batch = False
         self.step += 1
@@ -226,12 +226,12 @@ class Objective:
 
         Those found in earlier steps stay: a search of what holds them may take too long later.
         """
-        if self._others is None or self._others[0] is not model:
+        if self._found is None:
             known = _called.setdefault(self, WeakSet())
             known.update(found := called_modules(self.loss_fn, self.forward))
-            inside = set(model.modules()) if known else ()
-            self._others = model, [m for m in dict.fromkeys([*found, *known]) if m not in inside]
-        return self._others[1]
+            self._found = list(dict.fromkeys([*found, *known]))
+        inside = set(model.modules()) if self._found else ()
+        return [module for module in self._found if module not in inside]
 
     def _forbid_side_effects(self, batch: Batch, method: str) -> AbstractContextManager[None]:
         """On the first batch, raise if the perturbation changes the global random state or the batch."""

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from maxup.errors import DataError, error_message
 from maxup.rng import make_generator
 
-# Messages of torch about a dead worker or a lack of shared memory. These errors have no type of their own.
+# Messages of torch about a dead worker or a lack of shared memory. They are plain RuntimeErrors.
 WORKER_DIED = re.compile(r"DataLoader worker \(pid|Pin memory thread exited|shared memory|\bshm\b")
 PRELOAD = ["maxup.lab.data.folder_loader", "maxup.lab.data.stream"]
 

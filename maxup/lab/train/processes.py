@@ -41,7 +41,7 @@ def start_accelerator(precision: str, trackers: list[str], folder: Path) -> Acce
             log_with=trackers or None,
             project_dir=folder,
         )
-    except RuntimeError as error:  # torch.distributed.DistError is one; gloo's errors have no type of their own
+    except RuntimeError as error:  # torch.distributed.DistError is one; gloo raises plain ones
         if int(os.environ.get("WORLD_SIZE", 1)) == 1:
             raise
         restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"

@@ -13,7 +13,7 @@ from torch.distributed import DistError
 
 from maxup.errors import InterruptedRunError, RunError, error_message
 
-# Messages of backends when a peer is gone. Gloo's errors have no type of their own.
+# Messages of backends when a peer is gone. Gloo raises plain RuntimeErrors.
 GONE = re.compile(r"gloo|connection (closed|reset|refused)|broken pipe|timed out", re.IGNORECASE)
 PATIENCE = 5.0  # seconds that a step may take to finish after a stop request
 
