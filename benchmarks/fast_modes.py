@@ -1,6 +1,6 @@
 """Measure cheaper ways to score copies: how much of the loss gap each one keeps, and what it costs.
 
-    python -m benchmarks.fast_modes --data DIR --out results/fast_modes.json
+    python -m benchmarks.fast_modes --data DIR --out results
     python -m benchmarks.fast_modes --photos DIR --epochs 8 --ms 4 --out results/fast_modes-photos.json
     python -m benchmarks.fast_modes --photos DIR --network vit --epochs 30 --ms 4 --compile --out FILE
     python -m benchmarks.fast_modes --photos DIR --pixels 128 --epochs 5 --train_m 1 --ms 4 --out FILE  # for a CPU
@@ -41,7 +41,7 @@ from maxup.lab.environment import environment
 from maxup.lab.models.external import create_external
 from maxup.lab.models.speednet import LOGIT_SCALE, SpeedNet, speednet
 from maxup.lab.report.figure import COLORS, MARKERS, save_figure
-from maxup.lab.storage.atomic_io import write_json
+from maxup.lab.storage.atomic_io import make_folder, write_json
 from maxup.objectives.shortlist import FirstOrder
 from maxup.scoring import allow_variants
 
@@ -411,19 +411,22 @@ def main() -> None:
     parser.add_argument("--ms", nargs="+", type=int, default=[4, 16])
     parser.add_argument("--compile", action="store_true", help="compile the passes")
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--out", type=Path, required=True, help="result file")
+    parser.add_argument("--out", type=Path, required=True, help="result file, or folder for fast_modes-NETWORK.json")
     args = parser.parse_args()
     known = PHOTOS if args.photos else IMAGES
     if unknown := [name for name in args.perturb or known if name not in known]:
         parser.error(f"--perturb {unknown[0]!r} is not for these data; use one of {', '.join(known)}")
     args.lr = args.lr or (0.001 if args.network == "vit" else 0.2)
     args.batch_size = args.batch_size or (64 if args.photos else 1024)
-    data, found = load_photos(args.photos, args.pixels) if args.photos else on_device(*load(args.data)), {}
+    data = load_photos(args.photos, args.pixels) if args.photos else on_device(*load(args.data))
     allow_variants()
     torch.backends.cudnn.benchmark = True
+    network = args.network if args.photos else "speednet"
+    path = args.out if args.out.suffix == ".json" else args.out / f"fast_modes-{network}.json"
+    make_folder(path.parent)
     settings = {
         "benchmark": "fast_modes",
-        "network": args.network if args.photos else "speednet",
+        "network": network,
         "pixels": data[0].shape[-1],
         "epochs": args.epochs,
         "batch_size": args.batch_size,
@@ -431,21 +434,23 @@ def main() -> None:
         "train_m": args.train_m,
         "compile": args.compile,
     }
+    found, scorers = dict[str, Any](), dict[str, Scorer]()
     for name in args.perturb or known:
         torch.manual_seed(0)
-        scorer = build(args, data, known[name](int(data[1].max()) + 1))
-        found[name] = trained = train(scorer, data, args)
-        write_json(args.out, settings | {"found": found})  # the most expensive part
+        scorers[name] = build(args, data, known[name](int(data[1].max()) + 1))
+        found[name] = train(scorers[name], data, args)
+        write_json(path, settings | {"found": found})  # the most expensive part
+    for name, scorer in scorers.items():  # last, because a GPU must be idle for it
         price = prices(scorer, (data[0][: args.batch_size], data[1][: args.batch_size]), args.ms, args.rounds)
-        found[name] = trained | {"price": price}
-        print(f"{name}: accuracy {trained['accuracy']:.4f}")
+        found[name] |= {"price": price}
+        print(f"{name}: accuracy {found[name]['accuracy']:.4f}")
         for m in args.ms:
             print(f"  m = {m}")
             for mode, cost in price[str(m)].items():
                 print(f"    {mode:24} cost {cost:.2f}  keeps {mean_kept(found[name], str(m), mode):.2f}", flush=True)
-        result = settings | {"found": found, "environment": environment()}
-        write_json(args.out, result)
-        plot(result, args.out.with_suffix(".png"))
+    result = settings | {"found": found, "environment": environment()}
+    write_json(path, result)
+    plot(result, path.with_suffix(".png"))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@
 
 Each command of COMMANDS runs in its own process and writes to a folder of OUT. All of them compile and warm up at the
 same time, because that takes much longer than timing. Then each one times its steps while the others wait. Commands
-that this commit has finished are skipped, so the same command line continues after an interruption.
+that this commit has finished are skipped, so the same command line continues after an interruption. MAXUP_DATA is the
+folder with CIFAR-10, and with Penn Treebank for the text of the language model.
 
 `results/bench/NAME.json` is the bench.json of a folder, and `results/cost.png` the cost.png of ResNet-50.
 """
@@ -46,6 +47,7 @@ COMMANDS = {  # in the order of their importance
     "crops": f"maxup bench benchmarks.networks:crops --m 4 --variants {USUAL} {CAPTURED}",
     "captured": "benchmarks.captured",
     "language": "benchmarks.language",
+    "fast_modes": "benchmarks.fast_modes --data $MAXUP_DATA",
     "epoch": "benchmarks.epoch",
     "certify": "benchmarks.certify epochs",
 }
@@ -126,7 +128,7 @@ def run_in_turn(name: str, out: Path) -> None:
         return interleaved(*args, **kwargs)
 
     timing.interleaved = in_turn  # before the modules that import it
-    module, *arguments = shlex.split(COMMANDS[name])
+    module, *arguments = shlex.split(os.path.expandvars(COMMANDS[name]))
     sys.argv = [module, *arguments, "--out", str(out / name)]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
