@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maxup.batch import Draw, clone, where
+from maxup.batch import Draw, clone, take, where
 from maxup.perturb.labels import entropy
 
 
@@ -63,12 +63,15 @@ class RunningMax:
             losses: Their losses, (k * B,), copy after copy.
             target: Their targets, (k * B, ...).
         """
-        losses = losses.detach()
-        scores, k = to_scores(self.score, losses, target), len(draws)
-        for draw, score, loss in zip(draws, scores.chunk(k), losses.chunk(k), strict=True):  # (B,) each
-            self._update(draw, score)
-            self.losses.append(loss)
-            self.all_scores.append(score)
+        losses, k = losses.detach(), len(draws)
+        scores = to_scores(self.score, losses, target).view(k, -1)
+        if k == 1:
+            self._update(draws[0], scores[0], 0)
+        else:
+            best, copy = scores.max(0)  # the first one of equal scores
+            self._update(take(draws, copy[None])[0], best, copy)
+        self.losses.extend(losses.view(k, -1))
+        self.all_scores.extend(scores)
 
     def clone(self) -> "RunningMax":
         """Return a copy with its own tensors."""
@@ -81,14 +84,16 @@ class RunningMax:
         found.losses, found.all_scores = list(stacked[:k]), list(stacked[k:])
         return found
 
-    def _update(self, draw: Draw, score: Tensor) -> None:
+    def _update(self, draw: Draw, score: Tensor, copy: Tensor | int) -> None:
+        """Compare one draw per example with the winners. `copy` is its index among the new copies."""
         if self.scores is None or self.copy is None:
-            self.draw, self.scores, self.copy = draw, score, torch.zeros_like(score, dtype=torch.long)
+            self.draw, self.scores = draw, score
+            self.copy = copy if isinstance(copy, Tensor) else torch.full_like(score, copy, dtype=torch.long)
             return
         higher = score > self.scores  # (B,)
         self.draw = where(higher, draw, self.draw)
         self.scores = torch.where(higher, score, self.scores)
-        self.copy = torch.where(higher, len(self.losses), self.copy)
+        self.copy = torch.where(higher, len(self.losses) + copy, self.copy)
 
 
 def to_scores(score: str, losses: Tensor, target: Any) -> Tensor:

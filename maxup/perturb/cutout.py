@@ -8,7 +8,7 @@ from torch import Generator, Tensor
 
 from maxup.batch import Batch, set_leaves
 from maxup.losses import IGNORE_INDEX
-from maxup.perturb.base import Perturbation, images, integers
+from maxup.perturb.base import Perturbation, constant, images, integers
 from maxup.perturb.masks import change_masks, check_fill_fits
 from maxup.validate import check_fill, check_int, check_mask_fill
 
@@ -52,9 +52,10 @@ class Cutout(Perturbation):
     def apply(self, batch: Batch, draw: dict[str, Tensor]) -> Batch:
         x, y = batch
         leaves = images(x, self.key, "Cutout")
-        start = draw["center"] - self.length // 2
         size = leaves[0].shape[-2:]
-        hole = boxes(torch.cat([start, start + self.length], dim=1), *size)
+        before, center = self.length // 2, draw["center"]
+        corners = constant((-before, -before, self.length - before, self.length - before), center.device, center.dtype)
+        hole = boxes(torch.cat([center, center], dim=1) + corners, *size)
         if self.mask_fill is not None:
             ignore = partial(self._ignore, hole=hole)
             y = change_masks(batch, self.key, size, ignore, "Cutout", hint="; mask_fill=None leaves y unchanged")
@@ -68,9 +69,7 @@ class Cutout(Perturbation):
 
 def boxes(corners: Tensor, height: int, width: int) -> Tensor:
     """Return masks of boxes: (B, 4) top, left, bottom, right (the last two exclusive) -> (B, 1, H, W) booleans."""
-    top, left, bottom, right = (corner.view(-1, 1) for corner in corners.unbind(1))
-    rows = torch.arange(height, device=corners.device)
-    columns = torch.arange(width, device=corners.device)
-    inside_rows = (top <= rows) & (rows < bottom)  # (B, H)
-    inside_columns = (left <= columns) & (columns < right)  # (B, W)
-    return (inside_rows[:, :, None] & inside_columns[:, None, :])[:, None]
+    pixels = torch.arange(max(height, width), device=corners.device)
+    start, stop = corners.reshape(-1, 2, 2, 1).unbind(1)  # (B, 2, 1), for rows and columns
+    inside = (start <= pixels) & (pixels < stop)
+    return (inside[:, 0, :height, None] & inside[:, 1, None, :width])[:, None]

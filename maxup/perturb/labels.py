@@ -2,7 +2,6 @@
 
 import torch
 from torch import Generator, Tensor
-from torch.nn import functional as F
 
 from maxup.batch import Batch
 from maxup.errors import a_type
@@ -60,7 +59,7 @@ def probabilities(y: object, num_classes: int | None, who: str, dtype: torch.dty
         )
     if can_read_without_sync(y.device) and y.numel() and not 0 <= int(y.min()) <= int(y.max()) < num_classes:
         raise ValueError(f"{who}: labels run from {int(y.min())} to {int(y.max())}, but num_classes={num_classes}")
-    return F.one_hot(y.long(), num_classes).to(dtype)
+    return torch.zeros(len(y), num_classes, dtype=dtype, device=y.device).scatter_(1, y.long()[:, None], 1.0)
 
 
 def entropy(y: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Generator, Tensor
 
 from maxup.batch import Batch, expand_like, get_leaves, set_leaves
-from maxup.perturb.base import Perturbation, integers
+from maxup.perturb.base import Perturbation, uniform
 from maxup.perturb.labels import dirichlet, probabilities
 from maxup.validate import ABOVE_0, check_num_classes, check_real
 
@@ -53,11 +53,14 @@ def partners(like: Tensor, generator: Generator | None, who: str) -> Tensor:
             f"{who} mixes pairs of examples, but the batch has size {n}; use at least 2 (pass drop_last=True to the "
             "DataLoader if its last batch is short)"
         )
-    return (torch.arange(n, device=like.device) + 1 + integers((n,), n - 1, like, generator)) % n
+    shift = torch.randint(1, n, (n,), device=like.device, generator=generator)
+    return (shift + torch.arange(n, device=like.device)) % n
 
 
 def beta(alpha: float, like: Tensor, generator: Generator | None) -> Tensor:
     """Draw Beta(alpha, alpha) per example: (B,)."""
+    if alpha == 1:  # is uniform
+        return uniform((len(like),), 0.0, 1.0, like, generator)
     return dirichlet(alpha, (len(like), 2), like, generator)[:, 0]
 
 
@@ -70,5 +73,4 @@ def mix_labels(y: object, partner: Tensor, weight: Tensor, num_classes: int | No
 
 def blend(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
     """Return weight * a + (1 - weight) * b, with one weight per example, (B,)."""
-    w = expand_like(weight.to(a.dtype), a)
-    return w * a + (1 - w) * b
+    return torch.lerp(b, a, expand_like(weight.to(a.dtype), a))
