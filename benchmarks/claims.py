@@ -11,9 +11,22 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from benchmarks.result_files import EXPERIMENTS, FEW, LENGTHS, NOISES, RATES, REPEATED, RESULTS, SIZES, result
+from benchmarks.result_files import (
+    EXPERIMENTS,
+    FEW,
+    LENGTHS,
+    NOISES,
+    RATES,
+    REPEATED,
+    RESULTS,
+    SIZES,
+    SPEED_RUN,
+    SPEED_RUN_FEW,
+    compared,
+    result,
+)
 from maxup.lab.report.tables import DASH, format_difference, format_signed
-from maxup.lab.results.comparison import METRICS
+from maxup.lab.results.comparison import METRICS, TIME_OF
 from maxup.lab.results.files import budget_name, known_recipe, load_results, read_run
 from maxup.lab.results.paper import Row, Table, load_paper
 from maxup.lab.results.statistics import Difference, difference, welch
@@ -142,16 +155,17 @@ def claims() -> Iterator[Claim]:
     certified = {"digits-certified": "0.5", "cifar16-certified": "1"}  # radius of SmoothAdv
     files = ["digits", *few, *tokens, "minilm"]
     yield from _compared("robustness", "accuracy on the worst of 20 copies", files, "worst")
-    files = ["digits", *noises, *few, "cifar16-certified", "digits-shortlist/exact-8"]
+    files = ["digits", *noises, *few, SPEED_RUN_FEW, "cifar16-certified", "digits-shortlist/exact-8"]
     yield from _compared("robustness", "accuracy under PGD", files, "attacked")
     text = "accuracy on 5 kinds of corrupted images, noise included"
-    yield from _compared("robustness", text, ["digits-cause", *FEW.values()], "corrupted")
+    yield from _compared("robustness", text, ["digits-cause", *FEW.values(), SPEED_RUN_FEW], "corrupted")
     for file in certified:
         yield _certified(file, "m = 1")
     for file, radius in certified.items():
         yield _certified(file, f"SmoothAdv, radius {radius}")
     files = ["digits", *LENGTHS.values(), *RATES.values(), *SIZES.values(), *noises, *few, "cifar16-certified"]
-    yield from _compared("accuracy", "clean accuracy", [*files, *words, *tokens, "minilm"], "clean")
+    files += [SPEED_RUN, SPEED_RUN_FEW, *words, *tokens, "minilm"]
+    yield from _compared("accuracy", "clean accuracy", files, "clean")
     yield from _compared("accuracy", PERPLEXITY, ["ptb-quarter"], "test_perplexity")
     yield _help_text()
     text = "gradient norm of the loss with Gaussian noise (Theorem 1 is about small noise)"
@@ -285,9 +299,10 @@ def _compared(question: str, text: str, files: Iterable[str], metric: str) -> It
     """Yield the comparisons of MaxUp with m = 1 in files of `maxup compare`, of the norm of the gradient with one m."""
     lower, digits = METRICS[metric].lower_is_better, METRICS[metric].decimals
     for file in (file for file in files if file not in REPEATED):
-        found, experiment = result(file), EXPERIMENTS[file]
+        found, experiment = compared(file), EXPERIMENTS[file]
         for m in experiment.copies[:1] if metric == "gradient" else experiment.copies:
-            gains = found["summary"][metric][f"m = {m}"], found["equal_time"][f"m = 1, time of m = {m}"]["gain"][metric]
+            row = experiment.row(m)
+            gains = found["summary"][metric][row], found["equal_time"][f"m = 1{TIME_OF}{row}"]["gain"][metric]
             at_epochs, at_time = (Difference(g["difference"], g["low"], g["high"], len(found["seeds"])) for g in gains)
             measured = Measured(f"{experiment.name}, m = {m}", at_epochs, at_time, digits, lower)
             yield Claim(question, text, measured, experiment.section)

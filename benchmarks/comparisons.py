@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Collection
+from typing import Any
 
-from benchmarks.result_files import LENGTHS, NOISES, SIZES, origin, result
+from benchmarks.result_files import LENGTHS, NOISES, SIZES, compared, origin, result
 from maxup.lab.experiments.certification import Certification
 from maxup.lab.report.comparison import interval
 from maxup.lab.report.tables import format_difference
@@ -23,27 +24,8 @@ def comparison(name: str, command: str, metrics: Collection[str] = METRICS, *, t
         transpose: One row per metric instead.
     """
     found = result(name)
-    table = {metric: rows for metric, rows in found["summary"].items() if metric in metrics}
-    grid = [["", *(METRICS[metric].title for metric in table)]]
-    for row_name in found["runs"]:
-        cells = [row_name]
-        for metric in table:
-            row, decimals = table[metric][row_name], METRICS[metric].decimals
-            cell = f"{row['mean']:.{decimals}f} ± {row['std']:.{decimals}f}"
-            if "difference" in row and metric != "seconds":
-                cell += interval(row, decimals)
-            cells.append(cell)
-        grid.append(cells)
-    differences = [["difference", *(METRICS[metric].short for metric in table)]]
     at_equal_time = {(row.rpartition(TIME_OF)[2], row): one["gain"] for row, one in found["equal_time"].items()}
     from_controls = controls(found["runs"], paired=found["paired"])
-    for (ours, other), gains in (at_equal_time | from_controls).items():
-        cells = [
-            f"{gains[metric]['difference']:+.{METRICS[metric].decimals}f}"
-            + interval(gains[metric], METRICS[metric].decimals)
-            for metric in table
-        ]
-        differences.append([f"{ours} minus {other}", *cells])
     ms = [row_name.removeprefix("m = ") for row_name in found["runs"] if re.fullmatch(r"m = \d+", row_name)]
     kinds = (*CONTROLS, "SmoothAdv")
     others = [kind.split()[0].lower() for kind in kinds if any(row_name.startswith(kind) for row_name in found["runs"])]
@@ -58,14 +40,44 @@ def comparison(name: str, command: str, metrics: Collection[str] = METRICS, *, t
     alone = "" if found["equal_time"] else " --no_equal_time"
     options = f"{fast}{objectives}{certify}{robustness}{images}{alone}"
     command = f"{command} --seeds {len(found['seeds'])} --m {' '.join(ms)}{options}"
-    parts = [_markdown(grid, transpose), f"`{command}` {origin(found['environment'])}"]
+    parts = [markdown(means(found, metrics), transpose), f"`{command}` {origin(found['environment'])}"]
     if at_equal_time:
         parts[1] += f" Differences at equal time{' and from the controls' if from_controls else ''}:"
-        parts.append(_markdown(differences, transpose))
+        parts.append(markdown(differences(found, at_equal_time | from_controls, metrics), transpose))
     return "\n\n".join(parts)
 
 
-def _markdown(grid: list[list[str]], transpose: bool) -> str:
+def means(found: dict[str, Any], metrics: Collection[str]) -> list[list[str]]:
+    """Return the cells of a table with one row per setting: mean ± std, and the interval of the difference."""
+    table = {metric: rows for metric, rows in found["summary"].items() if metric in metrics}
+    grid = [["", *(METRICS[metric].title for metric in table)]]
+    for row_name in found["runs"]:
+        cells = [row_name]
+        for metric in table:
+            row, decimals = table[metric][row_name], METRICS[metric].decimals
+            cell = f"{row['mean']:.{decimals}f} ± {row['std']:.{decimals}f}"
+            if "difference" in row and metric != "seconds":
+                cell += interval(row, decimals)
+            cells.append(cell)
+        grid.append(cells)
+    return grid
+
+
+def differences(found: dict[str, Any], pairs: dict[Any, Any], metrics: Collection[str]) -> list[list[str]]:
+    """Return the cells of a table with one row per difference. `pairs` holds its gains by (ours, baseline)."""
+    shown = [metric for metric in found["summary"] if metric in metrics]
+    grid = [["difference", *(METRICS[metric].short for metric in shown)]]
+    for (ours, other), gains in pairs.items():
+        cells = [
+            f"{gains[metric]['difference']:+.{METRICS[metric].decimals}f}"
+            + interval(gains[metric], METRICS[metric].decimals)
+            for metric in shown
+        ]
+        grid.append([f"{ours} minus {other}", *cells])
+    return grid
+
+
+def markdown(grid: list[list[str]], transpose: bool = False) -> str:
     """Return rows of cells as a Markdown table."""
     first, *rows = zip(*grid, strict=True) if transpose else grid
     return "\n".join(f"| {' | '.join(row)} |" for row in (first, ["---"] * len(first), *rows))
@@ -247,9 +259,9 @@ def one_difference(ours: str, baseline: str, metric: str) -> str:
 
     def values(row: str) -> dict[int, float]:
         file, _, name = row.partition(": ")
-        return {run["seed"]: run[metric] for run in result(file)["runs"][name]}
+        return {run["seed"]: run[metric] for run in compared(file)["runs"][name]}
 
-    paired = {result(row.partition(": ")[0])["paired"] for row in (ours, baseline)}
+    paired = {compared(row.partition(": ")[0])["paired"] for row in (ours, baseline)}
     assert len(paired) == 1, "the rows cannot be compared"
     found = difference(values(ours), values(baseline), paired=paired.pop())
     assert found is not None

@@ -9,7 +9,7 @@ from maxup.lab.bench.profile import KINDS, OTHER
 NETWORKS = {  # file of maxup bench in results/bench -> title
     "resnet50": "ResNet-50, 224 px, CutMix, compiled",
     "vit": "ViT-S/16 for any size, 224 px, CutMix, compiled",
-    "bert": "BERT-base, 128 tokens, embedding dropout, no attention mask, compiled",
+    "bert": "BERT-base, 128 tokens, embedding dropout, compiled",
     "speednet": "speed-run network, 32 px, Cutout, eager",
     "wrn": "WRN-28-10, 32 px, Cutout, compiled",
     "resnet110": "ResNet-110, 32 px, Cutout, captured",
@@ -90,8 +90,20 @@ def readme() -> str:
         lines.append(f"| {title}, {name} | {ratios[0]:.2f} | {ratios[1]:.2f}, {setting} | {kept} |")
     for title, file, variant, setting, trained in (
         ("ResNet-50, 224 px, CutMix, compiled, GPU", "resnet50", "maxup_fast", "`fast=True`", False),
-        ("ViT-S/16 for any size, 224 px, CutMix, compiled, GPU", "vit", "maxup_fast", "`fast=True`", False),
-        ("BERT-base, embedding dropout, compiled, GPU", "bert", "maxup_fast", "`fast=True`", False),
+        (
+            "ViT-S/16 for any size, 224 px, CutMix, compiled, GPU",
+            "vit",
+            "maxup_fast_captured",
+            "`fast=True, capture=True`",
+            False,
+        ),
+        (
+            "BERT-base, embedding dropout, compiled, GPU",
+            "bert",
+            "maxup_fast_captured",
+            "`fast=True, capture=True`",
+            False,
+        ),
         ("EfficientNet-Lite0, 224 px, CutMix, CPU", "efficientnet", "maxup_fast", "`fast=True`", True),
         ("small Transformer, token dropout, CPU", "docstrings-token", "maxup_no_dropout", "`dropout=False`", True),
     ):
@@ -180,16 +192,16 @@ def fidelity() -> str:
     return "\n".join(lines) + f"\n\n{origin(*(result(file)['environment'] for file in files.values()))}"
 
 
-def fast_modes() -> str:
-    """One row per way of scoring: time of scoring relative to a standard step and share of the loss gap, on photos."""
-    found = result("fast_modes-photos")
+def fast_modes(name: str, title: str, m: str = "4") -> str:
+    """One row per way of scoring: mean time of scoring relative to a standard step, and share of the loss gap."""
+    found = result(f"fast_modes-{name}")
     rows = found["found"]
-    lines = [f"| ResNet-18, {found['pixels']} pixels, m = 4 | time of scoring | {' | '.join(rows)} |"]
+    lines = [f"| {title}, {found['pixels']} pixels, m = {m} | time of scoring | {' | '.join(rows)} |"]
     lines.append("|---" * (len(rows) + 2) + "|")
-    for mode in next(iter(rows.values()))["price"]["4"]:
-        costs = [row["price"]["4"][mode] for row in rows.values()]
-        kept = " | ".join(f"{mean_kept(row, '4', mode):.2f}" for row in rows.values())
-        lines.append(f"| {mode} | {sum(costs) / len(costs):.2f} | {kept} |")
+    for mode in next(iter(rows.values()))["price"][m]:
+        costs = [row["price"][m][mode] for row in rows.values() if mode in row["price"][m]]
+        cells = (f"{mean_kept(row, m, mode):.2f}" if mode in row["price"][m] else "" for row in rows.values())
+        lines.append(f"| {mode} | {sum(costs) / len(costs):.2f} | {' | '.join(cells)} |")
     return "\n".join(lines) + f"\n\n{origin(found['environment'])}"
 
 

@@ -363,16 +363,16 @@ def plot(result: dict[str, Any], path: Path) -> None:
     for panel, (title, row) in zip(np.atleast_1d(panels), found.items(), strict=True):
         m = next(iter(row["price"]))
         points = {mode: (cost, mean_kept(row, m, mode)) for mode, cost in row["price"][m].items()}
-        exact = sorted(point for mode, point in points.items() if mode.startswith("exact"))
+        exact = sorted(
+            [(0.0, 0.0), *(point for mode, point in points.items() if mode.startswith("exact"))]
+        )  # from m = 1
         legend["exact, fewer copies"] = panel.plot(*zip(*exact, strict=True), "o--", color=COLORS[0])[0]
         others = [mode for mode in points if not mode.startswith("exact")]
         for mode in others:
             i = modes.setdefault(mode, len(modes) + 1)
             color, marker = COLORS[1 + (i - 1) % (len(COLORS) - 1)], MARKERS[i % len(MARKERS)]  # the first is for exact
-            legend[mode] = panel.plot(*points[mode], marker, color=color, markersize=8)[0]
-        panel.set(
-            title=f"{title}, m = {m}", xlabel="time of scoring / standard step", xlim=(0, None), ylim=(-0.05, 1.05)
-        )
+            legend[mode] = panel.plot(*points[mode], marker, color=color, markersize=8, clip_on=False)[0]
+        panel.set(title=f"{title}, m = {m}", xlabel="time of scoring / standard step", ylim=(-0.05, 1.05))
         panel.grid(alpha=0.25)
     np.atleast_1d(panels)[0].set_ylabel("share of the loss gap kept")
     figure.legend(legend.values(), legend.keys(), loc="outside right center", frameon=False)

@@ -5,10 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.speedrun_rows import Row, equal_time
 from maxup.lab.environment import environment
+from maxup.lab.results.comparison import FAST, TIME_OF, gain, summary
 from maxup.lab.storage.atomic_io import make_folder, write_json
 
 RESULTS = Path(__file__).parent.parent / "results"
+SPEED_RUN_METRICS = {"accuracy": "clean"}  # other names than in `maxup compare`
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,12 @@ class Experiment:
     """Title of its plot. Empty: it has none."""
     copies: tuple[int, ...] = (4,)
     """The numbers of copies that the claims are about."""
+    fast: bool = False
+    """Whether the claims are about fast scoring."""
+
+    def row(self, m: int) -> str:
+        """Return the name of the row with m copies."""
+        return f"m = {m}{FAST}" if self.fast else f"m = {m}"
 
 
 # setting -> result file
@@ -31,6 +40,7 @@ SIZES = {size: f"digits-size/{size}" for size in ("50", "100", "200")} | {"500":
 LENGTHS = {epochs: f"digits-length/{epochs}" for epochs in ("60", "240", "960")}
 NOISES = {sigma: f"digits-noise/{sigma}" for sigma in ("0.1", "0.2", "0.3", "0.4", "0.6")}
 FEW = {"1,000": "cifar10-little/1000", "4,000": "cifar10-little/4000"}
+SPEED_RUN, SPEED_RUN_FEW = "speedrun-32", "speedrun-1000"
 REPEATED = {RATES["0.1"], LENGTHS["60"], NOISES["0.2"]}  # the settings of "digits"
 EXPERIMENTS = {  # by result file
     "digits": Experiment("digits, MLP, 60 epochs, 500 images, noise 0.2", "digits", "MLP on digits"),
@@ -64,6 +74,11 @@ EXPERIMENTS = {  # by result file
         "docstrings, Transformer, token dropout, `dropout=False`", "text-classification"),
     "ptb-quarter": Experiment("a quarter of Penn Treebank, AWD-LSTM", "a-quarter-of-penn-treebank",
                               "AWD-LSTM on a quarter of Penn Treebank", copies=(2,)),
+    SPEED_RUN: Experiment("CIFAR-10, speed-run network, Cutout, `fast=True`", "the-speed-run",
+                          "Speed run on CIFAR-10, Cutout", fast=True),
+    SPEED_RUN_FEW: Experiment("CIFAR-10, 1,000 images, speed-run network, Cutout, `fast=True`",
+                              "the-speed-run-with-few-images", "Speed run on 1,000 images of CIFAR-10, Cutout",
+                              fast=True),
 }  # fmt: skip
 
 
@@ -75,6 +90,38 @@ def write_result(folder: Path, name: str, found: dict[str, Any]) -> None:
 
 def result(name: str) -> Any:
     return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def compared(name: str) -> Any:
+    """Return a result of `maxup compare`, or one of `benchmarks.speedrun` in the same form."""
+    found = result(name)
+    if found.get("benchmark") != "speedrun":
+        return found
+    rows, paired = found["rows"], bool(found.get("images"))
+    names = {row: _row_name(row, rows) for row in sorted(rows, key=lambda row: Row.parse(row).factor)}
+    runs = {
+        name: [{SPEED_RUN_METRICS.get(key, key): value for key, value in run.items()} for run in rows[row]]
+        for row, name in names.items()
+    }
+    gains = {
+        name: {"gain": gain(runs[name.rpartition(TIME_OF)[2]], runs[name], paired=paired)}
+        for name in runs
+        if TIME_OF in name
+    }
+    seeds = [run["seed"] for run in rows["m1"]]
+    about = {"runs": runs, "summary": summary(runs, paired=paired), "equal_time": gains, "paired": paired}
+    return about | {"seeds": seeds, "environment": found["environment"]}
+
+
+def _row_name(row: str, rows: dict[str, Any]) -> str:
+    """Return the name that `maxup compare` gives a row of the speed run.
+
+    A row with m = 1 and more epochs has the time of the row that sets its epochs.
+    """
+    parsed = Row.parse(row)
+    if parsed.factor == 1:
+        return {"fast": "m = {}" + FAST, "easy": "easiest of {}", "m": "m = {}"}[parsed.kind].format(parsed.m)
+    return f"m = 1{TIME_OF}{_row_name(next(name for name in rows if equal_time(rows, name) == row), rows)}"
 
 
 def origin(where: dict[str, Any], *others: dict[str, Any]) -> str:

@@ -1,57 +1,45 @@
 """Tables of the files that `benchmarks.speedrun` wrote, for `benchmarks.tables`."""
 
 import math
-from typing import Any
+from collections.abc import Collection
 
-from benchmarks.result_files import origin, result
-from benchmarks.speedrun_rows import Row, equal_time
-from maxup.lab.report.tables import format_difference, format_estimate
+from benchmarks.comparisons import differences, markdown, means
+from benchmarks.result_files import SPEED_RUN, compared, origin, result
+from maxup.lab.report.tables import format_difference
+from maxup.lab.results.comparison import FAST, METRICS, gain, is_maxup
 from maxup.lab.results.statistics import estimate, welch
 
 SEEDS = 20  # of every row of a planned table
-TITLES = {"m": "m = {}", "fast": "m = {}, `fast=True`", "easy": "easiest of {}", "avg": "average of {}"}
-METRICS = {"seconds": "seconds", "accuracy": "test accuracy [%]", "accuracy_flip": "with test-time flip [%]"}
 
 
-def planned(name: str, rows: tuple[str, ...]) -> str:
-    """A planned table: mean ± std and the difference from m = 1 per row. If it is not finished, one line says so.
+def planned(name: str, rows: Collection[str]) -> str:
+    """A planned table: mean ± std and the interval of the difference from m = 1. Not finished: one line says so.
+
+    A second table has the differences between `fast=True` and the other rows.
 
     Args:
         name: Name of the result file.
         rows: Names of the rows, as in the command.
     """
-    found = result(name)
-    have: dict[str, list[dict[str, Any]]] = found["rows"]
+    have = result(name)["rows"]
     missing = {row: SEEDS - len(have.get(row, [])) for row in rows}
     if any(missing.values()):
         counts = [f"{row} {SEEDS - n}" for row, n in missing.items()]
         return f"Not finished. Seeds done, of {SEEDS} per row: {', '.join(counts)}."
-    titles = {row: _title(row, have) for row in rows}
-    lines = [f"| row | {' | '.join(METRICS.values())} | minus m = 1 |", "|---" * 5 + "|"]
-    for row, title in titles.items():
-        values = ([run[metric] for run in have[row]] for metric in METRICS)
-        cells = [format_estimate(estimate(value), 2).removesuffix(f" (n = {SEEDS})") for value in values]
-        lines.append(f"| {title} | {' | '.join(cells)} | {_minus(have, row, rows[0])} |")
-    ours = next(row for row in rows if row.startswith("fast"))
-    others = [row for row in rows if row not in (ours, rows[0])]
-    lines += ["", "| difference in test accuracy | |", "|---|---|"]
-    lines += [f"| {titles[ours]} minus {titles[row]} | {_minus(have, ours, row)} |" for row in others]
-    return "\n".join(lines) + f"\n\nMean ± std of {SEEDS} seeds. {origin(found['environment'])}"
+    found = compared(name)
+    runs = found["runs"]
+    ours = next(row for row in runs if is_maxup(row) and row.endswith(FAST))
+    pairs = {(ours, row): gain(runs[ours], runs[row], paired=found["paired"]) for row in runs if row != ours}
+    command = found["environment"]["command"].replace(" --data data", " --data DIR")
+    parts = [markdown(means(found, METRICS)), f"`{command}` {origin(found['environment'])}"]
+    return "\n\n".join([*parts, markdown(differences(found, pairs, METRICS))])
 
 
-def _title(row: str, have: dict[str, list[dict[str, Any]]]) -> str:
-    """Return the title of a row. One with m = 1 and more epochs has the time of the row that sets its epochs."""
-    parsed = Row.parse(row)
-    if parsed.factor == 1:
-        return TITLES[parsed.kind].format(parsed.m)
-    other = next(name for name in have if name != row and equal_time(have, name) == row)
-    return f"m = 1, time of {_title(other, have)}"
-
-
-def _minus(have: dict[str, list[dict[str, Any]]], ours: str, other: str) -> str:
-    """Return the difference of two rows with Welch's interval, or "" for the same row."""
-    values = ([run["accuracy"] for run in have[row]] for row in (ours, other))
-    return "" if ours == other else format_difference(welch(*values), 2, SEEDS)
+def with_flip(other: str) -> str:
+    """The difference in accuracy with test-time flip between m = 4 with `fast=True` and another row."""
+    rows = compared(SPEED_RUN)["runs"]
+    values = ([run["accuracy_flip"] for run in rows[name]] for name in (f"m = 4{FAST}", other))
+    return format_difference(welch(*values), METRICS["clean"].decimals, SEEDS)
 
 
 def exploratory() -> str:

@@ -13,7 +13,18 @@ from typing import Any
 
 from benchmarks import claims, comparisons, costs, speedrun_tables
 from benchmarks.comparisons import one_difference, sweep
-from benchmarks.result_files import FEW, LENGTHS, NOISES, RATES, SIZES, origin, result, short_commit
+from benchmarks.result_files import (
+    FEW,
+    LENGTHS,
+    NOISES,
+    RATES,
+    SIZES,
+    SPEED_RUN,
+    SPEED_RUN_FEW,
+    origin,
+    result,
+    short_commit,
+)
 from maxup.lab.certify.tsv import read
 from maxup.lab.report.certified import columns as certified_columns
 from maxup.lab.report.certified import differences
@@ -224,7 +235,11 @@ FILLERS: dict[str, Callable[[], str]] = {
     "digits-noise-best-attacked": partial(comparisons.at_best_noise, "attacked"),
     "digits-noise-best-clean": partial(comparisons.at_best_noise, "clean"),
     "exploratory": speedrun_tables.exploratory,
-    "speedrun-32": partial(speedrun_tables.planned, "speedrun-32", ("m1", "fast4", "m1x1.9", "m2", "easy4")),
+    "speedrun": partial(speedrun_tables.planned, SPEED_RUN, ("m1", "fast4", "m1x1.9", "m2", "easy4")),
+    "speedrun-1000": partial(speedrun_tables.planned, SPEED_RUN_FEW, ("m1", "fast4", "m1x1.65")),
+    "speedrun-4000": partial(speedrun_tables.planned, "speedrun-4000", ("m1", "fast4", "m1x1.75")),
+    "speedrun-flip": partial(speedrun_tables.with_flip, "m = 1"),
+    "speedrun-flip-time": partial(speedrun_tables.with_flip, "m = 1, time of m = 4, fast"),
     "digits-certified": comparisons.digits_certified,
     "docstrings-embedding": partial(comparisons.docstrings, "embedding_dropout"),
     "docstrings-token": partial(comparisons.docstrings, "token_dropout"),
@@ -267,7 +282,10 @@ FILLERS: dict[str, Callable[[], str]] = {
     "copy-least": partial(costs.copy_shares, True),
     "copy-most": partial(costs.copy_shares, False),
     "efficientnet": partial(costs.gaps, "EfficientNet-Lite0, 224 px", {"CutMix": "bench/efficientnet"}),
-    "fast-modes": costs.fast_modes,
+    "fast-modes": partial(costs.fast_modes, "photos", "ResNet-18"),
+    "fast-modes-vit": partial(costs.fast_modes, "vit", "ViT-S/16"),
+    "fast-modes-speednet": partial(costs.fast_modes, "speednet", "speed-run network"),
+    "fast-modes-speednet-16": partial(costs.fast_modes, "speednet", "speed-run network", "16"),
     "fidelity": costs.fidelity,
     "overhead-resnet50-average": partial(costs.overhead, "resnet50-cuda", "step, average of 4"),
     "overhead-resnet50-maxup": partial(costs.overhead, "resnet50-cuda", "step, m = 4"),
