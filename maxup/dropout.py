@@ -87,4 +87,4 @@ def drop_probability(module: nn.Module) -> float:
     if kind.__getattr__ is nn.Module.__getattr__:  # slow for attributes that do not exist
         names = [name for name in names if name in own or hasattr(kind, name)]
     rates = [getattr(module, name, 0.0) for name in names]
-    return max([float(rate) for rate in rates if isinstance(rate, int | float)], default=0.0) if rates else 0.0
+    return max([float(rate) for rate in rates if isinstance(rate, int | float)], default=0.0)

@@ -85,6 +85,8 @@ class MaxUp(Objective):
         >>> torch.nn.functional.cross_entropy(model(x), y).backward()
     """
 
+    forward_shares_masks = False  # whether `forward` itself gives all copies of an example the same masks
+
     def __init__(
         self,
         perturbation: Any,
@@ -357,7 +359,8 @@ class MaxUp(Objective):
         draws = self._draws(batch, generator, m)
         if capturing and m > 1 and self.masks == "shared":
             refuse_dropout(unwrap(model))
-        if m == 1 or self.masks == "independent" or capturing:  # a capture cannot read the random states
+        independent = self.masks == "independent" or self.forward_shares_masks
+        if m == 1 or independent or capturing:  # a capture cannot read the random states
             output, target, losses = self._forward(model, batch, draws)  # (m * B, ...)
         else:
             isolated, others = self._preserve_state(unwrap(model), batch, "batch"), self._other_modules(unwrap(model))

@@ -68,8 +68,8 @@ class RunningMax:
         if k == 1:
             self._update(draws[0], scores[0], 0)
         else:
-            best, copy = scores.max(0)  # the first one of equal scores
-            self._update(take(draws, copy[None])[0], best, copy)
+            best, winner = scores.max(0)  # the first one of equal scores
+            self._update(take(draws, winner[None])[0], best, winner)
         self.losses.extend(losses.view(k, -1))
         self.all_scores.extend(scores)
 
@@ -84,16 +84,16 @@ class RunningMax:
         found.losses, found.all_scores = list(stacked[:k]), list(stacked[k:])
         return found
 
-    def _update(self, draw: Draw, score: Tensor, copy: Tensor | int) -> None:
-        """Compare one draw per example with the winners. `copy` is its index among the new copies."""
+    def _update(self, draw: Draw, score: Tensor, index: Tensor | int) -> None:
+        """Compare one draw per example with the winners. `index` is that of its copy among the new copies."""
         if self.scores is None or self.copy is None:
             self.draw, self.scores = draw, score
-            self.copy = copy if isinstance(copy, Tensor) else torch.full_like(score, copy, dtype=torch.long)
+            self.copy = index if isinstance(index, Tensor) else torch.full_like(score, index, dtype=torch.long)
             return
         higher = score > self.scores  # (B,)
         self.draw = where(higher, draw, self.draw)
         self.scores = torch.where(higher, score, self.scores)
-        self.copy = torch.where(higher, len(self.losses) + copy, self.copy)
+        self.copy = torch.where(higher, len(self.losses) + index, self.copy)
 
 
 def to_scores(score: str, losses: Tensor, target: Any) -> Tensor:

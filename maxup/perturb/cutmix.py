@@ -8,7 +8,7 @@ from torch import Generator, Tensor
 from torch.utils._pytree import tree_map
 
 from maxup.batch import Batch, set_leaves
-from maxup.perturb.base import Perturbation, constant, images, integers
+from maxup.perturb.base import Perturbation, images, integers
 from maxup.perturb.cutout import boxes
 from maxup.perturb.masks import change_masks, is_spatial
 from maxup.perturb.mixup import beta, mix_labels, partners
@@ -41,13 +41,13 @@ class CutMix(Perturbation):
     def draw(self, batch: Batch, generator: Generator | None) -> dict[str, Tensor]:
         leaf = images(batch[0], self.key, "CutMix")[0]
         partner = partners(leaf, generator, "CutMix")
-        height, width = leaf.shape[-2:]
         side = (1 - beta(self.alpha, leaf, generator)).sqrt()  # (B,), relative to the image's side
-        half = (side[:, None] * constant((height / 2, width / 2), leaf.device)).long()  # (B, 2)
-        center = torch.stack([integers((len(leaf),), size, leaf, generator) for size in (height, width)], dim=1)
-        corners = torch.cat([center - half, center + half], dim=1)
-        low, high = (constant(values, leaf.device, torch.long) for values in ((0,) * 4, (height, width) * 2))
-        return {"partner": partner, "box": corners.clamp(low, high)}
+        corners = []
+        for size in leaf.shape[-2:]:
+            half = (side * (size / 2)).long()
+            center = integers((len(leaf),), size, leaf, generator)
+            corners.append(torch.stack([center - half, center + half]).clamp(0, size))  # (2, B)
+        return {"partner": partner, "box": torch.stack(corners, dim=1).flatten(0, 1).T}
 
     def apply(self, batch: Batch, draw: dict[str, Tensor]) -> Batch:
         x, _ = batch

@@ -8,7 +8,7 @@ from torch import Generator, Tensor
 
 from maxup.batch import Batch, set_leaves
 from maxup.losses import IGNORE_INDEX
-from maxup.perturb.base import Perturbation, constant, images, integers
+from maxup.perturb.base import Perturbation, images, integers
 from maxup.perturb.masks import change_masks, check_fill_fits
 from maxup.validate import check_fill, check_int, check_mask_fill
 
@@ -52,10 +52,9 @@ class Cutout(Perturbation):
     def apply(self, batch: Batch, draw: dict[str, Tensor]) -> Batch:
         x, y = batch
         leaves = images(x, self.key, "Cutout")
+        start = draw["center"] - self.length // 2
         size = leaves[0].shape[-2:]
-        before, center = self.length // 2, draw["center"]
-        corners = constant((-before, -before, self.length - before, self.length - before), center.device, center.dtype)
-        hole = boxes(torch.cat([center, center], dim=1) + corners, *size)
+        hole = boxes(torch.cat([start, start + self.length], dim=1), *size)
         if self.mask_fill is not None:
             ignore = partial(self._ignore, hole=hole)
             y = change_masks(batch, self.key, size, ignore, "Cutout", hint="; mask_fill=None leaves y unchanged")

@@ -73,4 +73,5 @@ def mix_labels(y: object, partner: Tensor, weight: Tensor, num_classes: int | No
 
 def blend(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
     """Return weight * a + (1 - weight) * b, with one weight per example, (B,)."""
-    return torch.lerp(b, a, expand_like(weight.to(a.dtype), a))
+    w = expand_like(weight.to(a.dtype), a)
+    return torch.addcmul(w * a, 1 - w, b)  # not torch.lerp, which returns NaN for two infinite values

@@ -30,6 +30,13 @@ def test_every_floating_leaf_mixes_with_the_same_partner():
     assert torch.equal(mixed["n"], x["n"])
 
 
+def test_infinite_values_stay():
+    """An attention mask that is added to scores holds them."""
+    x = {"h": torch.rand(4, 2), "mask": torch.tensor([0.0, -torch.inf]).repeat(4, 1)}
+    mixed, _ = MixUp(2)(x, torch.tensor([0, 1, 0, 1]), generator=generator())
+    assert torch.equal(mixed["mask"], x["mask"])
+
+
 def test_invalid_input_is_refused():
     with pytest.raises(ValueError, match="alpha must be above 0"):
         MixUp(2, alpha=0)

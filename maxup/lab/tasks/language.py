@@ -114,12 +114,11 @@ class Language:
             raise RecipeError(f"perturb has {names}, but text needs perturbations inside the model: embedding_dropout")
         shared = settings.get("masks", "shared") == "shared"
         forward = partial(_forward, shared=shared)
-        if shared and settings.get("strategy") == "retain":  # the model shares its masks, so MaxUp need not
-            recipe = replace(recipe, objective=settings | {"masks": "independent"})
         # Warmup steps count from the start of the run, so fine-tuning stages use m at once.
         context = ObjectiveContext(recipe, perturbation, self.loader.steps, {"forward": forward, "loss_fn": self.loss})
         objective = build_objective(context)
         assert isinstance(objective, MaxUp)
+        objective.forward_shares_masks = shared
         return objective
 
     def step(self, model: Any, batch: Batch) -> Outcome:

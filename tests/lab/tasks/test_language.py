@@ -22,6 +22,8 @@ from maxup.lab.tasks.language import Language, _forward, by_unit
 from maxup.lab.train import loop
 from maxup.lab.train.optim import create_optimizer
 from maxup.lab.train.runs import evaluate, open_run
+from maxup.objectives import wide_passes
+from maxup.objectives.shared_masks import RecordRandomOps
 
 ARGS = {"embedding": 6, "hidden": 9, "layers": 2, "input_dropout": 0.2, "hidden_dropout": 0.2, "output_dropout": 0.2}
 RECIPE = {
@@ -405,6 +407,20 @@ def test_the_smoke_recipe_goes_through_every_stage(tmp_path):
     result = loop.train(said, tmp_path, quiet=True)
     assert result["last"]["epoch"] == 3
     assert result["last"]["test_perplexity"] < 2000
+
+
+@pytest.mark.parametrize("strategy", ["retain", "auto"])
+def test_the_model_shares_masks_by_itself(folder, strategy, monkeypatch):
+    """Intercepting its random operations would cost time."""
+    used = []
+    monkeypatch.setattr(wide_passes, "RecordRandomOps", lambda: used.append(True) or RecordRandomOps())
+    made = task(folder, objective={"strategy": strategy})
+    made.step(made.model, window(made))
+    assert not used
+    made.objective.forward_shares_masks = False
+    made.objective._strategies.chosen.clear()  # measure again
+    made.step(made.model, window(made))
+    assert used
 
 
 def test_copies_share_masks_or_have_their_own():
