@@ -98,7 +98,7 @@ def readme() -> str:
             False,
         ),
         (
-            "BERT-base, embedding dropout, compiled, GPU",
+            "BERT-base, embedding dropout, compiled, GPU (waits for launches)",
             "bert",
             "maxup_fast_captured",
             "`fast=True, capture=True`",
@@ -198,7 +198,7 @@ def fast_modes(name: str, title: str, m: str = "4") -> str:
     rows = found["found"]
     lines = [f"| {title}, {found['pixels']} pixels, m = {m} | time of scoring | {' | '.join(rows)} |"]
     lines.append("|---" * (len(rows) + 2) + "|")
-    for mode in next(iter(rows.values()))["price"][m]:
+    for mode in dict.fromkeys(mode for row in rows.values() for mode in row["price"][m]):
         costs = [row["price"][m][mode] for row in rows.values() if mode in row["price"][m]]
         cells = (f"{mean_kept(row, m, mode):.2f}" if mode in row["price"][m] else "" for row in rows.values())
         lines.append(f"| {mode} | {sum(costs) / len(costs):.2f} | {' | '.join(cells)} |")

@@ -443,6 +443,7 @@ def main() -> None:
     for name, scorer in scorers.items():  # last, because a GPU must be idle for it
         price = prices(scorer, (data[0][: args.batch_size], data[1][: args.batch_size]), args.ms, args.rounds)
         found[name] |= {"price": price}
+        write_json(path, settings | {"found": found})
         print(f"{name}: accuracy {found[name]['accuracy']:.4f}")
         for m in args.ms:
             print(f"  m = {m}")

@@ -80,6 +80,10 @@ def run_all(out: Path, names: list[str], end: float, *, tests: bool) -> None:
     """Run the commands that are not finished, and the tests."""
     commit = environment(on_gpu=False)["commit"]
     todo = [name for name in names if not _is_finished(out / name, commit)]
+    if needs_data := [name for name in todo if "$MAXUP_DATA" in COMMANDS[name] and "MAXUP_DATA" not in os.environ]:
+        raise SystemExit(
+            f"MAXUP_DATA is not set; set it to the folder with CIFAR-10, or leave {needs_data[0]} out of --only"
+        )
     for name in names:
         print(f"{name}: {COMMANDS[name] if name in todo else 'finished before'}", flush=True)
     running: dict[str, subprocess.Popen[bytes]] = {}
@@ -128,7 +132,7 @@ def run_in_turn(name: str, out: Path) -> None:
         return interleaved(*args, **kwargs)
 
     timing.interleaved = in_turn  # before the modules that import it
-    module, *arguments = shlex.split(os.path.expandvars(COMMANDS[name]))
+    module, *arguments = map(os.path.expandvars, shlex.split(COMMANDS[name]))
     sys.argv = [module, *arguments, "--out", str(out / name)]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

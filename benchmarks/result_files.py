@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.speedrun_rows import Row, equal_time
 from maxup.lab.environment import environment
-from maxup.lab.results.comparison import FAST, TIME_OF, gain, summary
+from maxup.lab.results.comparison import FAST, TIME_OF, gain, is_maxup, summary
 from maxup.lab.storage.atomic_io import make_folder, write_json
 
 RESULTS = Path(__file__).parent.parent / "results"
@@ -98,17 +98,19 @@ def compared(name: str) -> Any:
     if found.get("benchmark") != "speedrun":
         return found
     rows, paired = found["rows"], bool(found.get("images"))
-    names = {row: _row_name(row, rows) for row in sorted(rows, key=lambda row: Row.parse(row).factor)}
+    names = {row: _row_name(row, rows) for row in sorted(rows, key=lambda row: (Row.parse(row).factor, row != "m1"))}
     runs = {
-        name: [{SPEED_RUN_METRICS.get(key, key): value for key, value in run.items()} for run in rows[row]]
+        name: [{SPEED_RUN_METRICS.get(key, key): value for key, value in run.items()}
+               for run in sorted(rows[row], key=lambda run: run["seed"])]
         for row, name in names.items()
-    }
+    }  # fmt: skip
     gains = {
         name: {"gain": gain(runs[name.rpartition(TIME_OF)[2]], runs[name], paired=paired)}
         for name in runs
         if TIME_OF in name
     }
-    seeds = [run["seed"] for run in rows["m1"]]
+    seeds = [run["seed"] for run in runs["m = 1"]]
+    assert not paired or all([run["seed"] for run in row] == seeds for row in runs.values()), f"{name}: other seeds"
     about = {"runs": runs, "summary": summary(runs, paired=paired), "equal_time": gains, "paired": paired}
     return about | {"seeds": seeds, "environment": found["environment"]}
 
@@ -119,9 +121,12 @@ def _row_name(row: str, rows: dict[str, Any]) -> str:
     A row with m = 1 and more epochs has the time of the row that sets its epochs.
     """
     parsed = Row.parse(row)
+    titles = {"fast": "m = {}" + FAST, "easy": "easiest of {}", "avg": "average of {}", "m": "m = {}"}
     if parsed.factor == 1:
-        return {"fast": "m = {}" + FAST, "easy": "easiest of {}", "m": "m = {}"}[parsed.kind].format(parsed.m)
-    return f"m = 1{TIME_OF}{_row_name(next(name for name in rows if equal_time(rows, name) == row), rows)}"
+        return titles[parsed.kind].format(parsed.m) if parsed.kind in titles and not parsed.part else row
+    names = {name: _row_name(name, rows) for name in rows if Row.parse(name).factor == 1}
+    (other,) = [title for name, title in names.items() if is_maxup(title) and equal_time(rows, name) == row]
+    return f"m = 1{TIME_OF}{other}"
 
 
 def origin(where: dict[str, Any], *others: dict[str, Any]) -> str:

@@ -126,6 +126,12 @@ def test_results_of_a_dirty_tree_are_measured_again(tmp_path, commit):
     assert not gpu._is_finished(tmp_path, "1" * 40)
 
 
+def test_data_are_named_before_anything_runs(run, monkeypatch):
+    monkeypatch.delenv("MAXUP_DATA", raising=False)
+    with pytest.raises(SystemExit, match=r"MAXUP_DATA is not set; .* leave b out of --only"):
+        run({"a": QUICK, "b": "benchmarks.fast_modes --data $MAXUP_DATA"})
+
+
 def test_a_second_process_waits_for_the_first(run, tmp_path):
     with locked(tmp_path), pytest.raises(SystemExit, match="is in use by process"):
         run({"a": QUICK})

@@ -50,6 +50,17 @@ def test_complete_table(found, few_images):
             assert table[FAST][0] == f"{np.mean(ours):.2f} ± {np.std(ours, ddof=1):.2f} [{low:+.2f}, {high:+.2f}]"
 
 
+def test_rows_are_paired_by_seed_and_named_in_any_order(found):
+    found["images"] = 1000
+    before = result_files.compared("speedrun-32")
+    found["rows"] = {row: runs[::-1] for row, runs in reversed(found["rows"].items())}
+    assert result_files.compared("speedrun-32") == before
+    assert next(iter(before["runs"])) == "m = 1"
+    found["rows"]["fast4"][0]["seed"] = 77
+    with pytest.raises(AssertionError, match="other seeds"):
+        result_files.compared("speedrun-32")
+
+
 @pytest.mark.parametrize(("row", "seeds"), [("m2", 17), ("easy4", 0)])
 def test_incomplete_table_is_not_shown(found, row, seeds):
     del found["rows"][row][seeds:]
