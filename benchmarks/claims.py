@@ -19,6 +19,7 @@ from benchmarks.result_files import (
     RATES,
     REPEATED,
     RESULTS,
+    RIVALS,
     SIZES,
     SPEED_RUN,
     SPEED_RUN_FEW,
@@ -153,10 +154,12 @@ def claims() -> Iterator[Claim]:
     words = ["docstrings-embedding_dropout", "docstrings-embedding_dropout-no_dropout"]
     tokens = ["docstrings-token_dropout", "docstrings-token_dropout-no_dropout"]
     certified = {"digits-certified": "0.5", "cifar16-certified": "1"}  # radius of SmoothAdv
-    files = ["digits", *few, *tokens, "minilm"]
-    yield from _compared("robustness", "accuracy on the worst of 20 copies", files, "worst")
+    text = "accuracy on the worst of 20 copies"
+    yield from _compared("robustness", text, ["digits", *few, *tokens, "minilm"], "worst")
+    yield from _rivals("robustness", text, "worst")
     files = ["digits", *noises, *few, SPEED_RUN_FEW, "cifar16-certified", "digits-shortlist/exact-8"]
     yield from _compared("robustness", "accuracy under PGD", files, "attacked")
+    yield from _rivals("robustness", "accuracy under PGD", "attacked")
     text = "accuracy on 5 kinds of corrupted images, noise included"
     yield from _compared("robustness", text, ["digits-cause", *FEW.values(), SPEED_RUN_FEW], "corrupted")
     for file in certified:
@@ -166,6 +169,7 @@ def claims() -> Iterator[Claim]:
     files = ["digits", *LENGTHS.values(), *RATES.values(), *SIZES.values(), *noises, *few, "cifar16-certified"]
     files += [SPEED_RUN, SPEED_RUN_FEW, *words, *tokens, "minilm"]
     yield from _compared("accuracy", "clean accuracy", files, "clean")
+    yield from _rivals("accuracy", "clean accuracy", "clean")
     yield from _compared("accuracy", PERPLEXITY, ["ptb-quarter"], "test_perplexity")
     yield _help_text()
     text = "gradient norm of the loss with Gaussian noise (Theorem 1 is about small noise)"
@@ -306,6 +310,19 @@ def _compared(question: str, text: str, files: Iterable[str], metric: str) -> It
             at_epochs, at_time = (Difference(g["difference"], g["low"], g["high"], len(found["seeds"])) for g in gains)
             measured = Measured(f"{experiment.name}, m = {m}", at_epochs, at_time, digits, lower)
             yield Claim(question, text, measured, experiment.section)
+
+
+def _rivals(question: str, text: str, metric: str) -> Iterator[Claim]:
+    """Yield the comparisons of m = 4 with other methods on digits, which are paired by seed."""
+
+    def values(file: str, row: str) -> dict[int, float]:
+        return {run["seed"]: run[metric] for run in result(file)["runs"][row]}
+
+    ours = values("digits-rivals/pgd", "m = 4")
+    for name, (file, row) in RIVALS.items():
+        at_epochs, at_time = (difference(ours, values(f"{file}{end}", row), paired=True) for end in ("", "-time"))
+        found = Measured(f"digits, MLP, m = 4; {name}", at_epochs, at_time, METRICS[metric].decimals)
+        yield Claim(question, f"{text}, compared with another method", found, "sam-and-pgd-training")
 
 
 def _certified(file: str, baseline: str) -> Claim:

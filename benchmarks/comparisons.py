@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from benchmarks.result_files import LENGTHS, NOISES, SIZES, compared, origin, result
+from benchmarks.result_files import LENGTHS, NOISES, RIVALS, SIZES, compared, origin, result
 from maxup.lab.experiments.certification import Certification
 from maxup.lab.report.comparison import interval
 from maxup.lab.report.tables import format_difference
@@ -252,6 +252,23 @@ def which_m() -> str:
             cells.append("" if ours == "m = 4" else difference_of_gains(mine, of_4, metric))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + f"\n\n{origin(found['environment'])}"
+
+
+def rivals() -> str:
+    """One row per other method on digits: its accuracies, and m = 4 minus it at equal epochs and at equal time."""
+    metrics, ours = ("clean", "worst", "attacked"), "digits-rivals/pgd: m = 4"
+    headings = [f"{METRICS[m].short} [%] | equal epochs | equal time" for m in metrics]
+    lines = [f"| | seconds | {' | '.join(headings)} |", "|---" * (2 + 3 * len(metrics)) + "|"]
+    for name, (file, row) in {"m = 4": ("digits-rivals/pgd", "m = 4"), **RIVALS}.items():
+        table, cells = result(file)["summary"], list[str]()
+        for metric in ("seconds", *metrics):
+            found, decimals = table[metric][row], METRICS[metric].decimals
+            cells.append(f"{found['mean']:.{decimals}f} ± {found['std']:.{decimals}f}")
+            if metric != "seconds":
+                others = [f"{file}: {row}", f"{file}-time: {row}"] if name in RIVALS else []
+                cells += [one_difference(ours, other, metric) for other in others] or ["", ""]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines) + f"\n\n{origin(*(result(file)['environment'] for file, _ in RIVALS.values()))}"
 
 
 def one_difference(ours: str, baseline: str, metric: str) -> str:

@@ -40,6 +40,11 @@ SIZES = {size: f"digits-size/{size}" for size in ("50", "100", "200")} | {"500":
 LENGTHS = {epochs: f"digits-length/{epochs}" for epochs in ("60", "240", "960")}
 NOISES = {sigma: f"digits-noise/{sigma}" for sigma in ("0.1", "0.2", "0.3", "0.4", "0.6")}
 FEW = {"1,000": "cifar10-little/1000", "4,000": "cifar10-little/4000"}
+SAM = {rho: f"digits-rivals/sam-{rho}" for rho in ("0.05", "0.1", "0.2")}
+RIVALS = {  # name -> result file and row; the file of the same name with "-time" has them at equal time
+    **{f"SAM, radius {rho}": (file, "m = 1") for rho, file in SAM.items()},
+    "PGD training": ("digits-rivals/pgd", "PGD, radius 0.5"),
+}
 SPEED_RUN, SPEED_RUN_FEW = "speedrun-32", "speedrun-1000"
 REPEATED = {RATES["0.1"], LENGTHS["60"], NOISES["0.2"]}  # the settings of "digits"
 EXPERIMENTS = {  # by result file
