@@ -82,7 +82,7 @@ def test_links_lead_somewhere(page):
 def test_readme_is_short_and_its_table_shows_measured_numbers():
     """Every result in the README is in a generated table of the docs, or a difference in results/*.json."""
     readme = (ROOT / "README.md").read_text()
-    assert len(readme.splitlines()) <= 122
+    assert len(readme.splitlines()) <= 123
     generated = "".join(
         block
         for page in PAGES
