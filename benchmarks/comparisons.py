@@ -34,6 +34,8 @@ def comparison(name: str, command: str, metrics: Collection[str] = METRICS, *, t
     certify = f" --certify {certified['images']}" if certified else ""
     if certified and certified["n"] != Certification.n:
         certify += f" --certify_n {certified['n']}"
+    if certified and "sigma" in certified:
+        certify += f" --certify_sigma {certified['sigma']:g}"
     robustness = " --robustness" if "corrupted" in found["summary"] else ""
     images = f" --images {found['images']}" if found.get("images") else ""
     fast = " --fast" if any(row_name.endswith(FAST) for row_name in found["runs"]) else ""

@@ -67,13 +67,19 @@ def main(argv: Sequence[str]) -> int:
         "--certify",
         type=option("compare --certify"),
         metavar="IMAGES",
-        help="also certify this many test images per run, with the noise of training",
+        help="also certify this many test images per run",
     )
     parser.add_argument(
         "--certify_n",
         type=option("compare --certify_n"),
         metavar="N",
         help="noisy copies per certified image (default: 10000)",
+    )
+    parser.add_argument(
+        "--certify_sigma",
+        type=option("compare --certify_sigma"),
+        metavar="SIGMA",
+        help="standard deviation of their noise (default: that of training)",
     )
     parser.add_argument(
         "--robustness",
@@ -107,8 +113,9 @@ def main(argv: Sequence[str]) -> int:
     add_json(parser)
     args, overrides = parser.parse_known_args(argv)
     check_count(parser, "--m", args.m)
-    if args.certify_n is not None and args.certify is None:
-        parser.error("--certify_n needs --certify IMAGES")
+    for name in ("certify_n", "certify_sigma"):
+        if getattr(args, name) is not None and args.certify is None:
+            parser.error(f"--{name} needs --certify IMAGES")
     from maxup.lab.recipes.load import parse_recipe, run_name
 
     recipe = parse_recipe(args.recipe, overrides)
@@ -120,7 +127,9 @@ def main(argv: Sequence[str]) -> int:
     out = args.out or Path("runs") / "compare" / name
     norm = None if args.attack_norm is None else float(args.attack_norm)
     attack = make_attack(recipe, radius=args.radius, p=norm, steps=args.attack_steps)
-    certification = Certification(args.certify, args.certify_n or Certification.n) if args.certify else None
+    certification = None
+    if args.certify:
+        certification = Certification(args.certify, args.certify_n or Certification.n, args.certify_sigma)
     measurement = Measurement(attack, certification, robustness=args.robustness, images=args.images)
     with free_stdout(args.json):
         try:

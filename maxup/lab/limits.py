@@ -71,6 +71,7 @@ OPTIONS = {  # by command and option
     "compare --images": _count(2, 10**9),  # CutMix and MixUp need pairs
     "compare --certify": _count(1, 10**9),
     "compare --certify_n": _count(100, 10**8),  # at least n0
+    "compare --certify_sigma": Limit(0, 1e6, above=True),
     "bench --m": _count(2, 10**4),  # m = 1 is the standard step
     "bench --batch_size": MANY,
     "bench --rounds": MANY,

@@ -262,6 +262,8 @@ def test_a_run_from_another_machine_is_noted(compared, monkeypatch, capsys):
         (["--seeds", "2", "--certify", "0"], 2, "a whole number from 1"),
         (["--seeds", "2", "--certify", "9", "--certify_n", "99"], 2, "a whole number from 100"),
         (["--seeds", "2", "--certify_n", "1000"], 2, "--certify_n needs --certify IMAGES"),
+        (["--seeds", "2", "--certify_sigma", "0.5"], 2, "--certify_sigma needs --certify IMAGES"),
+        (["--seeds", "2", "--certify", "9", "--certify_sigma", "0"], 2, "above 0"),
         (["--seeds", "2", "--objectives", "smoothadv"], 1, "objective 'smoothadv' attacks pixels under Gaussian noise"),
         (["--seeds", "2", "--fast", "--objective.fast", "true"], 1, "but objective.fast is true; remove one of them"),
         (["--seeds", "2", "--fast", "--objective.strategy", "retain"], 1, "fast=True needs strategy="),

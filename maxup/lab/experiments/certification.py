@@ -1,6 +1,6 @@
-"""Certification in a comparison: every run is certified with the noise of its training."""
+"""Certification in a comparison: every run is certified with the same noise, by default that of its training."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,12 @@ class Certification:
     """Test images of every run, evenly spaced."""
     n: int = 10_000
     """Noisy copies per image."""
+    sigma: float | None = None
+    """Standard deviation of the noise. None: that of the training."""
+
+    def record(self) -> dict[str, Any]:
+        """Return the settings for a result file, without a sigma of None."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 def check_noise(recipe: Recipe) -> float:
@@ -42,7 +48,7 @@ def certify_run(folder: Path, recipe: Recipe, how: Certification, **user_code: A
     Returns:
         The average certified radius, and the certified accuracies in percent, without radii that n copies cannot reach.
     """
-    sigma = check_noise(recipe)
+    sigma = check_noise(recipe) if how.sigma is None else how.sigma
     target = load_target(folder, root=recipe.data.root, **user_code)
     indices = evenly_spaced(len(target.images), how.images)
     path = folder / f"certified-{sigma:g}-n-{how.n}.tsv"

@@ -200,7 +200,7 @@ def compare(
         "seeds": numbers,
         "copies": COPIES,
         "attack": asdict(measurement.attack),
-        "certification": measurement.certification and asdict(measurement.certification),
+        "certification": measurement.certification and measurement.certification.record(),
         "images": None if measurement.images is None else min(measurement.images, len(task.test)),
         "equal_time": equal,
         "paired": paired,

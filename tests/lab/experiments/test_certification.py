@@ -43,3 +43,15 @@ def test_every_run_is_certified_and_smoothadv_is_trained_for_the_time_of_maxup(t
     assert [(row.predict, row.radius) for row in rows] == [
         (everything[row.idx].predict, everything[row.idx].radius) for row in rows
     ]
+
+
+def test_runs_are_certified_with_another_noise(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["--seeds", "2", "--m", "2", "--no_equal_time", "--certify", "5", "--certify_n", "100", "--out", "c"]
+    assert main(["compare", "smoke/digits-gaussian-maxup", *words, "--certify_sigma", "0.25", *TINY]) == 0
+    result = json.loads(Path("c/compare.json").read_text())
+    assert result["certification"] == {"images": 5, "n": 100, "sigma": 0.25}
+    assert main(["certify", "c/runs/m-1/seed-0", "--n", "100", "--sigma", "0.25", "--all"]) == 0
+    everything = {row.idx: row for row in read(Path("c/runs/m-1/seed-0/certified-0.25.tsv"))[1]}
+    rows = [everything[i * 1597 // 5] for i in range(5)]
+    assert result["runs"]["m = 1"][0]["radius"] == pytest.approx(sum(row.radius for row in rows if row.correct) / 5)
