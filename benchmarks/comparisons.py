@@ -1,10 +1,10 @@
 """Tables of the files that `maxup compare` wrote, for `benchmarks.tables`."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
-from benchmarks.result_files import LENGTHS, NOISES, RIVALS, SIZES, compared, origin, result
+from benchmarks.result_files import CERTIFIED_NOISES, LENGTHS, RIVALS, SIZES, compared, origin, result
 from maxup.lab.experiments.certification import Certification
 from maxup.lab.report.comparison import interval
 from maxup.lab.report.tables import format_difference
@@ -198,15 +198,35 @@ def minilm() -> str:
     return comparison("minilm", f"maxup compare benchmarks/minilm-token_dropout.yaml {code}")
 
 
-def best_noise(row: str) -> str:
-    """The file of the noise with which a row has the highest mean accuracy under PGD on digits."""
-    return max(NOISES.values(), key=lambda file: result(file)["summary"]["attacked"][row]["mean"])
+def best_noise(files: Iterable[str], row: str, metric: str) -> str:
+    """The file of the noise with which a row has the highest mean of a metric on digits."""
+    return max(files, key=lambda file: result(file)["summary"][metric][row]["mean"])
 
 
-def at_best_noise(metric: str) -> str:
-    """m = 4 with its best noise minus m = 1 for its time with its best noise."""
-    rows = [f"{best_noise(row)}: {row}" for row in ("m = 4", f"m = 1{TIME_OF}m = 4")]
+def at_best_noise(files: Collection[str], m: int, by: str, metric: str) -> str:
+    """MaxUp with its best noise, chosen by one metric, minus m = 1 for its time with its best noise."""
+    rows = [f"{best_noise(files, row, by)}: {row}" for row in (f"m = {m}", f"m = 1{TIME_OF}m = {m}")]
     return one_difference(rows[0], rows[1], metric)
+
+
+def certified_noise() -> str:
+    """One row per noise of training: certified radius and clean accuracy of m = 1 and m = 5 on digits.
+
+    The last columns are m = 5 with the weakest noise minus m = 1 for the time of m = 5.
+    """
+    timed, first = f"m = 1{TIME_OF}m = 5", next(iter(CERTIFIED_NOISES.values()))
+    headings = [f"{METRICS[metric].short}: m = 1 | {timed} | m = 5" for metric in ("radius", "clean")]
+    lines = [f"| noise of training | {' | '.join(headings)} | m = 5 with 0.5 minus {timed}: certified radius | clean |"]
+    lines += ["|---" * 9 + "|"]
+    for sigma, file in CERTIFIED_NOISES.items():
+        table, cells = result(file)["summary"], list[str]()
+        for metric in ("radius", "clean"):
+            decimals = METRICS[metric].decimals
+            means = (table[metric][row] for row in ("m = 1", timed, "m = 5"))
+            cells += [f"{found['mean']:.{decimals}f} ± {found['std']:.{decimals}f}" for found in means]
+        cells += [one_difference(f"{first}: m = 5", f"{file}: {timed}", metric) for metric in ("radius", "clean")]
+        lines.append(f"| {sigma} | {' | '.join(cells)} |")
+    return "\n".join(lines) + f"\n\n{origin(*(result(file)['environment'] for file in CERTIFIED_NOISES.values()))}"
 
 
 def cifar16() -> str:

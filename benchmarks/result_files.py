@@ -39,6 +39,7 @@ RATES = {rate: f"digits-lr/{rate}" for rate in ("0.05", "0.1", "0.2", "0.4")}
 SIZES = {size: f"digits-size/{size}" for size in ("50", "100", "200")} | {"500": RATES["0.1"]}
 LENGTHS = {epochs: f"digits-length/{epochs}" for epochs in ("60", "240", "960")}
 NOISES = {sigma: f"digits-noise/{sigma}" for sigma in ("0.1", "0.2", "0.3", "0.4", "0.6")}
+CERTIFIED_NOISES = {sigma: f"digits-certified-noise/{sigma}" for sigma in ("0.5", "0.6", "0.7", "0.85", "1.0")}
 FEW = {"1,000": "cifar10-little/1000", "4,000": "cifar10-little/4000"}
 SAM = {rho: f"digits-rivals/sam-{rho}" for rho in ("0.05", "0.1", "0.2")}
 RIVALS = {  # name -> result file and row; the file of the same name with "-time" has them at equal time

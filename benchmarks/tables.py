@@ -14,6 +14,7 @@ from typing import Any
 from benchmarks import claims, comparisons, costs, speedrun_tables
 from benchmarks.comparisons import one_difference, sweep
 from benchmarks.result_files import (
+    CERTIFIED_NOISES,
     FEW,
     LENGTHS,
     NOISES,
@@ -235,8 +236,8 @@ FILLERS: dict[str, Callable[[], str]] = {
     "photos-2": partial(comparisons.photos, "photos-2"),
     "minilm": comparisons.minilm,
     "digits-noise": partial(sweep, "noise", NOISES),
-    "digits-noise-best-attacked": partial(comparisons.at_best_noise, "attacked"),
-    "digits-noise-best-clean": partial(comparisons.at_best_noise, "clean"),
+    "digits-noise-best-attacked": partial(comparisons.at_best_noise, NOISES.values(), 4, "attacked", "attacked"),
+    "digits-noise-best-clean": partial(comparisons.at_best_noise, NOISES.values(), 4, "attacked", "clean"),
     "exploratory": speedrun_tables.exploratory,
     "speedrun": partial(speedrun_tables.planned, SPEED_RUN, ("m1", "fast4", "m1x1.9", "m2", "easy4")),
     "speedrun-1000": partial(speedrun_tables.planned, SPEED_RUN_FEW, ("m1", "fast4", "m1x1.65")),
@@ -244,6 +245,9 @@ FILLERS: dict[str, Callable[[], str]] = {
     "speedrun-flip": partial(speedrun_tables.with_flip, "m = 1"),
     "speedrun-flip-time": partial(speedrun_tables.with_flip, "m = 1, time of m = 4, fast"),
     "digits-certified": comparisons.digits_certified,
+    "certified-noise": comparisons.certified_noise,
+    "certified-noise-best": partial(comparisons.at_best_noise, CERTIFIED_NOISES.values(), 5, "radius", "radius"),
+    "certified-noise-best-clean": partial(comparisons.at_best_noise, CERTIFIED_NOISES.values(), 5, "radius", "clean"),
     "docstrings-embedding": partial(comparisons.docstrings, "embedding_dropout"),
     "docstrings-token": partial(comparisons.docstrings, "token_dropout"),
     "docstrings-embedding-no_dropout": partial(comparisons.docstrings, "embedding_dropout", dropout=False),
