@@ -216,7 +216,7 @@ def certified_noise() -> str:
     """
     timed, first = f"m = 1{TIME_OF}m = 5", next(iter(CERTIFIED_NOISES.values()))
     headings = [f"{METRICS[metric].short}: m = 1 | {timed} | m = 5" for metric in ("radius", "clean")]
-    lines = [f"| noise of training | {' | '.join(headings)} | m = 5 with 0.5 minus {timed}: certified radius | clean |"]
+    lines = [f"| noise of training | {' | '.join(headings)} | difference: certified radius | clean |"]
     lines += ["|---" * 9 + "|"]
     for sigma, file in CERTIFIED_NOISES.items():
         table, cells = result(file)["summary"], list[str]()

@@ -44,7 +44,7 @@ FEW = {"1,000": "cifar10-little/1000", "4,000": "cifar10-little/4000"}
 SAM = {rho: f"digits-rivals/sam-{rho}" for rho in ("0.05", "0.1", "0.2")}
 RIVALS = {  # name -> result file and row; the file of the same name with "-time" has them at equal time
     **{f"SAM, radius {rho}": (file, "m = 1") for rho, file in SAM.items()},
-    "PGD training": ("digits-rivals/pgd", "PGD, radius 0.5"),
+    "PGD training, with noise": ("digits-rivals/pgd", "PGD, radius 0.5"),
 }
 SPEED_RUN, SPEED_RUN_FEW = "speedrun-32", "speedrun-1000"
 REPEATED = {RATES["0.1"], LENGTHS["60"], NOISES["0.2"]}  # the settings of "digits"
@@ -57,6 +57,8 @@ EXPERIMENTS = {  # by result file
     **{file: Experiment(f"digits, MLP, {epochs} epochs", "longer-training",
                         "MLP on digits, 240 epochs" if epochs == "240" else "") for epochs, file in LENGTHS.items()},
     **{file: Experiment(f"digits, MLP, noise {sigma}", "is-it-only-stronger-noise") for sigma, file in NOISES.items()},
+    "digits-rivals/pgd": Experiment("digits, MLP", "sam-and-pgd-training", "MLP on digits, with PGD training"),
+    "digits-rivals/sam-0.1": Experiment("digits, MLP, SAM", "sam-and-pgd-training", "MLP on digits, with SAM of 0.1"),
     "digits-certified": Experiment("digits, MLP, noise 0.5", "certified-radius-on-digits", "MLP on digits, noise 0.5",
                                    copies=(5, 25)),
     "digits-shortlist/exact-8": Experiment("digits, MLP, noise 0.5", "a-shortlist-for-many-copies", copies=(8,)),

@@ -121,6 +121,7 @@ def main(argv: Sequence[str]) -> int:
     recipe = parse_recipe(args.recipe, overrides)
     from maxup.lab.experiments.certification import Certification
     from maxup.lab.experiments.compare import Measurement, compare, make_attack
+    from maxup.lab.recipes.schema import gaussian_sigma
     from maxup.lab.report.comparison import plot, text
 
     name = run_name(args.recipe)
@@ -129,7 +130,8 @@ def main(argv: Sequence[str]) -> int:
     attack = make_attack(recipe, radius=args.radius, p=norm, steps=args.attack_steps)
     certification = None
     if args.certify:
-        certification = Certification(args.certify, args.certify_n or Certification.n, args.certify_sigma)
+        sigma = None if args.certify_sigma == gaussian_sigma(recipe) else args.certify_sigma
+        certification = Certification(args.certify, args.certify_n or Certification.n, sigma)
     measurement = Measurement(attack, certification, robustness=args.robustness, images=args.images)
     with free_stdout(args.json):
         try:

@@ -51,7 +51,8 @@ def certify_run(folder: Path, recipe: Recipe, how: Certification, **user_code: A
     sigma = check_noise(recipe) if how.sigma is None else how.sigma
     target = load_target(folder, root=recipe.data.root, **user_code)
     indices = evenly_spaced(len(target.images), how.images)
-    path = folder / f"certified-{sigma:g}-n-{how.n}.tsv"
+    name = f"{sigma:g}" if float(f"{sigma:g}") == sigma else repr(sigma)
+    path = folder / f"certified-{name}-n-{how.n}.tsv"
     settings = Settings(sigma, n=how.n)
     rows = certify(target, settings, indices, path, say=lambda _: None)
     largest = max_radius(plan(how.n, settings.alpha, early=False), sigma)

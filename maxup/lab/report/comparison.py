@@ -22,6 +22,9 @@ def text(result: dict[str, Any]) -> str:
     for metric, by_row in table.items():
         title, d = METRICS[metric].title, METRICS[metric].decimals
         settings = f", radius {attack['radius']:g}, {attack['steps']} steps" if metric == "attacked" else ""
+        if metric == "radius" and (how := result.get("certification")):
+            noise = f", noise {how['sigma']:g}" if "sigma" in how else ""
+            settings = f"{noise}, {how['images']:,} images, {how['n']:,} copies"
         lines.append(f"\n{title}{settings}, mean ± std of {seeds} seeds")
         for name, row in by_row.items():
             line = f"  {name:<{width}} {row['mean']:8.{d}f}"

@@ -15,7 +15,7 @@ TINY = ["--epochs", "2", "--data.train_size", "200", "--model.args", "{hidden: [
 def test_every_run_is_certified_and_smoothadv_is_trained_for_the_time_of_maxup(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["compare", "smoke/digits-gaussian-maxup", *WORDS, *TINY]) == 0
-    assert "average certified radius, mean ± std of 2 seeds" in capsys.readouterr().out
+    assert "average certified radius, 12 images, 200 copies, mean ± std of 2 seeds" in capsys.readouterr().out
     result = json.loads(Path("c/compare.json").read_text())
     assert result["certification"] == {"images": 12, "n": 200}
     timed = ["m = 1, time of m = 2", "SmoothAdv, radius 0.5, time of m = 2"]
@@ -45,13 +45,18 @@ def test_every_run_is_certified_and_smoothadv_is_trained_for_the_time_of_maxup(t
     ]
 
 
-def test_runs_are_certified_with_another_noise(tmp_path, monkeypatch):
+def test_runs_are_certified_with_another_noise(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = ["--seeds", "2", "--m", "2", "--no_equal_time", "--certify", "5", "--certify_n", "100", "--out", "c"]
     assert main(["compare", "smoke/digits-gaussian-maxup", *words, "--certify_sigma", "0.25", *TINY]) == 0
     result = json.loads(Path("c/compare.json").read_text())
     assert result["certification"] == {"images": 5, "n": 100, "sigma": 0.25}
+    assert "average certified radius, noise 0.25, 5 images, 100 copies, mean" in capsys.readouterr().out
     assert main(["certify", "c/runs/m-1/seed-0", "--n", "100", "--sigma", "0.25", "--all"]) == 0
     everything = {row.idx: row for row in read(Path("c/runs/m-1/seed-0/certified-0.25.tsv"))[1]}
     rows = [everything[i * 1597 // 5] for i in range(5)]
     assert result["runs"]["m = 1"][0]["radius"] == pytest.approx(sum(row.radius for row in rows if row.correct) / 5)
+    assert main(["compare", "smoke/digits-gaussian-maxup", *words, "--certify_sigma", "0.5", *TINY]) == 0
+    assert json.loads(Path("c/compare.json").read_text())["certification"] == {"images": 5, "n": 100}  # the default
+    assert main(["compare", "smoke/digits-gaussian-maxup", *words, "--certify_sigma", "0.50000001", *TINY]) == 0
+    assert Path("c/runs/m-1/seed-0/certified-0.50000001-n-100.tsv").exists()
