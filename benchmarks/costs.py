@@ -8,7 +8,7 @@ from maxup.lab.bench.profile import KINDS, OTHER
 
 NETWORKS = {  # file of maxup bench in results/bench -> title
     "resnet50": "ResNet-50, 224 px, CutMix, compiled",
-    "vit": "ViT-S/16 for any size, 224 px, CutMix, compiled",
+    "vit": "ViT-S/16 (takes any size), 224 px, CutMix, compiled",
     "bert": "BERT-base, 128 tokens, embedding dropout, compiled",
     "speednet": "speed-run network, 32 px, Cutout, eager",
     "wrn": "WRN-28-10, 32 px, Cutout, compiled",
@@ -91,7 +91,7 @@ def readme() -> str:
     for title, file, variant, setting, trained in (
         ("ResNet-50, 224 px, CutMix, compiled, GPU", "resnet50", "maxup_fast", "`fast=True`", False),
         (
-            "ViT-S/16 for any size, 224 px, CutMix, compiled, GPU",
+            "ViT-S/16 (takes any size), 224 px, CutMix, compiled, GPU",
             "vit",
             "maxup_fast_captured",
             "`fast=True, capture=True`",
