@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
+from benchmarks.comparisons import row_difference
 from benchmarks.result_files import (
     EXPERIMENTS,
     FEW,
@@ -315,14 +316,9 @@ def _compared(question: str, text: str, files: Iterable[str], metric: str) -> It
 
 def _rivals(text: str, metric: str) -> Iterator[Claim]:
     """Yield the comparisons of m = 4 with other methods on digits, which are paired by seed."""
-
-    def values(file: str, row: str) -> dict[int, float]:
-        return {run["seed"]: run[metric] for run in result(file)["runs"][row]}
-
-    ours = values("digits-rivals/pgd", "m = 4")
     for name, (file, row) in RIVALS.items():
-        at_epochs, at_time = (difference(ours, values(f"{file}{end}", row), paired=True) for end in ("", "-time"))
-        found = Measured(f"digits, MLP, m = 4; {name}", at_epochs, at_time, METRICS[metric].decimals)
+        gaps = [row_difference("digits-rivals/pgd: m = 4", f"{file}{end}: {row}", metric) for end in ("", "-time")]
+        found = Measured(f"digits, MLP, m = 4; {name}", gaps[0], gaps[1], METRICS[metric].decimals)
         yield Claim("others", text, found, "sam-and-pgd-training")
 
 

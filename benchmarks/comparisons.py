@@ -9,7 +9,7 @@ from maxup.lab.experiments.certification import Certification
 from maxup.lab.report.comparison import interval
 from maxup.lab.report.tables import format_difference
 from maxup.lab.results.comparison import CONTROLS, CORRUPTED, FAST, METRICS, TIME_OF, controls
-from maxup.lab.results.statistics import difference
+from maxup.lab.results.statistics import Difference, difference
 
 
 def comparison(name: str, command: str, metrics: Collection[str] = METRICS, *, transpose: bool = False) -> str:
@@ -34,8 +34,6 @@ def comparison(name: str, command: str, metrics: Collection[str] = METRICS, *, t
     certify = f" --certify {certified['images']}" if certified else ""
     if certified and certified["n"] != Certification.n:
         certify += f" --certify_n {certified['n']}"
-    if certified and "sigma" in certified:
-        certify += f" --certify_sigma {certified['sigma']:g}"
     robustness = " --robustness" if "corrupted" in found["summary"] else ""
     images = f" --images {found['images']}" if found.get("images") else ""
     fast = " --fast" if any(row_name.endswith(FAST) for row_name in found["runs"]) else ""
@@ -295,6 +293,12 @@ def rivals() -> str:
 
 def one_difference(ours: str, baseline: str, metric: str) -> str:
     """The difference between two rows with its interval. A row is "FILE: NAME", as in "digits-cause: m = 4"."""
+    found = row_difference(ours, baseline, metric)
+    return format_difference(found, METRICS[metric].decimals, found.n)
+
+
+def row_difference(ours: str, baseline: str, metric: str) -> Difference:
+    """The difference between two rows, which are named as in `one_difference`."""
 
     def values(row: str) -> dict[int, float]:
         file, _, name = row.partition(": ")
@@ -304,4 +308,4 @@ def one_difference(ours: str, baseline: str, metric: str) -> str:
     assert len(paired) == 1, "the rows cannot be compared"
     found = difference(values(ours), values(baseline), paired=paired.pop())
     assert found is not None
-    return format_difference(found, METRICS[metric].decimals, found.n)
+    return found

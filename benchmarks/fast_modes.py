@@ -363,9 +363,8 @@ def plot(result: dict[str, Any], path: Path) -> None:
     for panel, (title, row) in zip(np.atleast_1d(panels), found.items(), strict=True):
         m = next(iter(row["price"]))
         points = {mode: (cost, mean_kept(row, m, mode)) for mode, cost in row["price"][m].items()}
-        exact = sorted(
-            [(0.0, 0.0), *(point for mode, point in points.items() if mode.startswith("exact"))]
-        )  # from m = 1
+        exact = sorted(point for mode, point in points.items() if mode.startswith("exact"))
+        exact.insert(0, (0.0, 0.0))  # m = 1 scores nothing
         legend["exact, fewer copies"] = panel.plot(*zip(*exact, strict=True), "o--", color=COLORS[0])[0]
         others = [mode for mode in points if not mode.startswith("exact")]
         for mode in others:

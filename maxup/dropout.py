@@ -1,16 +1,11 @@
 """Dropout of a model: which layers apply it, and how to turn it off while copies are scored."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from torch import nn
 
 ATTENTION_OR_RNN = (nn.MultiheadAttention, nn.RNNBase)
-PROBABILITIES = {  # names of the attribute, by the name of a class from torchvision or timm
-    "": ("drop_rate", "drop_prob"),  # other classes, such as timm's Dropout, DropPath and DropBlock
-    "StochasticDepth": ("drop_rate", "drop_prob", "p", "prob"),
-    "PatchDropout": ("drop_rate", "drop_prob", "p", "prob"),
-}
 
 
 @contextmanager
@@ -82,9 +77,11 @@ def drop_probability(module: nn.Module) -> float:
         return module.p
     if isinstance(module, ATTENTION_OR_RNN):
         return module.dropout
-    kind, own = type(module), vars(module)
-    names: Iterable[str] = PROBABILITIES.get(kind.__name__, PROBABILITIES[""])
+    kind, attributes = type(module), vars(module)
+    names = ["drop_rate", "drop_prob"]  # timm's Dropout, DropPath, DropBlock
+    if kind.__name__ in ("StochasticDepth", "PatchDropout"):  # of torchvision and timm
+        names += ["p", "prob"]
     if kind.__getattr__ is nn.Module.__getattr__:  # slow for attributes that do not exist
-        names = [name for name in names if name in own or hasattr(kind, name)]
+        names = [name for name in names if name in attributes or hasattr(kind, name)]
     rates = [getattr(module, name, 0.0) for name in names]
     return max([float(rate) for rate in rates if isinstance(rate, int | float)], default=0.0)

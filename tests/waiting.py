@@ -55,7 +55,7 @@ def maxup_after(setup, *arguments):
 
 
 def leave_group() -> NoReturn:
-    """End a process that used gloo, without Python's own exit.
+    """End a process that used gloo, without the exit handlers of Python.
 
     Torch may abort while Python exits, if threads of gloo still release tensors (pytorch/pytorch#190489).
     `destroy_process_group` does not end these threads.

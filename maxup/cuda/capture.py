@@ -119,7 +119,7 @@ _depth = 0  # of captured steps that run eagerly to prepare their capture
 
 
 def is_preparing() -> bool:
-    """Whether an eager step of a `CapturedStep` is running. What is inside needs no graph of its own."""
+    """Whether an eager step of a `CapturedStep` is running. What is inside needs no separate graph."""
     return _depth > 0
 
 
